@@ -1,0 +1,53 @@
+"""Sampler: which layouts to try next. The candidates are our own enumeration, so nothing illegal can be proposed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Sequence
+
+from search_spaces.layout import Layout
+from trials.trial import FailureReason, Trial, TrialState
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
+
+    An ended layout has a value or a reason. One in flight has neither: it must not be proposed again.
+    """
+
+    layout: Layout
+    value: float | None = None
+    reason: FailureReason | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        return self.value is not None or self.reason is not None
+
+
+class Sampler(ABC):
+    """Proposes layouts from a closed set of candidates. Used by one thread; keeps nothing that a crash could lose.
+
+    Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
+    old one would. Failures are told as failures with their reason, never as a number.
+    """
+
+    name: str
+
+    @abstractmethod
+    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        """Up to `count` candidates, all different, none whose key is in `history`; [] when none is left."""
+
+
+def history_of(trials: Sequence[Trial], objective) -> list[Told]:
+    """The trials as a sampler learns them; `objective` maps a measured trial to its value, larger is better."""
+    return [_told(trial, objective) for trial in trials]
+
+
+def _told(trial: Trial, objective) -> Told:
+    if trial.state is TrialState.MEASURED:
+        return Told(trial.layout, value=objective(trial))
+    if trial.state.is_ended:
+        return Told(trial.layout, reason=trial.reason)
+    return Told(trial.layout)

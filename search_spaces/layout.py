@@ -1,0 +1,190 @@
+"""Layout: one way to lay a training out over a cluster, its canonical form and its key. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Mapping
+
+from search_spaces.errors import InputError
+
+OFFLOADS = ("none", "optimizer")
+ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
+PIPELINE_SCHEDULES = ("none", "gpipe", "1f1b", "interleaved_1f1b")
+PRECISIONS = ("fp32", "bf16", "fp16")
+ATTENTION_KERNELS = ("math", "flash")
+ENGINES = ("deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command")
+RANK_ORDERS = ("tp-dp-pp", "tp-pp-dp")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The contract's layout fields, in the contract's order.
+
+    `data_parallel` is derived from the world, never searched. `micro_batch_size` counts sequences;
+    `grad_accum_steps` counts micro-batches per step and data-parallel rank; `virtual_pipeline_stages` counts model
+    chunks per pipeline rank. `rank_order` reads innermost first. `bucket_mib` None is the engine's own default.
+    """
+
+    num_nodes: int = 1
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    micro_batch_size: int = 1
+    grad_accum_steps: int = 1
+    zero_stage: int = 0
+    offload: str = "none"
+    activation_checkpointing: str = "none"
+    sequence_parallel: bool = False
+    virtual_pipeline_stages: int = 1
+    pipeline_schedule: str = "none"
+    precision: str = "fp32"
+    attention_kernel: str = "math"
+    engine: str = "torch"
+    torch_compile: bool = False
+    rank_order: str = "tp-dp-pp"
+    overlap_comm: bool = False
+    bucket_mib: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            _require_count(name, getattr(self, name))
+        for name in ("sequence_parallel", "torch_compile", "overlap_comm"):
+            _require_bool(name, getattr(self, name))
+        for name, known in _WORDS.items():
+            _require_word(name, getattr(self, name), known)
+        if type(self.zero_stage) is not int or not 0 <= self.zero_stage <= 3:
+            raise _bad("zero_stage", self.zero_stage, "a ZeRO stage is 0, 1, 2 or 3")
+        if self.bucket_mib is not None:
+            _require_count("bucket_mib", self.bucket_mib)
+
+    @property
+    def num_gpus(self) -> int:
+        """World size in ranks: tensor x pipeline x data."""
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step over all data-parallel ranks."""
+        return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
+
+    @property
+    def key(self) -> str:
+        """`layout_key` of the canonical form: equal keys are one candidate."""
+        c = self.canonical()
+        parts = [
+            f"n{c.num_nodes}",
+            f"tp{c.tensor_parallel}",
+            f"pp{c.pipeline_parallel}",
+            f"dp{c.data_parallel}",
+            f"mb{c.micro_batch_size}",
+            f"ga{c.grad_accum_steps}",
+            f"z{c.zero_stage}",
+            f"off-{c.offload}",
+            f"ck-{c.activation_checkpointing}",
+            f"sp{int(c.sequence_parallel)}",
+            f"vp{c.virtual_pipeline_stages}",
+            c.pipeline_schedule,
+            c.precision,
+            c.attention_kernel,
+            c.engine,
+            f"c{int(c.torch_compile)}",
+        ]
+        return ".".join(parts + _non_default_parts(c))
+
+    def canonical(self) -> Layout:
+        """The same training written the one way that counts: fields without effect take their neutral value.
+
+        One stage has no schedule and no chunks; several chunks are interleaved and the other way round; one tensor
+        rank has no sequence parallelism; one data rank without offload has nothing for ZeRO to shard.
+        """
+        schedule, chunks = _canonical_schedule(self)
+        return replace(
+            self,
+            pipeline_schedule=schedule,
+            virtual_pipeline_stages=chunks,
+            sequence_parallel=self.sequence_parallel and self.tensor_parallel > 1,
+            zero_stage=0 if self.data_parallel == 1 and self.offload == "none" else self.zero_stage,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields in the contract's order; an engine's own default bucket is null."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layout:
+        """The inverse of `to_json`; absent fields take their defaults, unknown ones raise InputError."""
+        unknown = sorted(set(data) - set(LAYOUT_FIELDS))
+        if unknown:
+            raise InputError.of(
+                "unknown_key",
+                f"unknown layout field {unknown[0]!r}",
+                key=unknown[0],
+                rule="a layout has the fields " + ", ".join(LAYOUT_FIELDS),
+            )
+        return cls(**data)
+
+
+LAYOUT_FIELDS = tuple(f.name for f in fields(Layout))
+"""The contract's layout fields, in order."""
+
+_COUNTS = (
+    "num_nodes",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "micro_batch_size",
+    "grad_accum_steps",
+    "virtual_pipeline_stages",
+)
+_WORDS = {
+    "offload": OFFLOADS,
+    "activation_checkpointing": ACTIVATION_CHECKPOINTINGS,
+    "pipeline_schedule": PIPELINE_SCHEDULES,
+    "precision": PRECISIONS,
+    "attention_kernel": ATTENTION_KERNELS,
+    "engine": ENGINES,
+    "rank_order": RANK_ORDERS,
+}
+_LARGEST_COUNT = 10**9
+
+
+def _canonical_schedule(layout: Layout) -> tuple[str, int]:
+    """(schedule, chunks per rank) after the contract's canonical form."""
+    if layout.pipeline_parallel == 1:
+        return "none", 1
+    if layout.virtual_pipeline_stages > 1:
+        return "interleaved_1f1b", layout.virtual_pipeline_stages
+    if layout.pipeline_schedule in ("none", "interleaved_1f1b"):
+        return "1f1b", 1
+    return layout.pipeline_schedule, 1
+
+
+def _non_default_parts(layout: Layout) -> list[str]:
+    """Fields younger than the key's fixed part: appended only when they differ, so that old keys stay true."""
+    parts = []
+    if layout.rank_order != "tp-dp-pp":
+        parts.append(f"ro-{layout.rank_order}")
+    if layout.overlap_comm:
+        parts.append("ov1")
+    if layout.bucket_mib is not None:
+        parts.append(f"bk{layout.bucket_mib}")
+    return parts
+
+
+def _require_count(name: str, value: Any) -> None:
+    if type(value) is not int or not 1 <= value <= _LARGEST_COUNT:
+        raise _bad(name, value, f"a whole number from 1 to {_LARGEST_COUNT}")
+
+
+def _require_bool(name: str, value: Any) -> None:
+    if type(value) is not bool:
+        raise _bad(name, value, "true or false")
+
+
+def _require_word(name: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise _bad(name, value, "one of " + ", ".join(known))
+
+
+def _bad(name: str, value: Any, rule: str) -> InputError:
+    return InputError.of("layout_field", f"{name} is {value!r}", key=name, value=value, rule=rule)

@@ -1,0 +1,135 @@
+"""ModelShape: the GPT being trained, its parameters and its FLOPs. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Mapping
+
+from search_spaces.errors import InputError
+
+POSITION_EMBEDDINGS = ("learned", "rotary")
+NORMS = ("layernorm", "rmsnorm")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer. `vocab_size` is the padded one; `ffn_hidden_size` is the width of the MLP.
+
+    Linear layers carry biases when `norm` is layernorm (GPT-2) and none when it is rmsnorm (Llama); the head never
+    does. The trainer builds exactly this many parameters and proves it in every outcome.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    ffn_hidden_size: int
+    gated_mlp: bool
+    vocab_size: int
+    seq_length: int
+    tied_embeddings: bool
+    position_embedding: str
+    norm: str
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= 10**9:
+                raise _bad(name, value, "a whole number from 1 to 1000000000")
+        for name in ("gated_mlp", "tied_embeddings"):
+            if type(getattr(self, name)) is not bool:
+                raise _bad(name, getattr(self, name), "true or false")
+        for name, known in (("position_embedding", POSITION_EMBEDDINGS), ("norm", NORMS)):
+            if getattr(self, name) not in known:
+                raise _bad(name, getattr(self, name), "one of " + ", ".join(known))
+        self._require_divisible("hidden_size", "num_attention_heads")
+        self._require_divisible("num_attention_heads", "num_key_value_heads")
+
+    def _require_divisible(self, whole: str, part: str) -> None:
+        a, b = getattr(self, whole), getattr(self, part)
+        if a % b:
+            raise _bad(whole, a, f"{whole} {a} must be a multiple of {part} {b}")
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_biases(self) -> bool:
+        return self.norm == "layernorm"
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one transformer layer."""
+        h, kv = self.hidden_size, self.num_key_value_heads * self.head_size
+        widths_in = 2 if self.gated_mlp else 1
+        weights = h * (h + 2 * kv) + h * h + (widths_in + 1) * h * self.ffn_hidden_size
+        biases = (h + 2 * kv) + h + widths_in * self.ffn_hidden_size + h if self.has_biases else 0
+        return weights + biases + 2 * self.norm_parameters
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one normalisation: gain, and shift where there are biases."""
+        return self.hidden_size * (2 if self.has_biases else 1)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Token table plus learned positions."""
+        positions = self.seq_length if self.position_embedding == "learned" else 0
+        return (self.vocab_size + positions) * self.hidden_size
+
+    @property
+    def head_parameters(self) -> int:
+        """Final normalisation plus the output matrix, which a tied model shares with the token table."""
+        return self.norm_parameters + (0 if self.tied_embeddings else self.vocab_size * self.hidden_size)
+
+    @property
+    def parameters(self) -> int:
+        return self.embedding_parameters + self.num_layers * self.layer_parameters + self.head_parameters
+
+    @property
+    def model_flops_per_token(self) -> int:
+        """Forward and backward FLOPs per token, nothing recomputed, attention counted in full.
+
+        6 N + 12 L h s (PaLM, arXiv 2204.02311, appendix B), N without an untied input embedding, whose lookup
+        multiplies nothing.
+        """
+        counted = self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
+        return 6 * counted + 12 * self.num_layers * self.hidden_size * self.seq_length
+
+    def hardware_flops_per_token(self, activation_checkpointing: str) -> int:
+        """Model FLOPs plus what recomputation repeats (Korthikanti, arXiv 2205.05198, section 6).
+
+        `full` repeats every layer's forward pass, `selective` the attention scores and their product with values.
+        """
+        forward_scores = 4 * self.hidden_size * self.seq_length
+        if activation_checkpointing == "full":
+            again = self.num_layers * (2 * self.layer_parameters + forward_scores)
+        elif activation_checkpointing == "selective":
+            again = self.num_layers * forward_scores
+        else:
+            again = 0
+        return self.model_flops_per_token + again
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ModelShape:
+        """The inverse of `to_json`; raises InputError for a wrong value, TypeError for a wrong set of fields."""
+        return cls(**data)
+
+
+_SIZES = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "ffn_hidden_size",
+    "vocab_size",
+    "seq_length",
+)
+
+
+def _bad(name: str, value: Any, rule: str) -> InputError:
+    return InputError.of("model", f"{name} is {value!r}", key=f"model.{name}", value=value, rule=rule)

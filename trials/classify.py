@@ -1,0 +1,136 @@
+"""From what a trial said and what its launcher saw to a value or a reason: one pure function."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Mapping
+
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, TrialState, Word
+
+
+class Life(Word):
+    """Absent is not done, and unreachable is not gone: unknown is a value."""
+
+    ALIVE = "alive"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a launcher knows about an attempt, translated from its own words.
+
+    `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
+    None. `failed` says that some rank ended badly. Times are UTC seconds since the epoch.
+    """
+
+    life: Life
+    started: bool = False
+    failed: bool = False
+    reason: FailureReason | None = None
+    detail: str | None = None
+    nodes: tuple[str, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended: its state, the reason unless it was measured, and the outcome it rests on."""
+
+    state: TrialState
+    reason: FailureReason | None = None
+    outcome: Outcome | None = None
+    excerpt: str | None = None
+
+
+RETRIES: Mapping[FailureReason, int] = {
+    FailureReason.HANG: 1,
+    FailureReason.NODE_FAILURE: 2,
+    FailureReason.PREEMPTED: 2,
+    FailureReason.BOOT_FAILURE: 2,
+    FailureReason.LAUNCH_FAILURE: 2,
+    FailureReason.DIRTY_GPU: 2,
+    FailureReason.INTERRUPTED: 2,
+    FailureReason.LOST: 1,
+}
+"""How often a trial is tried again after each reason; reasons not named are final."""
+
+_CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
+_TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
+
+
+def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdict:
+    """The verdict on an ended attempt; ValueError while it is alive or unknown.
+
+    A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
+    what the launcher knows; an end without either is a broken script.
+    """
+    if ending.life is not Life.ENDED:
+        raise ValueError(f"an attempt that is {ending.life} has no verdict yet")
+    if outcome is not None:
+        return _from_outcome(spec, outcome, ending)
+    reason = ending.reason or FailureReason.SCRIPT_ERROR
+    detail = ending.detail or "the ranks ended without an outcome"
+    return Verdict(_state_for(reason), reason, None, detail)
+
+
+def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:
+    fault = outcome_fault(spec, outcome)
+    if fault is not None:
+        return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, outcome, fault)
+    if outcome.status is OutcomeStatus.MEASURED:
+        return Verdict(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
+    # A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish.
+    reason = ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
+    return Verdict(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
+
+
+def _state_for(reason: FailureReason) -> TrialState:
+    return TrialState.CANCELLED if reason in _CANCELLED else TrialState.FAILED
+
+
+def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
+    if not ending.failed:
+        return outcome
+    return replace(outcome, flags=(*outcome.flags, "failed_after_result"))
+
+
+def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven."""
+    mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
+        return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
+    if outcome.status is not OutcomeStatus.MEASURED:
+        return None
+    return _number_fault(spec, outcome.measured) or _proof_fault(spec, outcome.proof)
+
+
+def _number_fault(spec: TrialSpec, measured: Mapping[str, Any]) -> str | None:
+    for name in _TIMES_AND_RATES:
+        value = measured.get(name)
+        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+            return f"{name} is {value!r}, not a positive number"
+    if measured.get("measured_steps", 0) < spec.measure.min_steps and not measured.get("extrapolated"):
+        return f"{measured.get('measured_steps')} measured steps, {spec.measure.min_steps} are the least that counts"
+    if (measured.get("mfu") or 0) > 1:
+        return f"MFU {measured['mfu']:.2f} is above the hardware's peak"
+    return None
+
+
+def _proof_fault(spec: TrialSpec, proof: Mapping[str, Any]) -> str | None:
+    layout = spec.layout
+    expected = {
+        "world_size": spec.num_gpus,
+        "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel,
+        "data_parallel": layout.data_parallel,
+        "parameters": spec.model.parameters,
+        "local_parameters_sum": spec.model.parameters,
+        "micro_batches_per_step": layout.grad_accum_steps,
+    }
+    for name, value in expected.items():
+        if proof.get(name) != value:
+            return f"the layout did not take effect: {name} is {proof.get(name)!r}, the spec says {value}"
+    return None

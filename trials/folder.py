@@ -1,0 +1,131 @@
+"""Paths of a search's folder, and files that are never seen half-written. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Mapping
+
+
+@dataclass(frozen=True)
+class AttemptFolder:
+    """`trials/t0001/a1/`: the only place a trial writes to."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def ranks(self) -> Path:
+        """Who runs where: written by whoever starts the ranks."""
+        return self.path / "ranks.json"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.path / "heartbeat"
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.path / "rendezvous"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.log"
+
+    def rank_logs(self) -> list[Path]:
+        return sorted(self.path.glob("rank-*.log"))
+
+    def metrics(self, restart: int = 0) -> Path:
+        return self.path / f"metrics.r{restart}.jsonl"
+
+    def outcome(self, restart: int = 0) -> Path:
+        return self.path / f"outcome.r{restart}.json"
+
+    @property
+    def search(self) -> SearchFolder:
+        return SearchFolder(self.path.parents[2])
+
+
+@dataclass(frozen=True)
+class SearchFolder:
+    """A search's folder on the shared file system: enough to go on from, anywhere."""
+
+    path: Path
+
+    @property
+    def search_id(self) -> str:
+        return self.path.name
+
+    @property
+    def yaml(self) -> Path:
+        return self.path / "search.yaml"
+
+    @property
+    def json(self) -> Path:
+        return self.path / "search.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.jsonl"
+
+    @property
+    def lease(self) -> Path:
+        return self.path / "lease.json"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.json"
+
+    @property
+    def driver_log(self) -> Path:
+        return self.path / "driver.log"
+
+    @property
+    def measured_csv(self) -> Path:
+        return self.path / "measured.csv"
+
+    @property
+    def recipe(self) -> Path:
+        return self.path / "recipe"
+
+    @property
+    def code(self) -> Path:
+        """The snapshot of the compute-side source that every trial of this search runs."""
+        return self.path / "code"
+
+    def attempt(self, trial: str, attempt: str) -> AttemptFolder:
+        return AttemptFolder(self.path / "trials" / trial / attempt)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Swap `data` in as JSON with one rename; not-a-number is refused with ValueError."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Swap `text` in with one rename: a reader sees the old file or the new one, also after a power loss."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object at `path`; None where there is none. ValueError when it is something else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")
+    return data

@@ -1,0 +1,264 @@
+"""Every change of a search's state as one event: a line of the journal, and one transaction of the ledger.
+
+The driver records an event in the journal first and then applies it to the database. A search is the fold of its
+events, so the ledger can be rebuilt from the journal anywhere, and a database that missed the last lines catches up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Mapping
+
+from search_spaces.layout import Layout
+from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, Word
+
+
+class SearchState(Word):
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_ended(self) -> bool:
+        return self in (SearchState.COMPLETED, SearchState.FAILED, SearchState.CANCELLED)
+
+
+class EndReason(Word):
+    MAX_TRIALS = "max_trials"
+    BUDGET = "budget"
+    CONVERGED = "converged"
+    SPACE_EXHAUSTED = "space_exhausted"
+    WALL_TIME = "wall_time"
+    IDLE = "idle"
+    NO_FEASIBLE_LAYOUT = "no_feasible_layout"
+    SCRIPT_ERROR = "script_error"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    SITE_REFUSED = "site_refused"
+
+
+class EventKind(Word):
+    """What happened; beside each, the names in `data`.
+
+    `trial_ended` follows the last `attempt_ended` of a trial that is not tried again, so a trial between two attempts
+    is one whose last attempt has ended and which itself has not.
+    """
+
+    SEARCH_CREATED = "search_created"  # spec (search.json), code_hash
+    SEARCH_STATE = "search_state"  # state, end_reason, detail
+    TRIAL_PROPOSED = "trial_proposed"  # trial, layout, kind, prediction
+    ATTEMPT_SUBMITTED = "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s: the intent
+    ATTEMPT_LAUNCHED = "attempt_launched"  # trial, attempt, job_id: the launcher took it
+    ATTEMPT_RUNNING = "attempt_running"  # trial, attempt, started_at, nodes
+    ATTEMPT_UNKNOWN = "attempt_unknown"  # trial, attempt, unknown_since (null: known again)
+    ATTEMPT_ENDED = "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
+    TRIAL_ENDED = "trial_ended"  # trial, state, reason
+    BEST_CHANGED = "best_changed"  # trial (null: none)
+
+
+@dataclass(frozen=True)
+class Event:
+    """`seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the epoch."""
+
+    seq: int
+    fencing: int
+    at: float
+    kind: EventKind
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A search as the sum of its events. `trials` are in the order they were proposed."""
+
+    search_id: str
+    spec: Mapping[str, Any]
+    code_hash: str
+    created_at: float
+    state: SearchState = SearchState.CREATED
+    end_reason: EndReason | None = None
+    detail: str | None = None
+    best_trial: str | None = None
+    ended_at: float | None = None
+    last_seq: int = 0
+    fencing: int = 0
+    trials: tuple[Trial, ...] = ()
+
+    def trial(self, name: str) -> Trial:
+        """The trial of this name; KeyError if there is none."""
+        for trial in self.trials:
+            if trial.trial == name:
+                return trial
+        raise KeyError(name)
+
+    @property
+    def in_flight(self) -> tuple[Attempt, ...]:
+        """Attempts submitted and not ended."""
+        return tuple(a for t in self.trials for a in t.attempts if not a.state.is_ended)
+
+    @property
+    def node_hours_used(self) -> float:
+        return sum(a.node_hours or 0.0 for t in self.trials for a in t.attempts)
+
+    @property
+    def node_hours_reserved(self) -> float:
+        return sum(a.reserved_node_hours for a in self.in_flight)
+
+
+def apply(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
+    """The search after `event`. ValueError for an event out of order or one that contradicts the state."""
+    _require_next(search, event)
+    if search is None:
+        data = event.data
+        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at)
+    else:
+        record = _APPLY[event.kind](search, event)
+    return replace(record, last_seq=event.seq, fencing=event.fencing)
+
+
+def _require_next(search: SearchRecord | None, event: Event) -> None:
+    expected = 1 if search is None else search.last_seq + 1
+    if event.seq != expected:
+        raise ValueError(f"event {event.seq} ({event.kind}) where {expected} was expected")
+    if (search is None) != (event.kind is EventKind.SEARCH_CREATED):
+        raise ValueError(
+            f"a search begins with {EventKind.SEARCH_CREATED}, once; event {event.seq} is {event.kind}"
+        )
+    if search is not None and event.fencing < search.fencing:
+        raise ValueError(
+            f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}"
+        )
+
+
+def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
+    state, reason = SearchState(event.data["state"]), event.data.get("end_reason")
+    return replace(
+        search,
+        state=state,
+        end_reason=None if reason is None else EndReason(reason),
+        detail=event.data.get("detail"),
+        ended_at=event.at if state.is_ended else None,
+    )
+
+
+def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
+    data = event.data
+    if any(t.trial == data["trial"] for t in search.trials):
+        raise ValueError(f"trial {data['trial']} was proposed twice")
+    trial = Trial(
+        trial=data["trial"],
+        layout=Layout.from_json(data["layout"]),
+        kind=TrialKind(data["kind"]),
+        prediction=data.get("prediction"),
+        proposed_at=event.at,
+    )
+    return replace(search, trials=(*search.trials, trial))
+
+
+def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
+    data = event.data
+    trial = _open_trial(search, data["trial"])
+    if any(a.attempt == data["attempt"] or not a.state.is_ended for a in trial.attempts):
+        raise ValueError(f"{data['trial']}.{data['attempt']} was submitted while another attempt is there")
+    attempt = Attempt(
+        trial=data["trial"],
+        attempt=data["attempt"],
+        nonce=data["nonce"],
+        num_nodes=data["num_nodes"],
+        time_limit_s=data["time_limit_s"],
+        submitted_at=event.at,
+    )
+    return _with_trial(search, replace(trial.with_attempt(attempt), state=TrialState.SUBMITTED))
+
+
+def _attempt_launched(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data.get("job_id"))
+    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
+
+
+def _attempt_running(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    changed = replace(
+        attempt,
+        state=TrialState.RUNNING,
+        started_at=event.data["started_at"],
+        nodes=tuple(event.data.get("nodes") or ()),
+    )
+    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.RUNNING))
+
+
+def _attempt_unknown(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    return _with_trial(
+        search, trial.with_attempt(replace(attempt, unknown_since=event.data["unknown_since"]))
+    )
+
+
+def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    data = event.data
+    changed = replace(
+        attempt,
+        state=TrialState(data["state"]),
+        reason=None if data.get("reason") is None else FailureReason(data["reason"]),
+        outcome=None if data.get("outcome") is None else Outcome.from_json(data["outcome"]),
+        excerpt=data.get("excerpt"),
+        nodes=tuple(data.get("nodes") or attempt.nodes),
+        started_at=data.get("started_at") or attempt.started_at,
+        ended_at=data["ended_at"],
+        node_hours=data["node_hours"],
+        unknown_since=None,
+    )
+    return _with_trial(search, trial.with_attempt(changed))
+
+
+def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
+    trial = _open_trial(search, event.data["trial"])
+    reason = event.data.get("reason")
+    ended = replace(
+        trial,
+        state=TrialState(event.data["state"]),
+        reason=None if reason is None else FailureReason(reason),
+    )
+    return _with_trial(search, ended)
+
+
+def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
+    return replace(search, best_trial=event.data["trial"])
+
+
+_APPLY = {
+    EventKind.SEARCH_STATE: _search_state,
+    EventKind.TRIAL_PROPOSED: _trial_proposed,
+    EventKind.ATTEMPT_SUBMITTED: _attempt_submitted,
+    EventKind.ATTEMPT_LAUNCHED: _attempt_launched,
+    EventKind.ATTEMPT_RUNNING: _attempt_running,
+    EventKind.ATTEMPT_UNKNOWN: _attempt_unknown,
+    EventKind.ATTEMPT_ENDED: _attempt_ended,
+    EventKind.TRIAL_ENDED: _trial_ended,
+    EventKind.BEST_CHANGED: _best_changed,
+}
+
+
+def _open_trial(search: SearchRecord, name: str) -> Trial:
+    trial = search.trial(name)
+    if trial.state.is_ended:
+        raise ValueError(f"trial {name} has ended and is frozen")
+    return trial
+
+
+def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:
+    trial = _open_trial(search, event.data["trial"])
+    last = trial.last_attempt
+    if last is None or last.attempt != event.data["attempt"] or last.state.is_ended:
+        raise ValueError(
+            f"{event.kind} for {event.data['trial']}.{event.data['attempt']}, which is not in flight"
+        )
+    return trial, last
+
+
+def _with_trial(search: SearchRecord, trial: Trial) -> SearchRecord:
+    return replace(search, trials=tuple(trial if t.trial == trial.trial else t for t in search.trials))

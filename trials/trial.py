@@ -1,0 +1,282 @@
+"""What one trial is: identity, states, reasons, the spec a trial program reads and the outcome it writes.
+
+Standard library only: the trial program imports this on a compute node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, Mapping
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+
+SPEC_SCHEMA = "parlay.spec/1"
+OUTCOME_SCHEMA = "parlay.outcome/1"
+
+
+class Word(str, Enum):
+    """An enum whose members are their own lower-case value in text, JSON and SQL, on Python 3.10 and later alike."""
+
+    __str__ = str.__str__
+
+
+class TrialState(Word):
+    """Where a trial or an attempt is. Each ends once, in one of the last three."""
+
+    PROPOSED = "proposed"
+    SUBMITTED = "submitted"
+    QUEUED = "queued"
+    RUNNING = "running"
+    MEASURED = "measured"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_ended(self) -> bool:
+        return self in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)
+
+
+class FailureReason(Word):
+    """Why a trial or an attempt ended without a value; docs/lifecycle.md says what follows from each."""
+
+    INVALID_LAYOUT = "invalid_layout"
+    GPU_OOM = "gpu_oom"
+    HOST_OOM = "host_oom"
+    DOMINATED = "dominated"
+    TIME_LIMIT = "time_limit"
+    HANG = "hang"
+    NODE_FAILURE = "node_failure"
+    PREEMPTED = "preempted"
+    BOOT_FAILURE = "boot_failure"
+    LAUNCH_FAILURE = "launch_failure"
+    DIRTY_GPU = "dirty_gpu"
+    SCRIPT_ERROR = "script_error"
+    RESULT_INVALID = "result_invalid"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    CANCELLED_BY_SEARCH = "cancelled_by_search"
+    INTERRUPTED = "interrupted"
+    LOST = "lost"
+
+
+class TrialKind(Word):
+    SEARCH = "search"
+    FINALIST = "finalist"
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True)
+class MeasureRules:
+    """When a throughput counts; docs/measuring.md. Times in seconds, memory in GiB of one rank.
+
+    `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring
+    stops at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit of our own.
+    """
+
+    min_steps: int = 8
+    max_steps: int = 40
+    max_warmup_steps: int = 20
+    ci_relative_width: float = 0.05
+    time_limit_s: float = 600.0
+    memory_limit_gib: float | None = None
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """How the ranks find each other: `file` on one machine, `tcp` between nodes.
+
+    With `tcp` rank 0 takes a free port of 20000-29999 on its own node and publishes host and port in the attempt's
+    folder, so that nothing has to be known before the nodes are.
+    """
+
+    kind: str = "file"
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """spec.json: everything a trial program needs to know. Immutable, written once, before anything is launched."""
+
+    search_id: str
+    trial: str
+    attempt: str
+    nonce: str
+    kind: TrialKind
+    layout: Layout
+    model: ModelShape
+    global_batch_size: int
+    num_gpus: int
+    gpus_per_node: int
+    accelerator: str
+    measure: MeasureRules
+    trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
+    seed: int = 1234
+    rendezvous: Rendezvous = Rendezvous()
+
+    @property
+    def attempt_key(self) -> str:
+        """`search_id.t0001.a1`: the job's name, exactly."""
+        return f"{self.search_id}.{self.trial}.{self.attempt}"
+
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.num_gpus // self.gpus_per_node)
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self) | {"kind": self.kind.value, "trainer": dict(self.trainer)}
+        return {"schema": SPEC_SCHEMA} | data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TrialSpec:
+        """The inverse of `to_json`; ValueError for another schema, InputError for a bad layout or model."""
+        require_schema(data, SPEC_SCHEMA)
+        values = {name: value for name, value in data.items() if name != "schema"}
+        return cls(
+            **values
+            | {
+                "kind": TrialKind(data["kind"]),
+                "layout": Layout.from_json(data["layout"]),
+                "model": ModelShape.from_json(data["model"]),
+                "measure": MeasureRules(**data["measure"]),
+                "rendezvous": Rendezvous(**data["rendezvous"]),
+            }
+        )
+
+
+class OutcomeStatus(Word):
+    MEASURED = "measured"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """outcome.r0.json: what the trial program says happened, renamed into place when it is whole.
+
+    `measured` holds the contract's names under outcome.measured (absent where unknown), `proof` what was counted to
+    show that the layout took effect, `excerpt` the first real traceback, `phase` where it was (`start`, `build`,
+    `warmup`, `measured`), `rank` who said it.
+    """
+
+    search_id: str
+    trial: str
+    attempt: str
+    nonce: str
+    status: OutcomeStatus
+    restart: int = 0
+    reason: FailureReason | None = None
+    phase: str | None = None
+    rank: int | None = None
+    excerpt: str | None = None
+    flags: tuple[str, ...] = ()
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    proof: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    step_times_s: tuple[float, ...] = ()
+    started_at: str | None = None
+    ended_at: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": OUTCOME_SCHEMA} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        """The inverse of `to_json`. ValueError for another schema, an unknown word or a wrong set of fields."""
+        require_schema(data, OUTCOME_SCHEMA)
+        values = {name: value for name, value in data.items() if name != "schema"}
+        values["status"] = OutcomeStatus(data["status"])
+        values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
+        for name in ("flags", "step_times_s"):
+            values[name] = tuple(data.get(name) or ())
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"an outcome with other fields: {error}") from error
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One launch of a trial, as the ledger and the driver know it. Times are UTC seconds since the epoch."""
+
+    trial: str
+    attempt: str
+    nonce: str
+    num_nodes: int
+    time_limit_s: float
+    state: TrialState = TrialState.SUBMITTED
+    job_id: str | None = None
+    nodes: tuple[str, ...] = ()
+    submitted_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    unknown_since: float | None = None
+    node_hours: float | None = None
+    reason: FailureReason | None = None
+    outcome: Outcome | None = None
+    excerpt: str | None = None
+
+    @property
+    def reserved_node_hours(self) -> float:
+        """What an attempt in flight may still cost at most."""
+        return self.num_nodes * self.time_limit_s / 3600
+
+    @property
+    def spent_node_hours(self) -> float:
+        """Node-hours booked, or reserved while the attempt is in flight."""
+        return self.reserved_node_hours if self.node_hours is None else self.node_hours
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One layout being measured, with its attempts in order; a retry is a new attempt."""
+
+    trial: str
+    layout: Layout
+    kind: TrialKind = TrialKind.SEARCH
+    state: TrialState = TrialState.PROPOSED
+    reason: FailureReason | None = None
+    prediction: Mapping[str, Any] | None = None
+    attempts: tuple[Attempt, ...] = ()
+    proposed_at: float | None = None
+
+    @property
+    def last_attempt(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def measured(self) -> Mapping[str, Any] | None:
+        """outcome.measured of a measured trial, else None."""
+        last = self.last_attempt
+        if self.state is not TrialState.MEASURED or last is None or last.outcome is None:
+            return None
+        return last.outcome.measured
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        last = self.last_attempt
+        return last.outcome.flags if last and last.outcome else ()
+
+    def with_attempt(self, attempt: Attempt) -> Trial:
+        """The same trial with this attempt added, or put in the place of the one with its name."""
+        kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
+        return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
+
+
+def require_schema(data: Mapping[str, Any], schema: str) -> None:
+    """ValueError unless `data` is of this kind and of this or an older version."""
+    kind, _, version = schema.rpartition("/")
+    found = str(data.get("schema"))
+    found_kind, _, found_version = found.rpartition("/")
+    if found_kind != kind or not found_version.isdigit() or int(found_version) > int(version):
+        raise ValueError(f"schema is {found!r}, this Parlay reads {kind}/1 to {schema}")
+
+
+def utc_text(epoch_s: float | None = None) -> str:
+    """UTC RFC 3339 with `Z`, microseconds kept; now when no time is given."""
+    moment = datetime.now(timezone.utc) if epoch_s is None else datetime.fromtimestamp(epoch_s, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def utc_seconds(text: str) -> float:
+    """Seconds since the epoch of `utc_text`'s form; ValueError for any other."""
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc).timestamp()
