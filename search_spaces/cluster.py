@@ -23,9 +23,7 @@ class Accelerator:
         return dict(self.peak_flops).get(precision)
 
 
-def _accelerator(
-    name: str, memory_gib: float | None, half: float | None, single: float | None, bf16: bool = True
-):
+def _accelerator(name: str, memory_gib: float | None, half: float | None, single: float | None, bf16: bool = True):
     peaks = [("fp16", half), ("bf16", half if bf16 else None), ("fp32", single)]
     known = tuple((precision, flops) for precision, flops in peaks if flops is not None)
     return Accelerator(name, memory_gib, known, lacks_bf16=not bf16)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Mapping
+from typing import Any
 
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, TrialState, Word
 
@@ -110,7 +111,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 def _number_fault(spec: TrialSpec, measured: Mapping[str, Any]) -> str | None:
     for name in _TIMES_AND_RATES:
         value = measured.get(name)
-        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
             return f"{name} is {value!r}, not a positive number"
     if measured.get("measured_steps", 0) < spec.measure.min_steps and not measured.get("extrapolated"):
         return f"{measured.get('measured_steps')} measured steps, {spec.measure.min_steps} are the least that counts"

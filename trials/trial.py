@@ -5,10 +5,11 @@ Standard library only: the trial program imports this on a compute node.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any, Mapping
+from typing import Any
 
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape

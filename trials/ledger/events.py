@@ -6,8 +6,9 @@ events, so the ledger can be rebuilt from the journal anywhere, and a database t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Mapping
+from typing import Any
 
 from search_spaces.layout import Layout
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, Word
@@ -53,7 +54,9 @@ class EventKind(Word):
     ATTEMPT_LAUNCHED = "attempt_launched"  # trial, attempt, job_id: the launcher took it
     ATTEMPT_RUNNING = "attempt_running"  # trial, attempt, started_at, nodes
     ATTEMPT_UNKNOWN = "attempt_unknown"  # trial, attempt, unknown_since (null: known again)
-    ATTEMPT_ENDED = "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
+    ATTEMPT_ENDED = (
+        "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
+    )
     TRIAL_ENDED = "trial_ended"  # trial, state, reason
     BEST_CHANGED = "best_changed"  # trial (null: none)
 
@@ -123,13 +126,9 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
     if event.seq != expected:
         raise ValueError(f"event {event.seq} ({event.kind}) where {expected} was expected")
     if (search is None) != (event.kind is EventKind.SEARCH_CREATED):
-        raise ValueError(
-            f"a search begins with {EventKind.SEARCH_CREATED}, once; event {event.seq} is {event.kind}"
-        )
+        raise ValueError(f"a search begins with {EventKind.SEARCH_CREATED}, once; event {event.seq} is {event.kind}")
     if search is not None and event.fencing < search.fencing:
-        raise ValueError(
-            f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}"
-        )
+        raise ValueError(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
 
 
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
@@ -192,9 +191,7 @@ def _attempt_running(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _attempt_unknown(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
-    return _with_trial(
-        search, trial.with_attempt(replace(attempt, unknown_since=event.data["unknown_since"]))
-    )
+    return _with_trial(search, trial.with_attempt(replace(attempt, unknown_since=event.data["unknown_since"])))
 
 
 def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
@@ -254,9 +251,7 @@ def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:
     trial = _open_trial(search, event.data["trial"])
     last = trial.last_attempt
     if last is None or last.attempt != event.data["attempt"] or last.state.is_ended:
-        raise ValueError(
-            f"{event.kind} for {event.data['trial']}.{event.data['attempt']}, which is not in flight"
-        )
+        raise ValueError(f"{event.kind} for {event.data['trial']}.{event.data['attempt']}, which is not in flight")
     return trial, last
 
 
