@@ -73,5 +73,6 @@ class Launcher(ABC):
         """Let at most `seconds` of the launcher's clock pass; may return earlier when something changed."""
         time.sleep(seconds)
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what the launcher holds. Attempts still alive are not touched unless they cannot outlive it."""
