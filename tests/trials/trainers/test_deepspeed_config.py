@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from trials.trainers.deepspeed_config import ds_config, read_ds_config
+
+layouts = st.builds(
+    Layout,
+    tensor_parallel=st.integers(1, 8),
+    pipeline_parallel=st.integers(1, 8),
+    data_parallel=st.integers(1, 64),
+    micro_batch_size=st.integers(1, 16),
+    grad_accum_steps=st.integers(1, 64),
+    zero_stage=st.integers(0, 3),
+    offload=st.sampled_from(["none", "optimizer"]),
+    activation_checkpointing=st.sampled_from(["none", "full"]),
+    precision=st.sampled_from(["fp32", "bf16", "fp16"]),
+    overlap_comm=st.booleans(),
+    bucket_mib=st.one_of(st.none(), st.integers(1, 2000)),
+    engine=st.just("deepspeed"),
+)
+
+
+@given(layout=layouts)
+def test_what_is_written_reads_back_as_the_same_layout_values(layout):
+    config = ds_config(layout, layout.global_batch_size, 1.0)
+    found = read_ds_config(json.dumps(config, allow_nan=False))
+    assert found.global_batch_size == layout.global_batch_size
+    assert found.notes == ()
+    for name, value in found.layout.items():
+        assert value == getattr(layout, name), name
+    required = {"micro_batch_size", "grad_accum_steps", "data_parallel", "zero_stage", "precision"}
+    assert required <= set(found.layout)
+    for name in ("bucket_mib", "offload", "overlap_comm"):
+        assert found.layout.get(name, getattr(Layout(), name)) == getattr(layout, name)
+
+
+def test_the_config_carries_the_keys_deepspeed_users_know():
+    layout = Layout(data_parallel=2, micro_batch_size=4, grad_accum_steps=2, zero_stage=1, precision="bf16")
+    config = ds_config(layout, 16, 0.5)
+    assert config["train_batch_size"] == 16
+    assert config["train_micro_batch_size_per_gpu"] == 4
+    assert config["gradient_accumulation_steps"] == 2
+    assert config["gradient_clipping"] == 0.5
+    assert config["zero_optimization"]["stage"] == 1
+    assert config["bf16"] == {"enabled": True}
+    assert "optimizer" not in config
+    assert "pipeline" not in config
+
+
+def test_a_pipeline_checkpoints_every_layer_when_the_layout_says_full():
+    layout = Layout(pipeline_parallel=2, grad_accum_steps=4, activation_checkpointing="full")
+    section = ds_config(layout, 4, 0.0)["pipeline"]
+    assert section["activation_checkpoint_interval"] == 1
+    assert section["use_reentrant"] is False
+
+
+def test_a_layout_that_does_not_make_the_global_batch_is_refused_with_the_numbers():
+    with pytest.raises(InputError, match=r"micro batch 2 x accumulation 3 x data 1 = 6, but the global batch is 8"):
+        ds_config(Layout(micro_batch_size=2, grad_accum_steps=3), 8, 1.0)
+
+
+def test_auto_and_missing_values_are_reported_and_left_out():
+    found = read_ds_config('{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2}')
+    assert found.global_batch_size is None
+    assert found.layout["micro_batch_size"] == 2
+    assert not {"grad_accum_steps", "data_parallel"} & set(found.layout)
+    assert found.notes == (
+        "train_batch_size is auto in the DeepSpeed config.",
+        "gradient_accumulation_steps is not given in the DeepSpeed config.",
+    )
+
+
+def test_parameters_on_the_host_or_on_nvme_are_reported_and_left_out():
+    zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme"}}
+    found = read_ds_config(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
+    assert "offload" not in found.layout
+    assert any("offload_param moves the parameters" in note for note in found.notes)
+    assert any("NVMe" in note for note in found.notes)
+
+
+def test_deepspeeds_own_bucket_size_is_its_default_and_no_choice():
+    config = {"train_batch_size": 8, "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}
+    assert "bucket_mib" not in read_ds_config(json.dumps(config)).layout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"train_batch_size": 8.5}', "train_batch_size is 8.5"),
+        ('{"train_batch_size": true}', "train_batch_size is True"),
+        ('{"train_micro_batch_size_per_gpu": 0}', "train_micro_batch_size_per_gpu is 0"),
+        (
+            '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
+            "train_batch_size 10 is no multiple of micro batch 2 x accumulation 4",
+        ),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(text, words):
+    with pytest.raises(InputError, match=words):
+        read_ds_config(text)

@@ -1,0 +1,189 @@
+"""A layout as DeepSpeed's configuration, and such a configuration read back. Standard library only.
+
+Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zero/config.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from trials.trainers.found import Found
+
+GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+"""Bytes of one gradient element in a reduction bucket."""
+DEFAULT_BUCKET_ELEMENTS = 500_000_000
+
+
+def ds_config(layout: Layout, global_batch_size: int, gradient_clipping: float) -> dict[str, Any]:
+    """DeepSpeed's configuration of this layout; `gradient_clipping` is the largest gradient norm, 0.0 for no limit.
+
+    The optimizer is the caller's own (torch AdamW), so none is named and none is compiled. Tensor and pipeline
+    degrees are not in it: they belong to the model's topology. Raises InputError when the layout does not make this
+    global batch.
+    """
+    _require_batch(layout, global_batch_size)
+    config = {
+        "train_batch_size": global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
+        "gradient_accumulation_steps": layout.grad_accum_steps,
+        "gradient_clipping": gradient_clipping,
+        "zero_optimization": _zero_section(layout),
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
+    }
+    if layout.precision != "fp32":
+        config[layout.precision] = {"enabled": True}
+    if layout.pipeline_parallel > 1:
+        config["pipeline"] = _pipeline_section(layout)
+    return config
+
+
+def _require_batch(layout: Layout, global_batch_size: int) -> None:
+    if layout.global_batch_size != global_batch_size:
+        raise InputError.of(
+            "batch",
+            f"micro batch {layout.micro_batch_size} x accumulation {layout.grad_accum_steps} x data "
+            f"{layout.data_parallel} = {layout.global_batch_size}, but the global batch is {global_batch_size}",
+            key="global_batch_size",
+            value=global_batch_size,
+            rule="global batch = micro batch x accumulation x data parallel",
+        )
+
+
+def _zero_section(layout: Layout) -> dict[str, Any]:
+    section: dict[str, Any] = {"stage": layout.zero_stage, "overlap_comm": layout.overlap_comm}
+    if layout.offload == "optimizer":
+        section["offload_optimizer"] = {"device": "cpu"}
+    if layout.bucket_mib is not None:
+        # DeepSpeed counts a bucket in elements.
+        elements = layout.bucket_mib * 2**20 // GRADIENT_BYTES[layout.precision]
+        section |= {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
+    return section
+
+
+def _pipeline_section(layout: Layout) -> dict[str, Any]:
+    """Whole activations between stages, and no reentrant checkpointing: the pair that is right with tensor ranks."""
+    return {
+        "activation_checkpoint_interval": 1 if layout.activation_checkpointing == "full" else 0,
+        "use_reentrant": False,
+        "pipe_partitioned": False,
+        "grad_partitioned": False,
+    }
+
+
+def read_ds_config(text: str) -> Found:
+    """The layout values a DeepSpeed configuration states.
+
+    Raises InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which
+    leaves a value to the trainer, is reported as not found.
+    """
+    config = _json_object(text)
+    notes: list[str] = []
+    total, layout = _read_batch(config, notes)
+    layout |= _read_zero(config, notes) | _read_precision(config)
+    if _enabled_interval(config):
+        layout["activation_checkpointing"] = "full"
+    return Found("deepspeed", layout=layout, global_batch_size=total, notes=tuple(notes))
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise InputError.of(
+            "deepspeed_config", f"not JSON: {error}", rule="a DeepSpeed config is a JSON object"
+        ) from error
+    if not isinstance(config, dict):
+        raise InputError.of("deepspeed_config", "not a JSON object", rule="a DeepSpeed config is a JSON object")
+    return config
+
+
+def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:
+    """(global batch, layout values) of DeepSpeed's three batch numbers; the number of data ranks follows from all."""
+    total = _count(config, "train_batch_size", notes)
+    micro = _count(config, "train_micro_batch_size_per_gpu", notes)
+    steps = _count(config, "gradient_accumulation_steps", notes)
+    values = {"micro_batch_size": micro, "grad_accum_steps": steps}
+    if total and micro and steps:
+        values["data_parallel"] = _data_ranks(total, micro, steps)
+    return total, {name: value for name, value in values.items() if value is not None}
+
+
+def _data_ranks(total: int, micro: int, steps: int) -> int:
+    if total % (micro * steps):
+        raise InputError.of(
+            "batch",
+            f"train_batch_size {total} is no multiple of micro batch {micro} x accumulation {steps}",
+            key="train_batch_size",
+            value=total,
+            rule="global batch = micro batch x accumulation x data parallel",
+        )
+    return total // (micro * steps)
+
+
+def _count(config: Mapping[str, Any], key: str, notes: list[str]) -> int | None:
+    """The whole number at `key`; None, with a note, when the file leaves it to the trainer."""
+    value = config.get(key)
+    if type(value) is int and value >= 1:
+        return value
+    if value is None or value == "auto":
+        notes.append(f"{key} is {'not given' if value is None else 'auto'} in the DeepSpeed config.")
+        return None
+    raise InputError.of(
+        "deepspeed_config", f"{key} is {value!r}", key=key, value=value, rule="a whole number of at least 1"
+    )
+
+
+def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    section = _section(config, "zero_optimization")
+    layout: dict[str, Any] = {}
+    stage = section.get("stage", 0)
+    if stage in (0, 1, 2, 3) and type(stage) is int:
+        layout["zero_stage"] = stage
+    else:
+        notes.append(f"zero_optimization.stage is {stage!r}, which is no ZeRO stage.")
+    if _on_cpu(section, "offload_optimizer", notes):
+        layout["offload"] = "optimizer"
+    if _on_cpu(section, "offload_param", notes):
+        notes.append("offload_param moves the parameters to the host, which no layout field says; it was left out.")
+    if section.get("overlap_comm") is True:
+        layout["overlap_comm"] = True
+    return layout | _read_bucket(section, config)
+
+
+def _on_cpu(section: Mapping[str, Any], key: str, notes: list[str]) -> bool:
+    device = _section(section, key).get("device", "none")
+    if device == "nvme":
+        notes.append(f"{key} goes to NVMe, which no layout field says; it was left out.")
+    return device == "cpu" or (key == "offload_optimizer" and section.get("cpu_offload") is True)
+
+
+def _read_bucket(section: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    elements = section.get("reduce_bucket_size", DEFAULT_BUCKET_ELEMENTS)
+    if type(elements) not in (int, float) or elements in (DEFAULT_BUCKET_ELEMENTS, math.inf):
+        return {}
+    width = GRADIENT_BYTES[_read_precision(config)["precision"]]
+    return {"bucket_mib": max(1, round(elements * width / 2**20))}
+
+
+def _read_precision(config: Mapping[str, Any]) -> dict[str, Any]:
+    for precision, keys in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16",))):
+        if any(_section(config, key).get("enabled") is True for key in keys):
+            return {"precision": precision}
+    return {"precision": "fp32"}
+
+
+def _enabled_interval(config: Mapping[str, Any]) -> bool:
+    interval = _section(config, "pipeline").get("activation_checkpoint_interval", 0)
+    return type(interval) is int and interval > 0
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    section = config.get(key)
+    return section if isinstance(section, Mapping) else {}
