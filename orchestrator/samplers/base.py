@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.layout import Layout
@@ -40,12 +40,26 @@ class Sampler(ABC):
         """Up to `count` candidates, all different, none whose key is in `history`; [] when none is left."""
 
 
-def history_of(trials: Sequence[Trial], objective) -> list[Told]:
+def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:
+    """The candidates by layout key, in the order given; of several with one key the first."""
+    found: dict[str, Layout] = {}
+    for layout in candidates:
+        found.setdefault(layout.key, layout)
+    return found
+
+
+def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[str, Layout]:
+    """The candidates by layout key, in their order, without those that the history names."""
+    tried = {told.layout.key for told in history}
+    return {key: layout for key, layout in candidates.items() if key not in tried}
+
+
+def history_of(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> list[Told]:
     """The trials as a sampler learns them; `objective` maps a measured trial to its value, larger is better."""
     return [_told(trial, objective) for trial in trials]
 
 
-def _told(trial: Trial, objective) -> Told:
+def _told(trial: Trial, objective: Callable[[Trial], float]) -> Told:
     if trial.state is TrialState.MEASURED:
         return Told(trial.layout, value=objective(trial))
     if trial.state.is_ended:

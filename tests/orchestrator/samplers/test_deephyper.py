@@ -1,0 +1,59 @@
+"""DeepHyper over a closed table: better than chance, and no trace left behind."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from orchestrator.samplers.base import Told
+from orchestrator.samplers.deephyper import DeepHyperSampler
+from orchestrator.samplers.ordered import RandomSampler
+from search_spaces.layout import Layout
+from trials.trial import FailureReason
+
+
+def table() -> dict[Layout, Told]:
+    """200 layouts of 64 ranks, a third out of memory, with one best: a valley over tensor, pipeline and micro batch."""
+    layouts = [
+        Layout(
+            tensor_parallel=2**t,
+            pipeline_parallel=2**p,
+            data_parallel=64 >> (t + p),
+            micro_batch_size=2**m,
+            grad_accum_steps=1024 * 2 ** (t + p) // 64 >> m,
+            activation_checkpointing=checkpointing,
+        ).canonical()
+        for t in range(4)
+        for p in range(3)
+        for m in range(5)
+        for checkpointing in ("none", "selective", "full")
+    ]
+    return {layout: measure(layout) for layout in layouts[:200]}
+
+
+def measure(layout: Layout) -> Told:
+    t, p, m = (math.log2(x) for x in (layout.tensor_parallel, layout.pipeline_parallel, layout.micro_batch_size))
+    checkpointing = ("none", "selective", "full").index(layout.activation_checkpointing)
+    if m - t - p - checkpointing > 0.5:
+        return Told(layout, reason=FailureReason.GPU_OOM)
+    slowdown = 1 + 0.3 * abs(t - 1) + 0.25 * abs(p - 1) + 0.2 * abs(m - 2) + 0.15 * checkpointing
+    return Told(layout, value=1e6 / slowdown)
+
+
+def trials_until_best(sampler, outcomes: dict[Layout, Told]) -> int:
+    best = max(told.value for told in outcomes.values() if told.value is not None)
+    history: list[Told] = []
+    while not any(told.value == best for told in history):
+        history += [outcomes[layout] for layout in sampler.ask(1, history)]
+    return len(history)
+
+
+@pytest.mark.timeout(60)
+def test_the_best_of_a_table_is_found_in_far_fewer_trials_than_by_chance():
+    outcomes = table()
+    candidates = list(outcomes)
+    guided = [trials_until_best(DeepHyperSampler(candidates, seed), outcomes) for seed in range(6)]
+    chance = [trials_until_best(RandomSampler(candidates, seed), outcomes) for seed in range(40)]
+    assert statistics.mean(guided) < 0.5 * statistics.mean(chance)
