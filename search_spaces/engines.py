@@ -2,13 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from search_spaces.errors import Problem
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 
+Broken = tuple[str, str, str, str]
+"""Rule's short name, what was found with its numbers, the rule, the fix."""
+
 
 def broken_engine_rules(layout: Layout, model: ModelShape) -> Iterator[Problem]:
-    """Every rule of the layout's engine that it breaks, with the numbers; `Problem.code` is the rejection id."""
-    yield from ()
+    """Every rule of the layout's engine that it breaks, with the numbers; `Problem.code` is the rejection id.
+
+    The layout is judged in its canonical form: a field without effect breaks no rule.
+    """
+    canonical = layout.canonical()
+    for find_broken in _RULES.get(layout.engine, (_not_ours,)):
+        for name, message, rule, fix in find_broken(canonical, model):
+            yield Problem(f"{layout.engine}.{name}", message, rule=rule, fix=fix)
+
+
+def _not_ours(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield (
+        "not_ours",
+        f"engine is {layout.engine}",
+        "our trainer has the engines torch and deepspeed",
+        "set engine to torch or deepspeed",
+    )
+
+
+def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.pipeline_parallel > model.num_layers:
+        yield (
+            "layers",
+            f"{layout.pipeline_parallel} pipeline stages for {model.num_layers} layers",
+            "every stage holds at least one layer; stages need not be equal",
+            f"set pipeline_parallel to {model.num_layers} or less",
+        )
+
+
+def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "pipeline_schedule", ("none", "gpipe", "1f1b"))
+    if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < layout.pipeline_parallel:
+        yield (
+            "micro_batches",
+            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} stages",
+            "torch's 1F1B needs at least as many micro-batches a step as stages",
+            "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
+        )
+
+
+def _deepspeed_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "pipeline_schedule", ("none", "1f1b"))
+
+
+def _torch_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "zero_stage", (0,))
+
+
+def _deepspeed_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "zero_stage", (0, 1))
+
+
+def _knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "offload", ("none",))
+    yield from _one_of(layout, "activation_checkpointing", ("none", "full"))
+    yield from _one_of(layout, "sequence_parallel", (False,))
+    yield from _one_of(layout, "precision", ("fp32",))
+    yield from _one_of(layout, "torch_compile", (False,))
+    yield from _one_of(layout, "rank_order", ("tp-dp-pp",))
+    yield from _one_of(layout, "overlap_comm", (False,))
+    yield from _one_of(layout, "bucket_mib", (None,))
+
+
+def _model(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(model, "norm", ("layernorm",))
+    yield from _one_of(model, "position_embedding", ("learned",))
+    yield from _one_of(model, "gated_mlp", (False,))
+    yield from _one_of(model, "num_key_value_heads", (model.num_attention_heads,))
+
+
+def _one_of(owner: Layout | ModelShape, name: str, runs: tuple) -> Iterator[Broken]:
+    value = getattr(owner, name)
+    if value not in runs:
+        choices = " or ".join(str(v).lower() for v in runs)
+        yield name, f"{name} is {str(value).lower()}", f"this engine runs {name} {choices}", f"set {name} to {choices}"
+
+
+_RULES: dict[str, tuple[Callable[[Layout, ModelShape], Iterator[Broken]], ...]] = {
+    "torch": (_stages, _torch_schedule, _torch_zero, _knobs, _model),
+    "deepspeed": (_stages, _deepspeed_schedule, _deepspeed_zero, _knobs, _model),
+}
