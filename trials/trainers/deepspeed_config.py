@@ -166,7 +166,7 @@ def _on_cpu(section: Mapping[str, Any], key: str, notes: list[str]) -> bool:
 
 def _read_bucket(section: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     elements = section.get("reduce_bucket_size", DEFAULT_BUCKET_ELEMENTS)
-    if type(elements) not in (int, float) or elements in (DEFAULT_BUCKET_ELEMENTS, math.inf):
+    if type(elements) not in (int, float) or elements == DEFAULT_BUCKET_ELEMENTS or not math.isfinite(elements):
         return {}
     width = GRADIENT_BYTES[_read_precision(config)["precision"]]
     return {"bucket_mib": max(1, round(elements * width / 2**20))}

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.model_shape import ModelShape
+from tests.trials.trainers.samples import HF_GPT2, HF_GPT_NEOX, HF_LLAMA
+from trials.trainers.hf_config import read_hf_config
+
+
+def test_gpt2_has_the_parameters_the_published_model_has():
+    found = read_hf_config(HF_GPT2)
+    unpadded = ModelShape(**found.model | {"vocab_size": 50257})
+    assert unpadded.parameters == 124_439_808
+    assert found.model["vocab_size"] == 50304
+    assert found.notes == ("vocab_size 50257 was padded to 50304, a multiple of 128.",)
+
+
+def test_llama_has_the_parameters_the_published_model_has():
+    found = read_hf_config(HF_LLAMA)
+    assert ModelShape(**found.model).parameters == 8_030_261_248
+    assert found.notes == ()
+
+
+def test_gpt_neox_is_read_and_its_parallel_residual_reported():
+    found = read_hf_config(HF_GPT_NEOX)
+    model = ModelShape(**found.model)
+    assert (model.position_embedding, model.norm, model.gated_mlp) == ("rotary", "layernorm", False)
+    assert len(found.notes) == 1
+    assert "in parallel" in found.notes[0]
+
+
+def test_a_head_size_of_its_own_and_biases_are_reported():
+    config = json.loads(HF_LLAMA) | {"head_dim": 64, "attention_bias": True}
+    assert len(read_hf_config(json.dumps(config)).notes) == 2
+
+
+def test_a_missing_size_is_left_out_and_reported():
+    config = json.loads(HF_GPT2)
+    del config["n_layer"]
+    found = read_hf_config(json.dumps(config))
+    assert "num_layers" not in found.model
+    assert "num_layers is not in the config." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nope", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"model_type": "bert"}', "model_type is 'bert'"),
+        ("{}", "model_type is None"),
+        ('{"model_type": "gpt2", "n_layer": -1}', "n_layer is -1"),
+        ('{"model_type": "gpt2", "n_layer": true}', "n_layer is True"),
+        ('{"model_type": "gpt2", "tie_word_embeddings": "yes"}', "tie_word_embeddings is 'yes'"),
+    ],
+)
+def test_a_config_that_describes_no_known_model_is_refused(text, words):
+    with pytest.raises(InputError, match=words):
+        read_hf_config(text)

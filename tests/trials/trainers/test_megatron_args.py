@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.errors import InputError
+from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
+from trials.trainers.megatron_args import read_megatron_script
+
+
+def launch(options: str) -> str:
+    return f"torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 4 --hidden-size 256 {options}"
+
+
+def test_a_megatron_lm_script_gives_model_layout_and_batch():
+    found = read_megatron_script(MEGATRON_LM)
+    assert found.source == "megatron-lm"
+    assert found.model == {
+        "num_layers": 24,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "ffn_hidden_size": 4096,
+        "gated_mlp": False,
+        "vocab_size": 50432,  # 50257 padded to a multiple of 128 x 2
+        "seq_length": 2048,
+        "tied_embeddings": True,
+        "position_embedding": "learned",
+        "norm": "layernorm",
+    }
+    assert found.layout == {
+        "num_nodes": 2,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 4,
+        "data_parallel": 2,
+        "micro_batch_size": 2,
+        "grad_accum_steps": 16,
+        "zero_stage": 1,
+        "activation_checkpointing": "full",
+        "sequence_parallel": True,
+        "precision": "bf16",
+    }
+    assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (64, 2, 8)
+    assert "PP is taken as its default '4'; the environment may set another." in found.notes
+
+
+def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
+    found = read_megatron_script(MEGATRON_DEEPSPEED)
+    assert found.source == "megatron-deepspeed"
+    assert found.model["hidden_size"] == 2048
+    assert found.model["vocab_size"] == 51200
+    assert found.layout == {
+        "num_nodes": 1,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 1,
+        "data_parallel": 4,
+        "micro_batch_size": 4,
+        "grad_accum_steps": 4,
+        "zero_stage": 1,
+        "precision": "fp16",
+    }
+    assert found.global_batch_size == 64
+    assert "--checkpoint-activations is added under a condition in the script; it was left out." in found.notes
+
+
+def test_llama_options_are_understood():
+    found = read_megatron_script(
+        launch(
+            "--num-attention-heads 8 --group-query-attention --num-query-groups 2 --swiglu --normalization RMSNorm "
+            "--position-embedding-type rope --untie-embeddings-and-output-weights --ffn-hidden-size 688"
+        )
+    )
+    assert found.model["num_key_value_heads"] == 2
+    assert found.model["gated_mlp"] is True
+    assert found.model["norm"] == "rmsnorm"
+    assert found.model["position_embedding"] == "rotary"
+    assert found.model["tied_embeddings"] is False
+    assert found.model["ffn_hidden_size"] == 688
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "value"),
+    [
+        ("--recompute-activations", "activation_checkpointing", "selective"),
+        ("--checkpoint-activations", "activation_checkpointing", "full"),
+        ("--use_flash_attn", "attention_kernel", "flash"),
+        ("--attention-backend=unfused", "attention_kernel", "math"),
+        ("--overlap-grad-reduce", "overlap_comm", True),
+        ("--optimizer-cpu-offload", "offload", "optimizer"),
+        ("--use-tp-pp-dp-mapping", "rank_order", "tp-pp-dp"),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", "virtual_pipeline_stages", 2),
+        ("--num-virtual-stages-per-pipeline-rank 3", "virtual_pipeline_stages", 3),
+        ("--micro-batch-size 3", "grad_accum_steps", 1),  # no global batch: one micro-batch a data rank
+    ],
+)
+def test_an_option_sets_its_layout_field(options, field, value):
+    assert read_megatron_script(launch(options)).layout[field] == value
+
+
+def test_an_unknown_variable_is_reported_and_not_guessed():
+    found = read_megatron_script(launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} $EXTRA_ARGS"))
+    assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
+    assert "--tensor-model-parallel-size is $TP, whose value the script alone does not state." in found.notes
+    assert "--micro-batch-size is ${MBS}, whose value the script alone does not state." in found.notes
+    assert any(note.startswith("$EXTRA_ARGS stands in the training command") for note in found.notes)
+    assert len(set(found.notes)) == len(found.notes)
+
+
+def test_a_variable_that_a_condition_sets_is_not_guessed():
+    script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
+    assert "tensor_parallel" not in read_megatron_script(script).layout
+
+
+def test_what_no_layout_can_say_is_reported():
+    found = read_megatron_script(launch("--context-parallel-size 2"))
+    assert "--context-parallel-size is more than 1, which no layout field says; it was left out." in found.notes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--tensor-model-parallel-size 3", "1 nodes x 4 = 4 ranks are no multiple of tensor 3 x pipeline 1"),
+        ("--micro-batch-size 2 --global-batch-size 12", "global batch 12 is no multiple of micro batch 2 x data 4 = 8"),
+        ("--micro-batch-size 0", "--micro-batch-size is '0'"),
+        ("--micro-batch-size 1.5", "--micro-batch-size is '1.5'"),
+    ],
+)
+def test_numbers_that_contradict_each_other_are_refused_with_all_of_them(options, words):
+    with pytest.raises(InputError, match=words):
+        read_megatron_script(launch(options))
+
+
+def test_a_config_that_says_otherwise_than_its_script_is_refused():
+    with pytest.raises(InputError, match="micro_batch_size is 4 in the command and 2 in its DeepSpeed config"):
+        read_megatron_script(MEGATRON_DEEPSPEED.replace('_per_gpu": $BATCH_SIZE', '_per_gpu": 2'))
+
+
+def test_a_script_without_a_training_command_is_refused():
+    with pytest.raises(InputError, match="no command with Megatron's options"):
+        read_megatron_script("#!/bin/bash\necho hello --num-layers\n")

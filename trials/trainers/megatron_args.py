@@ -1,0 +1,304 @@
+"""A Megatron-LM or Megatron-DeepSpeed launch script as model, layout and batch. Standard library only.
+
+Option names: Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py; both write an
+option with dashes or underscores alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.errors import InputError
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.found import Found
+from trials.trainers.shell_script import Script, read_script
+
+MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
+GPT2_VOCAB_SIZE = 50257
+
+_MARKS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
+_DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
+_NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "gpus-per-node")
+_NOT_IN_A_LAYOUT = ("context-parallel-size", "expert-model-parallel-size", "num-experts", "ds-sequence-parallel-size")
+
+
+def read_megatron_script(text: str) -> Found:
+    """What the script's training command says; nothing is executed.
+
+    Options that are absent have Megatron's own defaults. A value that only the environment knows is reported, not
+    guessed. Raises InputError when no command carries Megatron's options, or when the numbers contradict each other.
+    """
+    script = read_script(text)
+    options = _Options(_training_command(script), list(script.notes))
+    source = MEGATRON_DEEPSPEED if options.has(*_DEEPSPEED_MARKS) else MEGATRON_LM
+    model, layout, batch = _model(options), _layout(options), options.count("global-batch-size")
+    config = _here_config(script, options.notes)
+    if config is not None:
+        _require_agreement(layout, batch, config)
+        layout, batch = {**config.layout, **layout}, batch or config.global_batch_size
+    gpus_per_node = options.count(*_GPUS)
+    num_nodes = _num_nodes(options, gpus_per_node)
+    _add_data_parallel(layout, num_nodes, gpus_per_node)
+    batch = batch or _default_batch(layout, options)
+    _add_accumulation(layout, batch)
+    return Found(source, model, layout, batch, num_nodes, gpus_per_node, tuple(dict.fromkeys(options.notes)))
+
+
+def _training_command(script: Script) -> list[str]:
+    """The words of the command that carries the most of Megatron's marks, the first of equals."""
+    best = max(script.commands, key=_marks_in, default=[])
+    if _marks_in(best) < 2:
+        raise InputError.of(
+            "megatron_script",
+            "no command with Megatron's options was found",
+            rule="the launch script's training command carries options like --num-layers and --micro-batch-size",
+            fix="give the script that starts pretrain_gpt.py, with its options in it",
+        )
+    return best
+
+
+def _marks_in(words: list[str]) -> int:
+    return sum(_option_name(word) in _MARKS for word in words)
+
+
+def _option_name(word: str) -> str:
+    return word[2:].split("=")[0].replace("_", "-") if word.startswith("--") else ""
+
+
+class _Options:
+    """The options of one command line, and the notes made while reading them."""
+
+    def __init__(self, words: list[str], notes: list[str]):
+        self.notes = notes
+        self._values: dict[str, str] = {}
+        for word, following in zip(words, [*words[1:], "--"], strict=True):
+            if name := _option_name(word):
+                value = word.partition("=")[2] or ("" if following.startswith("--") else following)
+                self._values[name] = value
+            elif _is_unknown_word(word):
+                notes.append(f"{word} stands in the training command, but the script does not say what it holds.")
+
+    def has(self, *names: str) -> bool:
+        return any(name in self._values for name in names)
+
+    def text(self, name: str) -> str | None:
+        """The option's value; None, with a note, where the script does not know it."""
+        value = self._values.get(name)
+        if value is not None and ("$" in value or "`" in value):
+            self.notes.append(f"--{name} is {value}, whose value the script alone does not state.")
+            return None
+        return value
+
+    def count(self, *names: str) -> int | None:
+        """The whole number the first of these options that is there gives."""
+        name = next((n for n in names if n in self._values), None)
+        value = None if name is None else self.text(name)
+        if value is None:
+            return None
+        if not re.fullmatch(r"[1-9]\d{0,11}", value):
+            raise InputError.of(
+                "megatron_script", f"--{name} is {value!r}", key=f"--{name}", rule="a whole number of at least 1"
+            )
+        return int(value)
+
+
+def _is_unknown_word(word: str) -> bool:
+    """A whole word that is a variable nobody set: options may hide in it."""
+    return re.fullmatch(r"\$\{?\w+(\[[@*]\])?\}?", word) is not None
+
+
+def _model(options: _Options) -> dict[str, Any]:
+    gated = options.has("swiglu")
+    hidden = options.count("hidden-size")
+    heads = options.count("num-attention-heads")
+    model = {
+        "num_layers": options.count("num-layers"),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": _key_value_heads(options) or heads,
+        "ffn_hidden_size": options.count("ffn-hidden-size") or _default_ffn(hidden, gated),
+        "gated_mlp": gated,
+        "vocab_size": _vocab_size(options),
+        "seq_length": options.count("seq-length"),
+        "tied_embeddings": not options.has("untie-embeddings-and-output-weights"),
+        "position_embedding": _position_embedding(options),
+        "norm": "rmsnorm" if (options.text("normalization") or "").lower() == "rmsnorm" else "layernorm",
+    }
+    return {name: value for name, value in model.items() if value is not None}
+
+
+def _key_value_heads(options: _Options) -> int | None:
+    """Megatron-LM counts query groups, and only when told to; Megatron-DeepSpeed names the heads."""
+    if options.has("group-query-attention"):
+        return options.count("num-query-groups")
+    return options.count("num-key-value-heads")
+
+
+def _default_ffn(hidden: int | None, gated: bool) -> int | None:
+    """Megatron's own default: 4 h, and with SwiGLU two thirds of it in steps of 64."""
+    if hidden is None:
+        return None
+    return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+
+
+def _position_embedding(options: _Options) -> str:
+    is_rotary = options.text("position-embedding-type") == "rope" or options.has("use-rotary-position-embeddings")
+    return "rotary" if is_rotary else "learned"
+
+
+def _vocab_size(options: _Options) -> int | None:
+    """The padded vocabulary: a multiple of --make-vocab-size-divisible-by (128) times the tensor degree."""
+    stated = options.count("padded-vocab-size")
+    if stated:
+        return stated
+    size = options.count("vocab-size")
+    if size is None and options.text("tokenizer-type") == "GPT2BPETokenizer":
+        size = GPT2_VOCAB_SIZE
+        options.notes.append(f"vocab_size: {size} of GPT-2's tokenizer was taken, padded as Megatron pads it.")
+    if size is None:
+        options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
+        return None
+    multiple = (options.count("make-vocab-size-divisible-by") or 128) * (_degree(options, "tensor") or 1)
+    return -(-size // multiple) * multiple
+
+
+def _layout(options: _Options) -> dict[str, Any]:
+    _note_what_no_layout_says(options)
+    flash = options.has("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2")
+    layout = {
+        "tensor_parallel": _degree(options, "tensor"),
+        "pipeline_parallel": 1 if options.has("no-pipeline-parallel") else _degree(options, "pipeline"),
+        "micro_batch_size": options.count("micro-batch-size"),
+        "zero_stage": _zero_stage(options),
+        "offload": "optimizer" if options.has("cpu-optimizer", "optimizer-cpu-offload") else None,
+        "activation_checkpointing": _checkpointing(options),
+        "sequence_parallel": True if options.has("sequence-parallel") else None,
+        "virtual_pipeline_stages": _chunks(options),
+        "precision": next((p for p in ("bf16", "fp16") if options.has(p)), "fp32"),
+        "attention_kernel": "flash" if flash else _attention_kernel(options),
+        "rank_order": "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
+        "overlap_comm": True if options.has("overlap-grad-reduce") else None,
+    }
+    return {name: value for name, value in layout.items() if value is not None}
+
+
+def _note_what_no_layout_says(options: _Options) -> None:
+    for name in _NOT_IN_A_LAYOUT:
+        if (options.count(name) or 1) > 1:
+            options.notes.append(f"--{name} is more than 1, which no layout field says; it was left out.")
+
+
+def _degree(options: _Options, axis: str) -> int | None:
+    """Tensor or pipeline ranks: 1 when the option is absent, None when its value is unknown."""
+    name = f"{axis}-model-parallel-size"
+    return options.count(name) if options.has(name) else 1
+
+
+def _zero_stage(options: _Options) -> int | None:
+    stage = options.text("zero-stage")
+    if stage is not None and stage in ("0", "1", "2", "3"):
+        return int(stage)
+    return 1 if options.has("use-distributed-optimizer") else None
+
+
+def _checkpointing(options: _Options) -> str | None:
+    granularity = options.text("recompute-granularity")
+    if granularity in ("full", "selective"):
+        return granularity
+    if options.has("checkpoint-activations", "deepspeed-activation-checkpointing"):
+        return "full"
+    return "selective" if options.has("recompute-activations") else None
+
+
+def _chunks(options: _Options) -> int | None:
+    """Model chunks a pipeline rank; Megatron-LM may say layers a chunk instead."""
+    chunks = options.count("num-virtual-stages-per-pipeline-rank")
+    layers_a_chunk = options.count("num-layers-per-virtual-pipeline-stage")
+    layers, stages = options.count("num-layers"), _degree(options, "pipeline")
+    if chunks or not (layers_a_chunk and layers and stages):
+        return chunks
+    return max(1, layers // (stages * layers_a_chunk))
+
+
+def _attention_kernel(options: _Options) -> str | None:
+    backend = options.text("attention-backend")
+    return {"flash": "flash", "fused": "flash", "unfused": "math", "local": "math"}.get(backend or "")
+
+
+def _here_config(script: Script, notes: list[str]) -> Found | None:
+    """The DeepSpeed config the script writes as a here-document, if it does and all of it is known."""
+    for document in script.documents:
+        if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
+            continue
+        if "$" not in document:
+            return read_ds_config(document)
+        notes.append("The DeepSpeed config in the script has values that the script alone does not state.")
+    return None
+
+
+def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Found) -> None:
+    pairs = {"global_batch_size": (batch, config.global_batch_size)} | {
+        name: (layout.get(name), config.layout.get(name)) for name in ("micro_batch_size", "zero_stage", "precision")
+    }
+    for name, (in_options, in_config) in pairs.items():
+        if None not in (in_options, in_config) and in_options != in_config:
+            raise _contradiction(name, f"{in_options} in the command and {in_config} in its DeepSpeed config")
+
+
+def _contradiction(name: str, numbers: str) -> InputError:
+    rule = "global batch = micro batch x accumulation x data parallel, and world = tensor x pipeline x data"
+    return InputError.of("contradiction", f"{name} is {numbers}", key=name, rule=rule)
+
+
+def _num_nodes(options: _Options, gpus_per_node: int | None) -> int | None:
+    """Launchers start on this one node unless told of others."""
+    if options.has(*_NODES) or options.has("hostfile") or gpus_per_node is None:
+        return options.count(*_NODES)
+    return 1
+
+
+def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_node: int | None) -> None:
+    tensor, pipeline = layout.get("tensor_parallel"), layout.get("pipeline_parallel")
+    if not (num_nodes and gpus_per_node and tensor and pipeline):
+        return
+    world = num_nodes * gpus_per_node
+    if world % (tensor * pipeline):
+        raise InputError.of(
+            "world",
+            f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are no multiple of tensor {tensor} x pipeline "
+            f"{pipeline} = {tensor * pipeline}",
+            rule="world = tensor x pipeline x data",
+        )
+    layout["num_nodes"] = num_nodes
+    _add(layout, "data_parallel", world // (tensor * pipeline))
+
+
+def _add(layout: dict[str, Any], name: str, value: int) -> None:
+    stated = layout.setdefault(name, value)
+    if stated != value:
+        raise _contradiction(name, f"{stated} in the DeepSpeed config, but {value} follows from the command")
+
+
+def _default_batch(layout: Mapping[str, Any], options: _Options) -> int | None:
+    """Megatron's default: one micro-batch on every data rank."""
+    micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
+    if options.has("global-batch-size") or not (micro and data):
+        return None
+    return micro * data
+
+
+def _add_accumulation(layout: dict[str, Any], batch: int | None) -> None:
+    micro, data = layout.get("micro_batch_size"), layout.get("data_parallel")
+    if not (micro and data and batch):
+        return
+    if batch % (micro * data):
+        raise InputError.of(
+            "batch",
+            f"global batch {batch} is no multiple of micro batch {micro} x data {data} = {micro * data}",
+            key="global_batch_size",
+            value=batch,
+            rule="global batch = micro batch x accumulation x data parallel",
+        )
+    _add(layout, "grad_accum_steps", batch // (micro * data))
