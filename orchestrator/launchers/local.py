@@ -1,0 +1,154 @@
+"""LocalLauncher: the ranks of an attempt as plain processes of this machine. They end with the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.processes import Graces, RankGroup, RankProcess, end_survivors, survivors
+from orchestrator.launchers.rank_groups import ending_from, node_plans, read_ranks, write_ranks
+from search_spaces.cluster import Cluster
+from search_spaces.errors import InputError
+from trials.classify import Ending, Life
+from trials.folder import AttemptFolder
+from trials.trial import FailureReason
+
+_CANCEL_TIMEOUT_S = 15.0
+
+
+@dataclass
+class _Running:
+    folder: AttemptFolder
+    group: RankGroup
+    slot: int
+    cancelled: bool = False
+
+
+class LocalLauncher(Launcher):
+    """Runs at most one attempt per slot, each on one node: this one. Its attempts cannot outlive it.
+
+    A slot is the list of its devices, entries of CUDA_VISIBLE_DEVICES; empty on CPU.
+    """
+
+    name = "local"
+
+    def __init__(self, slots: Sequence[Sequence[str]], graces: Graces | None = None):
+        self._slots = slots
+        self._graces = graces or Graces()
+        self._attempts: dict[str, _Running] = {}
+        self._left_behind: dict[str, tuple[RankProcess, ...]] = {}
+        self._changed = threading.Event()
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        slot = self._free_slot()
+        if slot is None:
+            return None
+        key, job_id = request.spec.attempt_key, f"{socket.gethostname()}:{os.getpid()}"
+        if request.folder.ranks.exists():
+            raise ValueError(f"{key} was launched before")
+        write_ranks(request, job_id, ())
+        devices = ",".join(self._slots[slot])
+        [plan] = node_plans(request, {"CUDA_VISIBLE_DEVICES": devices}, self._graces)
+        group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
+        self._attempts[key] = _Running(request.folder, group, slot)
+        group.start()
+        return job_id
+
+    def _free_slot(self) -> int | None:
+        taken = [attempt.slot for attempt in self._attempts.values() if attempt.group.report is None]
+        return next((slot for slot in range(len(self._slots)) if slot not in taken), None)
+
+    def _note_start(self, request: LaunchRequest, job_id: str, ranks: tuple[RankProcess, ...]) -> None:
+        write_ranks(request, job_id, ranks)
+        self._changed.set()
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Ends what an earlier driver's attempts may have left running here."""
+        accepted = {}
+        for key, request in requests.items():
+            found = read_ranks(request.folder)
+            if found is not None:
+                accepted[key], ranks = found
+                self._left_behind[key] = end_survivors(ranks)
+        return accepted
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        return {key: self._ending(key) for key in keys}
+
+    def _ending(self, key: str) -> Ending:
+        if key in self._left_behind:
+            return interrupted(survivors(self._left_behind[key]))
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return Ending(Life.UNKNOWN)
+        group = attempt.group
+        if group.report is not None:
+            return ending_from([group.report], attempt.folder, attempt.cancelled)
+        started_at = group.started_at
+        return Ending(Life.ALIVE, started_at is not None, nodes=(socket.gethostname(),), started_at=started_at)
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        alive = {k: self._attempts[k] for k in keys if k in self._attempts and self._attempts[k].group.report is None}
+        for attempt in alive.values():
+            attempt.cancelled = True
+            attempt.group.kill()
+        return {key for key, attempt in alive.items() if not attempt.group.wait(_CANCEL_TIMEOUT_S)}
+
+    def wait(self, seconds: float) -> None:
+        self._changed.wait(seconds)
+        self._changed.clear()
+
+    def close(self) -> None:
+        self.cancel(tuple(self._attempts))
+
+
+def interrupted(left: Sequence[RankProcess]) -> Ending:
+    """The ending of an earlier driver's attempt that could not outlive it; unknown while a rank will not die."""
+    if left:
+        stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
+        return Ending(Life.UNKNOWN, started=True, detail=f"of an earlier driver and not to be killed: {stuck}")
+    return Ending(Life.ENDED, True, True, FailureReason.INTERRUPTED, "the ranks ended with their driver")
+
+
+def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str, str]) -> list[list[str]]:
+    """A slot for each parallel trial, with its own devices when the accelerator is a GPU.
+
+    InputError when the cluster is more than this machine, or more GPUs are wanted than it shows.
+    """
+    if cluster.num_nodes > 1:
+        raise InputError.of(
+            "launcher",
+            f"the launcher runs on this machine alone, the cluster has {cluster.num_nodes} nodes",
+            key="cluster.num_nodes",
+            value=cluster.num_nodes,
+            fix="give 1 node, or launcher.kind ray with the address of a Ray cluster",
+        )
+    if cluster.accelerator.name == "cpu":
+        return [[] for _ in range(parallel_trials)]
+    devices, each = visible_devices(environment), cluster.gpus_per_node
+    if len(devices) < parallel_trials * each:
+        raise InputError.of(
+            "launcher",
+            f"{parallel_trials} parallel trials x {each} GPUs = {parallel_trials * each} GPUs,"
+            f" this machine shows {len(devices)}",
+            key="search.parallel_trials",
+            value=parallel_trials,
+            fix="fewer parallel trials or GPUs per node; CUDA_VISIBLE_DEVICES names the GPUs to use",
+        )
+    return [devices[i * each : (i + 1) * each] for i in range(parallel_trials)]
+
+
+def visible_devices(environment: Mapping[str, str], device_files: Path = Path("/dev")) -> list[str]:
+    """The GPUs as CUDA_VISIBLE_DEVICES names them: its own entries, else a number for each NVIDIA device file."""
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [device.strip() for device in named.split(",") if device.strip()]
+    files = [path for path in device_files.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(index) for index in range(len(files))]

@@ -1,0 +1,108 @@
+"""Attempts to launch in tests: a small spec, its folder, and a code folder with the stand-in trial program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.classify import Ending, Life, Verdict, classify
+from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
+
+MODEL = ModelShape(
+    num_layers=2,
+    hidden_size=32,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    ffn_hidden_size=64,
+    gated_mlp=False,
+    vocab_size=64,
+    seq_length=16,
+    tied_embeddings=False,
+    position_embedding="learned",
+    norm="layernorm",
+)
+LAYOUT = Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=2)
+STAND_IN = Path(__file__).with_name("stand_in_trial.py")
+
+
+def stand_in_code(folder: Path) -> str:
+    """A folder for PYTHONPATH whose `trials.train` is the stand-in."""
+    package = folder / "trials" / "train"
+    package.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(STAND_IN, package / "__main__.py")
+    return str(folder)
+
+
+def attempt_request(
+    root: Path, behaviour: str = "measure", *, trial: str = "t0001", time_limit_s: float = 60.0, **trainer: object
+) -> LaunchRequest:
+    """A request for two ranks of one node, as the driver leaves it: spec.json lies in the attempt's folder."""
+    spec = TrialSpec(
+        search_id="demo-abc234",
+        trial=trial,
+        attempt="a1",
+        nonce="0" * 32,
+        kind=TrialKind.SEARCH,
+        layout=LAYOUT,
+        model=MODEL,
+        global_batch_size=LAYOUT.global_batch_size,
+        num_gpus=LAYOUT.num_gpus,
+        gpus_per_node=2,
+        accelerator="cpu",
+        measure=MeasureRules(),
+        trainer={"kind": "parlay", "behaviour": behaviour, "parameters": MODEL.parameters, **trainer},
+    )
+    folder = SearchFolder(root / "searches" / spec.search_id).attempt(spec.trial, spec.attempt)
+    return written(LaunchRequest(spec, folder, sys.executable, stand_in_code(root / "code"), time_limit_s))
+
+
+def written(request: LaunchRequest) -> LaunchRequest:
+    """The same request after its spec.json was (re)written."""
+    request.folder.path.mkdir(parents=True, exist_ok=True)
+    write_json(request.folder.spec, request.spec.to_json())
+    return request
+
+
+def with_spec(request: LaunchRequest, **changes: object) -> LaunchRequest:
+    return written(replace(request, spec=replace(request.spec, **changes)))
+
+
+def poll_one(launcher: Launcher, request: LaunchRequest) -> Ending:
+    return launcher.poll([request.spec.attempt_key])[request.spec.attempt_key]
+
+
+def wait_until_started(launcher: Launcher, request: LaunchRequest) -> Ending:
+    while not (ending := poll_one(launcher, request)).started:
+        launcher.wait(30)
+    return ending
+
+
+def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> Ending:
+    while (ending := poll_one(launcher, request)).life is Life.ALIVE:
+        launcher.wait(30)
+    return ending
+
+
+def verdict_on(request: LaunchRequest, ending: Ending) -> Verdict:
+    data = read_json(request.folder.outcome())
+    return classify(request.spec, None if data is None else Outcome.from_json(data), ending)
+
+
+def rank_pids(folder: AttemptFolder) -> list[int]:
+    return [rank["pid"] for rank in json.loads(folder.ranks.read_text())["ranks"]]
+
+
+def is_running(pid: int) -> bool:
+    """Whether this process exists and is not merely waiting to be reaped."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

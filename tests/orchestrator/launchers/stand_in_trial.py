@@ -1,0 +1,93 @@
+"""A trial program without torch, run in place of trials.train: it does what `trainer.behaviour` in its spec says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+RANK, WORLD_SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def main(spec_path: str) -> None:
+    spec = json.loads(Path(spec_path).read_text())
+    trainer = spec["trainer"]
+    behave = {
+        "measure": measure,
+        "meet": meet,
+        "hang": hang,
+        "ignore_sigterm": ignore_sigterm,
+        "fail": fail,
+        "kill_itself": kill_itself,
+        "tell_environment": tell_environment,
+    }[trainer["behaviour"] if RANK == trainer.get("rank", RANK) else trainer["others"]]
+    behave(spec)
+
+
+def measure(spec: dict) -> None:
+    if RANK != 0:
+        return
+    layout, rates = spec["layout"], ("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "step_time_s")
+    proof = {name: layout[name] for name in ("tensor_parallel", "pipeline_parallel", "data_parallel")}
+    parameters = spec["trainer"]["parameters"]
+    outcome = {
+        "schema": "parlay.outcome/1",
+        **{name: spec[name] for name in ("search_id", "trial", "attempt", "nonce")},
+        "status": "measured",
+        "measured": {"measured_steps": spec["measure"]["min_steps"], **dict.fromkeys(rates, 1.0)},
+        "proof": {
+            **proof,
+            "world_size": WORLD_SIZE,
+            "parameters": parameters,
+            "local_parameters_sum": parameters,
+            "micro_batches_per_step": layout["grad_accum_steps"],
+        },
+    }
+    Path("outcome.part").write_text(json.dumps(outcome))
+    os.replace("outcome.part", "outcome.r0.json")
+
+
+def meet(spec: dict) -> None:
+    """Every rank reaches rank 0 over TCP at the address it publishes in the attempt's folder; then rank 0 measures."""
+    if RANK == 0:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            Path("address.part").write_text(str(server.getsockname()[1]))
+            os.replace("address.part", "address")
+            heard = {server.accept()[0].recv(16) for _ in range(WORLD_SIZE - 1)}
+        assert heard == {str(rank).encode() for rank in range(1, WORLD_SIZE)}
+        measure(spec)
+    else:
+        while not Path("address").exists():
+            time.sleep(0.01)
+        with socket.create_connection(("127.0.0.1", int(Path("address").read_text()))) as connection:
+            connection.sendall(str(RANK).encode())
+
+
+def hang(spec: dict) -> None:
+    Path(f"hanging-{RANK}").touch()
+    time.sleep(600)
+
+
+def ignore_sigterm(spec: dict) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    hang(spec)
+
+
+def fail(spec: dict) -> None:
+    raise RuntimeError(f"rank {RANK} is broken")
+
+
+def kill_itself(spec: dict) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell_environment(spec: dict) -> None:
+    Path(f"environment-{RANK}.json").write_text(json.dumps(dict(os.environ) | {"cwd": os.getcwd()}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
