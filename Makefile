@@ -1,0 +1,56 @@
+# Everything lives in .venv; nothing else on the machine is changed, except that `setup` installs Debian's
+# python3-venv when it is missing and this is root.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: setup demo test test-fast check format lint types imports readme clean
+
+setup: .venv/.trainer
+
+# torch first and alone: asked for by another package, pip may take a build with several GB of CUDA.
+.venv/.trainer: setup.cfg constraints.txt
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq python3-venv; \
+	  else echo 'python3-venv is missing: run "apt-get install python3-venv" as root'; exit 1; fi; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo 'Installing torch, then Parlay and what it needs, into .venv (one to two minutes)'
+	@$(PIP) install --constraint constraints.txt '$(TORCH)'
+	@$(PIP) install --constraint constraints.txt --editable '.[trainer]'
+	@touch $@
+
+.venv/.dev: .venv/.trainer
+	@$(PIP) install --constraint constraints.txt --editable '.[trainer,dev]'
+	@touch $@
+
+demo: .venv/.trainer
+	@$(BIN)/parlay run search_spaces/searches/quickstart.yaml
+
+test: .venv/.dev
+	@$(BIN)/python -m pytest
+
+test-fast: .venv/.dev
+	@$(BIN)/python -m pytest -m 'not processes'
+
+# The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
+check: .venv/.dev format lint types imports readme
+	@PARLAY_GATE=1 $(BIN)/python -m pytest
+
+format: .venv/.dev
+	@$(BIN)/ruff format --check .
+
+lint: .venv/.dev
+	@$(BIN)/ruff check .
+
+types: .venv/.dev
+	@$(BIN)/mypy
+
+imports: .venv/.dev
+	@$(BIN)/python -m pytest -q tests/test_import_direction.py
+
+readme: .venv/.dev
+	@$(BIN)/python -m pytest -q tests/test_readme.py
+
+clean:
+	@rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,22 @@
+"""What a command's exit status means; docs/contract.md."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    DONE = 0
+    OUR_BUG = 1
+    BAD_INPUT = 2
+    NO_MEASUREMENT = 3
+    UNKNOWN_ID = 4
+    HELD_BY_ANOTHER = 5
+    REFUSED = 6
+    CANCEL_INCOMPLETE = 7
+    REPLAY_SLOWER = 10
+    REPLAY_FASTER = 11
+    REPLAY_IMPOSSIBLE = 12
+    REPLAY_INCONCLUSIVE = 13
+    STOPPED_EARLY = 75
+    INTERRUPTED = 130

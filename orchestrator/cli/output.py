@@ -1,0 +1,56 @@
+"""One object on stdout with --json, text for people without; everything else goes to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from orchestrator.cli.exit_codes import ExitCode
+from search_spaces.errors import InputError, Problem
+
+
+class Exit(Exception):
+    """Ends the command with this code, once what was to be said is said."""
+
+    def __init__(self, code: ExitCode):
+        super().__init__(code)
+        self.code = code
+
+
+def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> None:
+    """The command's result: `data` with --json, else `text`."""
+    if as_json:
+        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    elif text is not None:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """A remark beside the result."""
+    sys.stderr.write(text.rstrip("\n") + "\n")
+    sys.stderr.flush()
+
+
+def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
+    """End with an error that says what to do; with --json it is the object on stdout."""
+    if as_json:
+        answer({"error": problem.to_json()}, True)
+    else:
+        say(f"parlay: {problem}")
+    raise Exit(code)
+
+
+def report_input_error(error: InputError, as_json: bool) -> ExitCode:
+    """Every problem as text, or the first one (with the others beside it) as the contract's error object."""
+    problems = error.problems
+    if as_json:
+        others = {"others": [p.to_json() for p in problems[1:]]} if len(problems) > 1 else {}
+        answer({"error": problems[0].to_json() | others}, True)
+    else:
+        for problem in problems:
+            say(f"parlay: {problem}")
+    unknown = problems[0].code in ("unknown_id", "ambiguous_id")
+    return ExitCode.UNKNOWN_ID if unknown else ExitCode.BAD_INPUT

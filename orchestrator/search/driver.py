@@ -1,0 +1,311 @@
+"""The loop of a search: obey, watch, settle, propose, submit; until there is nothing left to do.
+
+The driver keeps no state of its own. What it does next follows from the search's record alone, so a driver that was
+killed anywhere goes on where it stood: every step first writes down what it is about to do.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.launchers.base import LaunchRefused, Launcher, LaunchRequest
+from orchestrator.samplers.base import Sampler, history_of
+from orchestrator.search import limits as rules
+from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of
+from orchestrator.search.history import History
+from orchestrator.search.limits import Limits
+from search_spaces.layout import Layout
+from trials.classify import Ending, Life, Verdict
+from trials.folder import write_json
+from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
+from trials.ranking import Objective, rank, value_of
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+
+POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the search is after: the objective, the batch whose layouts compete, and what is measured first."""
+
+    objective: Objective
+    global_batch_size: int
+    first: Sequence[Layout] = ()
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease."""
+
+    on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
+    cancel_requested: Callable[[], bool] = lambda: False
+    keep_lease: Callable[[], None] = lambda: None
+
+
+class Driver:
+    """Runs one search to its end. One thread; `interrupt` may be called from a signal handler."""
+
+    def __init__(
+        self,
+        history: History,
+        program: TrialProgram,
+        sampler: Sampler,
+        launcher: Launcher,
+        goal: Goal,
+        limits: Limits,
+        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+    ):
+        self._history = history
+        self._program = program
+        self._sampler = sampler
+        self._launcher = launcher
+        self._goal = goal
+        self._limits = limits
+        self._hooks = hooks
+        self._interrupted = False
+        self._space_exhausted = False
+
+    @property
+    def search(self) -> SearchRecord:
+        return self._history.search
+
+    def interrupt(self) -> None:
+        """Propose and retry nothing more; `run` returns once what is in flight has ended."""
+        self._interrupted = True
+
+    def run(self) -> SearchRecord:
+        """Go on until the search has ended, or until an interrupt has drained it. Returns the record as it stands."""
+        if not self.search.state.is_ended:
+            self._recover()
+        while not self.search.state.is_ended:
+            self._hooks.keep_lease()
+            self._obey()
+            self._watch()
+            self._settle()
+            self._propose()
+            self._submit()
+            if self._end_if_done() or (self._interrupted and not self.search.in_flight):
+                break
+            self._launcher.wait(POLL_INTERVAL_S)
+        return self.search
+
+    # -- taking over from an earlier driver
+
+    def _recover(self) -> None:
+        """Ask the launcher once about everything in flight; what it never accepted is launched, what it lost is lost."""
+        attempts = {self._key(a): a for a in self.search.in_flight}
+        adopted = self._launcher.adopt({key: self._request(a) for key, a in attempts.items()})
+        for key, attempt in attempts.items():
+            if key in adopted and attempt.state is TrialState.SUBMITTED:
+                self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
+            elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
+                lost = Ending(Life.ENDED, reason=FailureReason.LOST, detail="no trace of it after the driver's restart")
+                self._end(attempt, lost)
+        if self.search.state is SearchState.CREATED:
+            self._set_state(SearchState.RUNNING)
+
+    # -- the steps of the loop
+
+    def _obey(self) -> None:
+        if self.search.state is not SearchState.STOPPING:
+            if self._hooks.cancel_requested():
+                self._stop(EndReason.CANCELLED_BY_USER)
+            elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
+                self._stop(EndReason.WALL_TIME)
+            elif (excerpt := rules.broken_script(self.search)) is not None:
+                self._stop(EndReason.SCRIPT_ERROR, excerpt)
+        if self.search.state is SearchState.STOPPING:
+            self._cancel_in_flight()
+
+    def _cancel_in_flight(self) -> None:
+        waiting = [a for a in self.search.in_flight if a.state is TrialState.SUBMITTED]
+        for attempt in waiting:
+            self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
+        self._launcher.cancel([self._key(a) for a in self.search.in_flight])
+
+    def _watch(self) -> None:
+        launched = {self._key(a): a for a in self.search.in_flight if a.state is not TrialState.SUBMITTED}
+        if not launched:
+            return
+        for key, ending in self._launcher.poll(launched).items():
+            self._advance(launched[key], ending)
+
+    def _advance(self, attempt: Attempt, ending: Ending) -> None:
+        if ending.life is Life.UNKNOWN:
+            if attempt.unknown_since is None:
+                self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._launcher.now())
+            return
+        if ending.life is Life.ENDED:
+            self._end(attempt, ending)
+            return
+        if attempt.unknown_since is not None:
+            self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
+        if ending.started and attempt.state is not TrialState.RUNNING:
+            started_at = ending.started_at or self._launcher.now()
+            self._record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
+
+    def _end(self, attempt: Attempt, ending: Ending) -> None:
+        if self.search.state is SearchState.STOPPING and ending.reason is None:
+            ending = cancelled(ending, self._cancel_reason())
+        verdict = self._program.verdict(self._trial(attempt), attempt, ending)
+        self._record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, verdict))
+
+    def _ending_data(self, attempt: Attempt, ending: Ending, verdict: Verdict) -> dict:
+        now = self._launcher.now()
+        return {
+            "state": verdict.state.value,
+            "reason": verdict.reason,
+            "outcome": None if verdict.outcome is None else verdict.outcome.to_json(),
+            "excerpt": verdict.excerpt,
+            "nodes": list(ending.nodes),
+            "started_at": ending.started_at,
+            "ended_at": ending.ended_at or now,
+            "node_hours": node_hours_of(attempt, ending, now),
+        }
+
+    def _settle(self) -> None:
+        """Trials whose last attempt has ended are tried again or ended; when stopping, those never tried end too."""
+        for trial in self._unended_trials():
+            last = trial.last_attempt
+            if last is None:
+                if self.search.state is SearchState.STOPPING:
+                    self._end_trial(trial, TrialState.CANCELLED, self._cancel_reason())
+            elif last.state.is_ended:
+                self._retry_or_end(trial, last)
+
+    def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
+        if not rules.may_retry(trial, last) or self.search.state is SearchState.STOPPING:
+            self._end_trial(trial, last.state, last.reason)
+        elif self._goes_on and self._has_budget(last.num_nodes):
+            self._intend(trial)
+        elif self._goes_on and not self.search.in_flight:
+            self._stop(EndReason.BUDGET)
+
+    def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
+        self._history_event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
+        best = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size).best
+        if best is not None and best.trial != self.search.best_trial:
+            self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
+            write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **best.measured})
+
+    def _propose(self) -> None:
+        free = self._limits.parallel_trials - len(self.search.in_flight)
+        count = min(free, rules.layouts_left(self.search, self._limits))
+        if not self._goes_on or count <= 0 or not self._has_budget():
+            return
+        for layout in self._next_layouts(count):
+            name = f"t{len(self.search.trials) + 1:04d}"
+            kind = TrialKind.SEARCH.value
+            self._history_event(
+                EventKind.TRIAL_PROPOSED, trial=name, layout=layout.to_json(), kind=kind, prediction=None
+            )
+
+    def _next_layouts(self, count: int) -> list[Layout]:
+        """What the user runs today comes first, then what the sampler asks for."""
+        tried = {trial.layout.key for trial in self.search.trials}
+        first = [layout for layout in self._goal.first if layout.key not in tried][:count]
+        if first:
+            return first
+        known = history_of(self.search.trials, lambda t: value_of(t, self._goal.objective))
+        layouts = self._sampler.ask(count, known)
+        self._space_exhausted = not layouts
+        return layouts
+
+    def _submit(self) -> None:
+        """Write down the intent for every trial without an attempt, then launch every intent that waits."""
+        for trial in self.search.trials:
+            if trial.state is TrialState.PROPOSED and self._goes_on:
+                self._intend_within_budget(trial)
+        for attempt in self.search.in_flight:
+            if attempt.state is TrialState.SUBMITTED and self.search.state is not SearchState.STOPPING:
+                self._launch(attempt)
+
+    def _intend_within_budget(self, trial: Trial) -> None:
+        """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""
+        if self._has_budget(trial.layout.num_nodes):
+            self._intend(trial)
+        elif not self.search.in_flight:
+            self._stop(EndReason.BUDGET)
+
+    def _intend(self, trial: Trial) -> None:
+        attempt = next_attempt(trial, secrets.token_hex(16), self._program.attempt_time_limit_s)
+        self._history_event(
+            EventKind.ATTEMPT_SUBMITTED,
+            trial=attempt.trial,
+            attempt=attempt.attempt,
+            nonce=attempt.nonce,
+            num_nodes=attempt.num_nodes,
+            time_limit_s=attempt.time_limit_s,
+        )
+
+    def _launch(self, attempt: Attempt) -> None:
+        try:
+            job_id = self._launcher.launch(self._request(attempt))
+        except LaunchRefused as refusal:
+            self._stop(EndReason.SITE_REFUSED, str(refusal))
+            return
+        if job_id is not None:
+            self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
+
+    def _end_if_done(self) -> bool:
+        if self._unended_trials():
+            return False
+        reason = self._end_reason()
+        if reason is None:
+            return False
+        if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
+            self._set_state(SearchState.FAILED, rules.end_reason_without_value(reason), self.search.detail)
+        else:
+            state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
+            self._set_state(state, reason, self.search.detail)
+        return True
+
+    def _end_reason(self) -> EndReason | None:
+        """Why nothing more will be tried, or None while something will be."""
+        if self.search.state is SearchState.STOPPING:
+            return self.search.end_reason
+        if not self._has_budget():
+            return EndReason.BUDGET
+        if rules.layouts_left(self.search, self._limits) <= 0:
+            return EndReason.MAX_TRIALS
+        return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
+
+    # -- small helpers
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._interrupted and self.search.state is SearchState.RUNNING
+
+    def _has_budget(self, num_nodes: int = 1) -> bool:
+        return rules.fits_budget(self.search, self._limits, num_nodes, self._program.attempt_time_limit_s)
+
+    def _unended_trials(self) -> list[Trial]:
+        return [trial for trial in self.search.trials if not trial.state.is_ended]
+
+    def _cancel_reason(self) -> FailureReason:
+        by_user = self.search.end_reason is EndReason.CANCELLED_BY_USER
+        return FailureReason.CANCELLED_BY_USER if by_user else FailureReason.CANCELLED_BY_SEARCH
+
+    def _trial(self, attempt: Attempt) -> Trial:
+        return self.search.trial(attempt.trial)
+
+    def _key(self, attempt: Attempt) -> str:
+        return self._program.spec(self._trial(attempt), attempt).attempt_key
+
+    def _request(self, attempt: Attempt) -> LaunchRequest:
+        return self._program.request(self._trial(attempt), attempt)
+
+    def _stop(self, reason: EndReason, detail: str | None = None) -> None:
+        self._set_state(SearchState.STOPPING, reason, detail)
+
+    def _set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> None:
+        self._history_event(EventKind.SEARCH_STATE, state=state.value, end_reason=reason, detail=detail)
+
+    def _record(self, kind: EventKind, attempt: Attempt, **data) -> None:
+        self._history_event(kind, trial=attempt.trial, attempt=attempt.attempt, **data)
+
+    def _history_event(self, kind: EventKind, **data) -> None:
+        event = self._history.record(kind, **data)
+        self._hooks.on_event(self.search, event)

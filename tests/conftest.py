@@ -1,0 +1,38 @@
+"""Shared by all tests: nothing is read from or written to the user's own state, and skips are accounted for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory, monkeypatch):
+    """Parlay's home in a fresh folder, so that a test never meets the user's ledger or MLflow store."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("PARLAY_HOME", str(home))
+    return home
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In the gate a skip whose reason is not on the list is a failure: a test nobody runs proves nothing."""
+    if os.environ.get("PARLAY_GATE") and _unlisted_skips(session) and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    for reason in _unlisted_skips(terminalreporter._session):
+        terminalreporter.write_line(f"skip not on {ALLOWED_SKIPS.name}: {reason}", red=True)
+
+
+def _unlisted_skips(session: pytest.Session) -> list[str]:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:
+        return []
+    allowed = [line for line in ALLOWED_SKIPS.read_text().splitlines() if line and not line.startswith("#")]
+    reasons = [str(report.longrepr[2]).removeprefix("Skipped: ") for report in reporter.stats.get("skipped", [])]
+    return sorted({reason for reason in reasons if not any(reason.startswith(known) for known in allowed)})

@@ -1,0 +1,84 @@
+"""Imports point one way, heavy packages have one door each, and the compute side is light."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MAY_IMPORT = {
+    "search_spaces": set(),
+    "slurm": set(),
+    "trials": {"search_spaces"},
+    "dashboards": {"trials", "search_spaces"},
+    "orchestrator": {"dashboards", "trials", "slurm", "search_spaces"},
+}
+ONE_DOOR = {
+    "ray": {"orchestrator/ray_runtime.py"},
+    "deephyper": {"orchestrator/samplers/deephyper.py"},
+    "mlflow": {"dashboards/mlflow_sync.py"},
+}
+TRAINER_ONLY = {"torch", "deepspeed"}
+LIGHT = (
+    *(f"search_spaces/{name}.py" for name in ("errors", "model_shape", "cluster", "layout", "engines", "stages")),
+    *(f"trials/{name}.py" for name in ("trial", "folder", "metrics", "measure")),
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "trials" / "trainers").glob("*.py"))),
+)
+WRITER = "trials.ledger.writer"
+
+
+def modules() -> list[str]:
+    return [str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(module: str) -> Iterator[str]:
+    """Dotted names of everything a module imports, wherever in the file."""
+    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_module_imports_only_rooms_below_it(module):
+    room = module.split("/")[0]
+    ours = {name.split(".")[0] for name in imported(module)} & set(MAY_IMPORT)
+    assert ours - {room} <= MAY_IMPORT[room]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_heavy_packages_have_one_door_each(module):
+    packages = {name.split(".")[0] for name in imported(module)}
+    for package, doors in ONE_DOOR.items():
+        assert package not in packages or module in doors
+    assert not packages & TRAINER_ONLY or module.startswith("trials/train/")
+
+
+@pytest.mark.parametrize("module", modules())
+def test_only_the_orchestrator_writes_the_ledger(module):
+    if not module.startswith(("orchestrator/", "trials/ledger/")):
+        assert WRITER not in set(imported(module))
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_the_light_compute_side_imports_the_standard_library_and_itself(module):
+    light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT}
+    for name in imported(module):
+        top = name.split(".")[0]
+        assert top in sys.stdlib_module_names or any(name == m or name.startswith(f"{m}.") or m == name for m in light)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_package_inits_are_empty(package):
+    assert all(path.read_text() == "" for path in (ROOT / package).rglob("__init__.py"))
+
+
+def test_tests_are_not_installed():
+    assert "tests" not in (ROOT / "setup.cfg").read_text().split("[options.packages.find]")[1]
