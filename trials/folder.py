@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Mapping
@@ -108,25 +110,47 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Swap `text` in with one rename: a reader sees the old file or the new one, also after a power loss."""
+    """Swap `text` in with one rename, 0600: a reader sees the old file or the new one, also after a power loss."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with part.open("w", encoding="utf-8") as stream:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power loss, where its file system can."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        # Some network file systems refuse to sync a folder; they order renames themselves.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object at `path`; None where there is none. ValueError when it is something else."""
+    """The JSON object at `path`; None where there is none.
+
+    ValueError when it is something else, or holds a number that is not finite.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
-    data = json.loads(text)
+    data = json.loads(text, parse_constant=_finite, parse_float=_finite)
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")
     return data
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value

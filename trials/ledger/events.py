@@ -6,12 +6,26 @@ events, so the ledger can be rebuilt from the journal anywhere, and a database t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from search_spaces.layout import Layout
-from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, Word
+from trials.trial import (
+    Attempt,
+    FailureReason,
+    Outcome,
+    Trial,
+    TrialKind,
+    TrialState,
+    Word,
+    require_schema,
+    utc_seconds,
+    utc_text,
+)
+
+EVENT_SCHEMA = "parlay.event/1"
 
 
 class SearchState(Word):
@@ -47,7 +61,7 @@ class EventKind(Word):
     is one whose last attempt has ended and which itself has not.
     """
 
-    SEARCH_CREATED = "search_created"  # spec (search.json), code_hash
+    SEARCH_CREATED = "search_created"  # spec (search.json), code_hash, folder (the search folder's absolute path)
     SEARCH_STATE = "search_state"  # state, end_reason, detail
     TRIAL_PROPOSED = "trial_proposed"  # trial, layout, kind, prediction
     ATTEMPT_SUBMITTED = "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s: the intent
@@ -61,9 +75,17 @@ class EventKind(Word):
     BEST_CHANGED = "best_changed"  # trial (null: none)
 
 
+class Fenced(ValueError):
+    """A writer whose lease another driver has taken over: it must stop and write nothing more."""
+
+
 @dataclass(frozen=True)
 class Event:
-    """`seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the epoch."""
+    """`seq` counts from 1 without gaps; `fencing` is the lease's number; `at` is UTC seconds since the epoch.
+
+    Times are kept to the microsecond and `data` as plain JSON (ValueError for a number that is not finite, TypeError
+    for what JSON has no word for), so that an event read back equals the one that was written.
+    """
 
     seq: int
     fencing: int
@@ -71,10 +93,40 @@ class Event:
     kind: EventKind
     data: Mapping[str, Any]
 
+    def __post_init__(self) -> None:
+        plain = json.loads(json.dumps(self.data, allow_nan=False))
+        object.__setattr__(self, "at", round(self.at, 6))
+        object.__setattr__(self, "data", _with_times(plain, lambda seconds: round(seconds, 6)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The journal's form: times as RFC 3339 text."""
+        return {
+            "schema": EVENT_SCHEMA,
+            "seq": self.seq,
+            "fencing": self.fencing,
+            "at": utc_text(self.at),
+            "kind": self.kind.value,
+            "data": _with_times(self.data, utc_text),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Event:
+        """The inverse of `to_json`. ValueError for another schema or an unknown kind, KeyError for a missing field."""
+        require_schema(data, EVENT_SCHEMA)
+        kind, at = EventKind(data["kind"]), utc_seconds(data["at"])
+        return cls(data["seq"], data["fencing"], at, kind, _with_times(data["data"], utc_seconds))
+
+
+_TIMES = ("started_at", "ended_at", "unknown_since")
+
+
+def _with_times(data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    return {name: change(v) if name in _TIMES and v is not None else v for name, v in data.items()}
+
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search as the sum of its events. `trials` are in the order they were proposed."""
+    """A search as the sum of its events. `trials` are in the order they were proposed; `folder` is where it lies."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -88,6 +140,7 @@ class SearchRecord:
     last_seq: int = 0
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
+    folder: str | None = None
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
@@ -111,14 +164,25 @@ class SearchRecord:
 
 
 def apply(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
-    """The search after `event`. ValueError for an event out of order or one that contradicts the state."""
+    """The search after `event`.
+
+    ValueError for an event out of order or one that contradicts the state, Fenced for one of an old lease.
+    """
     _require_next(search, event)
     if search is None:
         data = event.data
-        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at)
+        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at, folder=data.get("folder"))
     else:
         record = _APPLY[event.kind](search, event)
     return replace(record, last_seq=event.seq, fencing=event.fencing)
+
+
+def fold(search_id: str, events: Iterable[Event]) -> SearchRecord | None:
+    """The search after all of these events; None where there are none. ValueError as `apply`."""
+    search = None
+    for event in events:
+        search = apply(search, search_id, event)
+    return search
 
 
 def _require_next(search: SearchRecord | None, event: Event) -> None:
@@ -128,7 +192,7 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
     if (search is None) != (event.kind is EventKind.SEARCH_CREATED):
         raise ValueError(f"a search begins with {EventKind.SEARCH_CREATED}, once; event {event.seq} is {event.kind}")
     if search is not None and event.fencing < search.fencing:
-        raise ValueError(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
+        raise Fenced(f"event {event.seq} carries the old lease {event.fencing}; the search is at {search.fencing}")
 
 
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
@@ -174,6 +238,8 @@ def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _attempt_launched(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
+    if attempt.state is TrialState.RUNNING:
+        raise ValueError(f"{attempt.trial}.{attempt.attempt} already runs and cannot be launched again")
     changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data.get("job_id"))
     return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
 
@@ -197,14 +263,18 @@ def _attempt_unknown(search: SearchRecord, event: Event) -> SearchRecord:
 def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
     data = event.data
+    state, reason = _ending(event)
+    if state is TrialState.MEASURED and data.get("outcome") is None:
+        raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without an outcome")
+    started_at = data.get("started_at")
     changed = replace(
         attempt,
-        state=TrialState(data["state"]),
-        reason=None if data.get("reason") is None else FailureReason(data["reason"]),
+        state=state,
+        reason=reason,
         outcome=None if data.get("outcome") is None else Outcome.from_json(data["outcome"]),
         excerpt=data.get("excerpt"),
         nodes=tuple(data.get("nodes") or attempt.nodes),
-        started_at=data.get("started_at") or attempt.started_at,
+        started_at=attempt.started_at if started_at is None else started_at,
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],
         unknown_since=None,
@@ -214,17 +284,30 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
     trial = _open_trial(search, event.data["trial"])
-    reason = event.data.get("reason")
-    ended = replace(
-        trial,
-        state=TrialState(event.data["state"]),
-        reason=None if reason is None else FailureReason(reason),
-    )
-    return _with_trial(search, ended)
+    state, reason = _ending(event)
+    last = trial.last_attempt
+    if last is not None and not last.state.is_ended:
+        raise ValueError(f"trial {trial.trial} cannot end before its attempt {last.attempt} has")
+    if state is TrialState.MEASURED and (last is None or last.state is not state):
+        raise ValueError(f"trial {trial.trial} was not measured by its last attempt")
+    return _with_trial(search, replace(trial, state=state, reason=reason))
+
+
+def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
+    """How an attempt or a trial ended: measured needs no reason, everything else has one."""
+    state, word = TrialState(event.data["state"]), event.data.get("reason")
+    if not state.is_ended:
+        raise ValueError(f"{event.kind} with state {state}, which is no ending")
+    if (state is TrialState.MEASURED) != (word is None):
+        raise ValueError(f"{event.kind} with state {state} and reason {word}")
+    return state, None if word is None else FailureReason(word)
 
 
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
-    return replace(search, best_trial=event.data["trial"])
+    name = event.data["trial"]
+    if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
+        raise ValueError(f"trial {name} was not measured and cannot be the best")
+    return replace(search, best_trial=name)
 
 
 _APPLY = {
@@ -241,10 +324,17 @@ _APPLY = {
 
 
 def _open_trial(search: SearchRecord, name: str) -> Trial:
-    trial = search.trial(name)
+    trial = _known_trial(search, name)
     if trial.state.is_ended:
         raise ValueError(f"trial {name} has ended and is frozen")
     return trial
+
+
+def _known_trial(search: SearchRecord, name: str) -> Trial:
+    try:
+        return search.trial(name)
+    except KeyError:
+        raise ValueError(f"trial {name} was never proposed") from None
 
 
 def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:

@@ -1,0 +1,195 @@
+"""Connections to a ledger: created, migrated, guarded, and tried again when somebody else holds the lock.
+
+SQLite runs in WAL mode: readers (status, the MLflow sync, a person's own query) never block the driver and never see
+half a transaction. Its shared memory only works within one machine, which is why `place` refuses network file systems.
+A commit may be lost with the power (synchronous = NORMAL), never torn: the journal, synced first, brings it back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy.event
+from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+from search_spaces.errors import InputError
+
+SCHEMA_REVISION = "0001"
+"""The newest migration, which is the head of migrations/versions."""
+
+MIGRATIONS = "trials.ledger:migrations"
+VERSION_TABLE = "parlay_ledger_version"
+
+PATIENCE_S = 60.0
+"""How long a transaction is tried again while the database is locked, or away and coming back."""
+
+_OPENING_PATIENCE_S = 10.0
+_BUSY_TIMEOUT_MS = 100
+_PASSING = ("locked", "busy", "connection refused", "starting up", "shutting down", "closed the connection")
+_ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
+
+T = TypeVar("T")
+
+
+class LedgerUnavailable(Exception):
+    """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
+
+
+def open_to_write(url: str) -> Engine:
+    """The ledger at `url`, created or migrated as needed; its transactions take the write lock at once.
+
+    Raises InputError (a newer schema, not a ledger, a driver that is not installed) and LedgerUnavailable.
+    """
+    target = make_url(url)
+    if target.get_backend_name() == "sqlite":
+        _create_private(Path(target.database or ""))
+    engine = _engine(target, "BEGIN IMMEDIATE")
+    patiently(partial(_migrate, engine), _OPENING_PATIENCE_S)
+    return engine
+
+
+def open_to_read(url: str) -> Engine | None:
+    """The ledger at `url`, migrated if it is older; None where there is none yet. Raises as `open_to_write`.
+
+    A transaction sees one state of the whole ledger, whatever is written meanwhile.
+    """
+    target = make_url(url)
+    if target.get_backend_name() == "sqlite" and not Path(target.database or "").exists():
+        return None
+    engine = _engine(target, "BEGIN")
+    with patiently(engine.connect, _OPENING_PATIENCE_S) as connection:
+        found = patiently(partial(_revision, connection), _OPENING_PATIENCE_S)
+    if found is None:
+        engine.dispose()
+        return None
+    if found != SCHEMA_REVISION:
+        open_to_write(url).dispose()
+    return engine
+
+
+def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    """Run `transaction` until no lock and no lost connection turns it away; it must be safe to repeat.
+
+    Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return transaction()
+        except (OperationalError, sqlite3.OperationalError) as error:
+            if not _may_pass(error) or time.monotonic() >= deadline:
+                raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
+        except (DatabaseError, sqlite3.DatabaseError) as error:
+            if "not a database" not in _words(error):
+                raise
+            raise InputError.of(
+                "ledger_url", "the ledger's file is not an SQLite database", key="ledger.url"
+            ) from error
+        time.sleep(random.uniform(0.02, 0.2))
+
+
+def _may_pass(error: Exception) -> bool:
+    lost = isinstance(error, OperationalError) and error.connection_invalidated
+    return lost or any(word in _words(error).lower() for word in _PASSING)
+
+
+def _words(error: Exception) -> str:
+    return str(error.orig if isinstance(error, DatabaseError) else error)
+
+
+def _create_private(path: Path) -> None:
+    """The file is made before SQLite makes it, which would follow the umask; its side files copy the mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise InputError.of(
+            "ledger_url",
+            f"the ledger cannot be written at {path}: {error.strerror}",
+            key="ledger.url",
+            fix="name a file in a folder that exists and that you may write to",
+        ) from error
+
+
+def _engine(target: URL, begin: str) -> Engine:
+    options: dict[str, Any] = {"json_serializer": partial(json.dumps, allow_nan=False)}
+    if target.get_backend_name() == "sqlite":
+        engine = create_engine(target, **options)
+        sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
+        # Python's sqlite3 would begin late and without the lock, so that two writers meet in the middle.
+        sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        return engine
+    isolation = "REPEATABLE READ" if begin == "BEGIN" else "READ COMMITTED"
+    try:
+        return create_engine(target, isolation_level=isolation, pool_pre_ping=True, **options)
+    except ModuleNotFoundError as error:
+        raise InputError.of(
+            "ledger_url",
+            f"the database driver {error.name} is not installed",
+            key="ledger.url",
+            fix="pip install 'parlay[postgres]'",
+        ) from error
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout = {_BUSY_TIMEOUT_MS}", "synchronous = NORMAL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _migrate(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        with closing(engine.raw_connection()) as raw:
+            raw.cursor().execute("PRAGMA journal_mode = WAL")
+    with engine.begin() as connection:
+        if engine.dialect.name != "sqlite":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
+        found = _revision(connection)
+        if found == SCHEMA_REVISION:
+            return
+        if found is not None and engine.dialect.name == "sqlite":
+            _keep_copy(Path(engine.url.database or ""), found)
+        _upgrade(connection)
+
+
+def _revision(connection: Connection) -> str | None:
+    """The schema found, None where there is none; InputError for one this Parlay does not know."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one()
+    if found > SCHEMA_REVISION:
+        raise InputError.of(
+            "ledger_schema",
+            f"the ledger has schema {found}, this Parlay knows schemas up to {SCHEMA_REVISION}",
+            key="ledger.url",
+            rule="a ledger is not read by a Parlay older than the one that wrote it",
+            fix="update Parlay, or name another ledger",
+        )
+    return str(found)
+
+
+def _keep_copy(path: Path, revision: str) -> None:
+    """`ledger.db.schema-0001`: the ledger as it was before it was migrated."""
+    copy = path.with_name(f"{path.name}.schema-{revision}")
+    _create_private(copy)
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+def _upgrade(connection: Connection) -> None:
+    # Imported here: alembic is needed once in a ledger's life, a command line starts often.
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+    config.set_main_option("script_location", MIGRATIONS)
+    command.upgrade(config, "head")

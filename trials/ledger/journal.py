@@ -1,0 +1,136 @@
+"""The search folder's journal: one checked line an event, on disk before anything it tells of happens.
+
+It is the truth of a search: the ledger's rows can be rebuilt from it. A line counts once its newline is on disk, so a
+writer killed in the middle leaves a cut last line, which readers pass over and the next writer cuts off. Any other
+damage is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from trials.folder import sync_folder
+from trials.ledger.events import Event, Fenced
+
+_SEAL = ',"crc32":"00000000"}'
+
+
+class JournalDamaged(ValueError):
+    """A line in the middle of a journal is not what was written; the text names file and line."""
+
+
+class Journal:
+    """The journal at `path`. Any process may read at any time; only the holder of the search's lease appends.
+
+    Not for several threads at once. Appending opens the file, 0600, and keeps it open until `close`.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._descriptor: int | None = None
+        self._known = _Contents((), 0)
+
+    def read(self) -> list[Event]:
+        """All events, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
+        try:
+            return list(_parse(self.path, self.path.read_bytes()).events)
+        except FileNotFoundError:
+            return []
+
+    def append(self, event: Event) -> None:
+        """Write `event` to disk as the next line; it is there for good when this returns.
+
+        Raises Fenced when a later lease has written, ValueError when another event is due, JournalDamaged, and
+        OSError (disk full), after which the journal is as it was and the same event can be appended again.
+        """
+        descriptor = self._open()
+        if os.fstat(descriptor).st_size != self._known.size:
+            self._take_stock(descriptor)
+        self._require_next(event)
+        line = _line(event)
+        try:
+            _write_all(descriptor, line)
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, self._known.size)
+            raise
+        self._known = _Contents((event,), self._known.size + len(line))
+
+    def close(self) -> None:
+        """Give the file back; the next append opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            is_new = not self.path.exists()
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self.path, flags, 0o600)
+            self._take_stock(self._descriptor)
+            if is_new:
+                sync_folder(self.path.parent)
+        return self._descriptor
+
+    def _take_stock(self, descriptor: int) -> None:
+        """Learn what others wrote, and cut off a line that a killed writer left unfinished."""
+        self._known = _parse(self.path, self.path.read_bytes())
+        os.ftruncate(descriptor, self._known.size)
+
+    def _require_next(self, event: Event) -> None:
+        last = self._known.last
+        if last is not None and event.fencing < last.fencing:
+            raise Fenced(f"{self.path}: the search is driven under lease {last.fencing}, not {event.fencing}")
+        due = 1 if last is None else last.seq + 1
+        if event.seq != due:
+            raise ValueError(f"{self.path}: event {event.seq} where {due} is due")
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """The events of a journal (the last one is enough for its writer) and the bytes of its whole lines."""
+
+    events: tuple[Event, ...]
+    size: int
+
+    @property
+    def last(self) -> Event | None:
+        return self.events[-1] if self.events else None
+
+
+def _line(event: Event) -> bytes:
+    """One line of JSON whose last field is the CRC-32 of everything before it."""
+    body = json.dumps(event.to_json(), allow_nan=False, separators=(",", ":"))[:-1]
+    return f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n'.encode()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _parse(path: Path, data: bytes) -> _Contents:
+    whole = data[: data.rfind(b"\n") + 1]
+    events: list[Event] = []
+    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+        try:
+            event = _event(line)
+        except (ValueError, KeyError, TypeError) as error:
+            raise JournalDamaged(f"{path}:{number}: {error}") from error
+        if event.seq != number:
+            raise JournalDamaged(f"{path}:{number}: holds event {event.seq}")
+        events.append(event)
+    return _Contents(tuple(events), len(whole))
+
+
+def _event(line: bytes) -> Event:
+    body, seal = line[: -len(_SEAL)], line[-len(_SEAL) :]
+    if seal != f',"crc32":"{zlib.crc32(body):08x}"}}'.encode():
+        raise ValueError("the line does not match its checksum")
+    fields = json.loads(line)
+    del fields["crc32"]
+    return Event.from_json(fields)

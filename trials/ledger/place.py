@@ -1,0 +1,153 @@
+"""Where a ledger lies: the default on local disk, and which places a user may not choose."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from search_spaces.errors import InputError
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "afs",
+        "beegfs",
+        "beegfs_nodev",
+        "ceph",
+        "cifs",
+        "coda",
+        "dvs",
+        "fhgfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "juicefs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "quobyte",
+        "s3fs",
+        "smb3",
+        "smbfs",
+        "sshfs",
+        "wekafs",
+    }
+)
+"""Types in /proc/mounts (after `fuse.`) on which SQLite's locks and its shared memory do not hold between machines."""
+
+DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def ledger_url(given: str | None = None) -> str:
+    """The database URL to use: the one given, checked and made absolute, or the default on local disk.
+
+    The default's folder is created, 0700. Raises InputError for an unknown driver, a password in the URL, and SQLite
+    in memory or on a network file system.
+    """
+    mounts = _mounts()
+    local = default_folder(os.environ, Path.home(), os.getuid(), mounts)
+    if given is not None:
+        return checked_url(given, local, mounts)
+    _make_private(local)
+    return _sqlite_url(local / "ledger.db")
+
+
+def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str) -> Path:
+    """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay; a folder of /var/tmp if that is remote."""
+    state = Path(environ.get("XDG_STATE_HOME") or "")
+    usual = state / "parlay" if state.is_absolute() else home / ".local" / "state" / "parlay"
+    wanted = Path(environ["PARLAY_HOME"]) if environ.get("PARLAY_HOME") else usual
+    wanted = wanted.expanduser().resolve()
+    return wanted if network_file_system(wanted, mounts) is None else Path(f"/var/tmp/parlay-{uid}")
+
+
+def network_file_system(path: Path, mounts: str) -> str | None:
+    """The type of the network file system that the resolved `path` lies on, by the text of /proc/mounts; else None."""
+    kind, depth = None, -1
+    for line in mounts.splitlines():
+        _, point, name = line.split()[:3]
+        mount_point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point))
+        # The deepest mount point counts, and of several on one point the last.
+        if len(mount_point.parts) >= depth and path.is_relative_to(mount_point):
+            kind, depth = name.removeprefix("fuse."), len(mount_point.parts)
+    return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+
+def checked_url(given: str, local: Path, mounts: str) -> str:
+    """The user's URL in the form that is opened; `local` is the folder offered where it cannot be used."""
+    url = _parsed(given)
+    if url.password is not None or any("password" in name.lower() for name in url.query):
+        raise _refused(
+            "the URL holds a password",
+            rule="a secret never stands in a file or on a command line",
+            fix="leave it out and use PGPASSWORD or ~/.pgpass",
+        )
+    if url.get_backend_name() != "sqlite":
+        return url.set(drivername="postgresql+psycopg").render_as_string()
+    return _checked_sqlite(given, url, local, mounts)
+
+
+def _parsed(given: str) -> URL:
+    try:
+        url = make_url(given)
+    except (ArgumentError, ValueError):
+        # Not shown: what cannot be parsed may hold a password all the same.
+        raise _refused("not a database URL", fix="write sqlite:////absolute/path/ledger.db") from None
+    if url.drivername not in DRIVERS:
+        raise _refused(f"unknown driver {url.drivername!r}", rule="known drivers: " + ", ".join(DRIVERS))
+    return url
+
+
+def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
+        rule = "a ledger is a plain file that outlives the process"
+        raise _refused("not the path of a file", value=given, rule=rule, fix=f"use {_sqlite_url(local / 'ledger.db')}")
+    path = Path(url.database).expanduser().resolve()
+    kind = network_file_system(path, mounts)
+    if kind is not None:
+        raise _refused(
+            f"{path} lies on a network file system ({kind})",
+            value=given,
+            rule="SQLite's locks do not hold there; the journal in the search's folder is shared anyway",
+            fix=f"use {_sqlite_url(local / 'ledger.db')}",
+        )
+    return _sqlite_url(path)
+
+
+def _sqlite_url(path: Path) -> str:
+    return URL.create("sqlite", database=str(path)).render_as_string()
+
+
+def _make_private(folder: Path) -> None:
+    """/var/tmp is everybody's: a folder that another user prepared there is not ours."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise _refused(
+            f"{folder} can be written by others",
+            rule="the ledger's folder belongs to you alone",
+            fix=f"chmod 700 {folder}, or set PARLAY_HOME to a folder on local disk",
+        )
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape")
+    except FileNotFoundError:
+        return ""
+
+
+def _refused(message: str, **details: Any) -> InputError:
+    return InputError.of("ledger_url", message, key="ledger.url", **details)

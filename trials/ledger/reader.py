@@ -1,0 +1,153 @@
+"""The ledger as everybody else sees it: searches and their trials, never changed from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from search_spaces.errors import InputError
+from trials.ledger.commands import Command, pending
+from trials.ledger.database import open_to_read, patiently
+from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.ledger.rows import search_record, trial_record
+from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
+from trials.trial import Trial
+
+T = TypeVar("T")
+
+_MOST_CANDIDATES = 10
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """One search on one line. `lease` is the driver's own account of itself, as it last wrote it to the ledger."""
+
+    search_id: str
+    folder: str | None
+    state: SearchState
+    end_reason: EndReason | None
+    best_trial: str | None
+    num_trials: int
+    created_at: float
+    ended_at: float | None
+    lease: Mapping[str, Any] | None
+
+
+class LedgerReader:
+    """Reads the ledger at `url`; one that does not exist yet is empty, and is not created.
+
+    Each call sees one state of the ledger, complete up to some event. Safe for several threads. Raises
+    LedgerUnavailable, and InputError for a ledger of a newer Parlay.
+    """
+
+    def __init__(self, url: str):
+        self._url = url
+        self._engine: Engine | None = None
+
+    def search(self, search_id: str) -> SearchRecord:
+        """The search as the sum of its events so far; InputError when there is none of this id."""
+        found = self._read(lambda session: _search(session, search_id), None)
+        if found is None:
+            raise _unknown(search_id, [s.search_id for s in self.searches()])
+        return found
+
+    def searches(self) -> list[SearchSummary]:
+        """All searches, newest first."""
+        return self._read(_summaries, [])
+
+    def resolve(self, prefix: str) -> str:
+        """The one search id that is `prefix` or begins with it; InputError unknown_id or ambiguous_id."""
+        ids = [s.search_id for s in self.searches()]
+        matches = [i for i in ids if i == prefix] or [i for i in ids if i.startswith(prefix)]
+        if len(matches) == 1:
+            return matches[0]
+        raise _ambiguous(prefix, matches) if matches else _unknown(prefix, ids)
+
+    def pending_commands(self, search_id: str) -> list[Command]:
+        """What other verbs asked of this search's driver, oldest first, until `LedgerWriter.settle_commands`.
+
+        A driver polls this: unlike anything of the writer it takes no lock.
+        """
+        return self._read(lambda session: pending(session, search_id), [])
+
+    def close(self) -> None:
+        """Give the connections back."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+    def _read(self, work: Callable[[Session], T], when_empty: T) -> T:
+        self._engine = self._engine or open_to_read(self._url)
+        engine = self._engine
+        if engine is None:
+            return when_empty
+
+        def attempt() -> T:
+            with Session(engine) as session, session.begin():
+                return work(session)
+
+        return patiently(attempt)
+
+
+def _search(session: Session, search_id: str) -> SearchRecord | None:
+    row = session.get(SearchRow, search_id)
+    return None if row is None else search_record(row, _trials(session, search_id))
+
+
+def _trials(session: Session, search_id: str) -> list[Trial]:
+    trials = select(TrialRow).where(TrialRow.search_id == search_id).order_by(TrialRow.proposed_seq)
+    attempts = select(AttemptRow).where(AttemptRow.search_id == search_id).order_by(AttemptRow.trial)
+    of_trial = {name: list(rows) for name, rows in groupby(session.scalars(attempts), lambda row: row.trial)}
+    return [trial_record(row, of_trial.get(row.trial, [])) for row in session.scalars(trials)]
+
+
+def _summaries(session: Session) -> list[SearchSummary]:
+    num_trials = (
+        select(func.count()).where(TrialRow.search_id == SearchRow.search_id).correlate(SearchRow).scalar_subquery()
+    )
+    rows = session.execute(select(SearchRow, num_trials).order_by(SearchRow.created_at.desc(), SearchRow.search_id))
+    return [_summary(row, count) for row, count in rows]
+
+
+def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
+    return SearchSummary(
+        search_id=row.search_id,
+        folder=row.folder,
+        state=SearchState(row.state),
+        end_reason=None if row.end_reason is None else EndReason(row.end_reason),
+        best_trial=row.best_trial,
+        num_trials=num_trials,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        lease=row.lease,
+    )
+
+
+def _ambiguous(prefix: str, matches: Sequence[str]) -> InputError:
+    return InputError.of(
+        "ambiguous_id",
+        f"{prefix!r} begins {len(matches)} searches: {_listed(matches)}",
+        value=prefix,
+        rule="an id may be shortened while it is unique",
+        fix="give more of the id",
+    )
+
+
+def _unknown(search_id: str, known: Sequence[str]) -> InputError:
+    return InputError.of(
+        "unknown_id",
+        f"there is no search {search_id!r} in this ledger",
+        value=search_id,
+        fix=f"one of: {_listed(known)}" if known else "the ledger is empty: check --ledger",
+    )
+
+
+def _listed(ids: Iterable[str]) -> str:
+    names = list(ids)
+    more = len(names) - _MOST_CANDIDATES
+    return ", ".join(names[:_MOST_CANDIDATES]) + (f" and {more} more" if more > 0 else "")

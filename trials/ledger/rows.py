@@ -1,0 +1,119 @@
+"""Between the records a driver thinks in and the rows of the ledger's tables, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from search_spaces.layout import Layout
+from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
+from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState
+
+
+def search_row(search: SearchRecord) -> SearchRow:
+    """The search without its trials; the copy of the lease is left as it is."""
+    return SearchRow(
+        search_id=search.search_id,
+        folder=search.folder,
+        spec=dict(search.spec),
+        code_hash=search.code_hash,
+        state=search.state.value,
+        end_reason=None if search.end_reason is None else search.end_reason.value,
+        detail=search.detail,
+        best_trial=search.best_trial,
+        created_at=search.created_at,
+        ended_at=search.ended_at,
+        last_seq=search.last_seq,
+        fencing=search.fencing,
+    )
+
+
+def trial_row(search_id: str, trial: Trial) -> TrialRow:
+    """The trial without its attempts; the order among its siblings is left as it is."""
+    return TrialRow(
+        search_id=search_id,
+        trial=trial.trial,
+        proposed_at=trial.proposed_at,
+        layout=trial.layout.to_json(),
+        layout_key=trial.layout.key,
+        kind=trial.kind.value,
+        prediction=None if trial.prediction is None else dict(trial.prediction),
+        state=trial.state.value,
+        reason=None if trial.reason is None else trial.reason.value,
+    )
+
+
+def attempt_row(search_id: str, attempt: Attempt) -> AttemptRow:
+    return AttemptRow(
+        search_id=search_id,
+        trial=attempt.trial,
+        attempt=attempt.attempt,
+        nonce=attempt.nonce,
+        num_nodes=attempt.num_nodes,
+        time_limit_s=attempt.time_limit_s,
+        state=attempt.state.value,
+        reason=None if attempt.reason is None else attempt.reason.value,
+        job_id=attempt.job_id,
+        nodes=list(attempt.nodes),
+        submitted_at=attempt.submitted_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        unknown_since=attempt.unknown_since,
+        node_hours=attempt.node_hours,
+        outcome=None if attempt.outcome is None else attempt.outcome.to_json(),
+        excerpt=attempt.excerpt,
+    )
+
+
+def search_record(row: SearchRow, trials: Iterable[Trial] = ()) -> SearchRecord:
+    return SearchRecord(
+        search_id=row.search_id,
+        spec=row.spec,
+        code_hash=row.code_hash,
+        created_at=row.created_at,
+        state=SearchState(row.state),
+        end_reason=None if row.end_reason is None else EndReason(row.end_reason),
+        detail=row.detail,
+        best_trial=row.best_trial,
+        ended_at=row.ended_at,
+        last_seq=row.last_seq,
+        fencing=row.fencing,
+        trials=tuple(trials),
+        folder=row.folder,
+    )
+
+
+def trial_record(row: TrialRow, attempts: Iterable[AttemptRow]) -> Trial:
+    trial = Trial(
+        trial=row.trial,
+        layout=Layout.from_json(row.layout),
+        kind=TrialKind(row.kind),
+        state=TrialState(row.state),
+        reason=None if row.reason is None else FailureReason(row.reason),
+        prediction=row.prediction,
+        proposed_at=row.proposed_at,
+    )
+    for attempt in attempts:
+        trial = trial.with_attempt(attempt_record(attempt))
+    return trial
+
+
+def attempt_record(row: AttemptRow) -> Attempt:
+    return Attempt(
+        trial=row.trial,
+        attempt=row.attempt,
+        nonce=row.nonce,
+        num_nodes=row.num_nodes,
+        time_limit_s=row.time_limit_s,
+        state=TrialState(row.state),
+        job_id=row.job_id,
+        nodes=tuple(row.nodes),
+        submitted_at=row.submitted_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        unknown_since=row.unknown_since,
+        node_hours=row.node_hours,
+        reason=None if row.reason is None else FailureReason(row.reason),
+        outcome=None if row.outcome is None else Outcome.from_json(row.outcome),
+        excerpt=row.excerpt,
+    )
