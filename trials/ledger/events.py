@@ -61,7 +61,7 @@ class EventKind(Word):
     is one whose last attempt has ended and which itself has not.
     """
 
-    SEARCH_CREATED = "search_created"  # spec (search.json), code_hash, folder (the search folder's absolute path)
+    SEARCH_CREATED = "search_created"  # spec (search.json, and `folder`: the search folder's absolute path), code_hash
     SEARCH_STATE = "search_state"  # state, end_reason, detail
     TRIAL_PROPOSED = "trial_proposed"  # trial, layout, kind, prediction
     ATTEMPT_SUBMITTED = "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s: the intent
@@ -126,7 +126,7 @@ def _with_times(data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[s
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search as the sum of its events. `trials` are in the order they were proposed; `folder` is where it lies."""
+    """A search as the sum of its events. `trials` are in the order they were proposed."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -140,7 +140,6 @@ class SearchRecord:
     last_seq: int = 0
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
-    folder: str | None = None
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
@@ -148,6 +147,11 @@ class SearchRecord:
             if trial.trial == name:
                 return trial
         raise KeyError(name)
+
+    @property
+    def folder(self) -> str | None:
+        """The search folder's absolute path, where its maker said it."""
+        return self.spec.get("folder")
 
     @property
     def in_flight(self) -> tuple[Attempt, ...]:
@@ -171,7 +175,7 @@ def apply(search: SearchRecord | None, search_id: str, event: Event) -> SearchRe
     _require_next(search, event)
     if search is None:
         data = event.data
-        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at, folder=data.get("folder"))
+        record = SearchRecord(search_id, data["spec"], data["code_hash"], event.at)
     else:
         record = _APPLY[event.kind](search, event)
     return replace(record, last_seq=event.seq, fencing=event.fencing)

@@ -117,7 +117,7 @@ def _summaries(session: Session) -> list[SearchSummary]:
 def _summary(row: SearchRow, num_trials: int) -> SearchSummary:
     return SearchSummary(
         search_id=row.search_id,
-        folder=row.folder,
+        folder=row.spec.get("folder"),
         state=SearchState(row.state),
         end_reason=None if row.end_reason is None else EndReason(row.end_reason),
         best_trial=row.best_trial,

@@ -14,7 +14,6 @@ def search_row(search: SearchRecord) -> SearchRow:
     """The search without its trials; the copy of the lease is left as it is."""
     return SearchRow(
         search_id=search.search_id,
-        folder=search.folder,
         spec=dict(search.spec),
         code_hash=search.code_hash,
         state=search.state.value,
@@ -79,7 +78,6 @@ def search_record(row: SearchRow, trials: Iterable[Trial] = ()) -> SearchRecord:
         last_seq=row.last_seq,
         fencing=row.fencing,
         trials=tuple(trials),
-        folder=row.folder,
     )
 
 

@@ -36,7 +36,6 @@ class SearchRow(Base):
     __tablename__ = "search"
 
     search_id: Mapped[str] = mapped_column(String(64), primary_key=True)
-    folder: Mapped[str | None] = mapped_column(String)
     spec: Mapped[Any] = mapped_column(Document)
     code_hash: Mapped[str] = mapped_column(String)
     state: Mapped[str] = mapped_column(String(16))

@@ -23,7 +23,6 @@ def _create_search() -> None:
     op.create_table(
         "search",
         sa.Column("search_id", sa.String(64), primary_key=True),
-        sa.Column("folder", sa.String),
         sa.Column("spec", _DOCUMENT, nullable=False),
         sa.Column("code_hash", sa.String, nullable=False),
         sa.Column("state", sa.String(16), nullable=False),

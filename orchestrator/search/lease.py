@@ -1,0 +1,204 @@
+"""Who may drive a search: one lease, kept as lease.json in its folder, where every machine can see it.
+
+The race for a free lease is decided by creating `.lease/<fencing number>.json` with a hard link, which has one winner
+on every file system, also between machines (NFS included); file locks do not: on Lustre and BeeGFS they may only hold
+within one node. Each acquisition has a higher number, so whatever an old holder still writes can be told from the new
+one's: the journal and the ledger refuse it (`Fenced`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trials.folder import SearchFolder, read_json, sync_folder, write_json
+from trials.trial import require_schema, utc_seconds, utc_text
+
+LEASE_SCHEMA = "parlay.lease/1"
+
+LEASE_DURATION_S = 120.0
+"""How long a lease lasts without a heartbeat: well above the skew between a cluster's clocks."""
+
+HEARTBEAT_S = LEASE_DURATION_S / 4
+
+
+class LeaseLost(Exception):
+    """This driver's lease ran out or was taken over: it stops and writes nothing more."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A driver's hold on a search. Times are UTC seconds since the epoch.
+
+    `pid_started` is the process's start time in clock ticks since boot, so that a reused pid is not the old process.
+    `pid_scope` names the boot and the pid namespace within which the two mean anything; on any other machine only the
+    heartbeat tells. Both are None where there is no /proc.
+    """
+
+    search_id: str
+    fencing: int
+    host: str
+    pid: int
+    pid_started: int | None
+    pid_scope: str | None
+    heartbeat_at: float
+    expires: float
+
+    def is_held(self, now: float) -> bool:
+        """Whether the holder may still be at work: its time has not run out, and it is not known to be dead."""
+        return now < self.expires and not self._is_dead()
+
+    def _is_dead(self) -> bool:
+        if self.pid_scope is None or self.pid_scope != _pid_scope():
+            return False
+        return _pid_started(self.pid) != self.pid_started
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": LEASE_SCHEMA,
+            "search_id": self.search_id,
+            "fencing": self.fencing,
+            "host": self.host,
+            "pid": self.pid,
+            "pid_started": self.pid_started,
+            "pid_scope": self.pid_scope,
+            "heartbeat_at": utc_text(self.heartbeat_at),
+            "expires": utc_text(self.expires),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Lease:
+        """The inverse of `to_json`; ValueError for another schema."""
+        require_schema(data, LEASE_SCHEMA)
+        values = {name: value for name, value in data.items() if name != "schema"}
+        times = {name: utc_seconds(data[name]) for name in ("heartbeat_at", "expires")}
+        return cls(**values | times)
+
+
+class LeaseHeld(Exception):
+    """Another driver holds the search; `lease` is its lease."""
+
+    def __init__(self, lease: Lease):
+        super().__init__(
+            f"search {lease.search_id} is driven by process {lease.pid} on {lease.host}, "
+            f"last heard of at {utc_text(lease.heartbeat_at)}"
+        )
+        self.lease = lease
+
+
+def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
+    """Take the lease of the search, with a new and higher fencing number.
+
+    A lease is free when there was none, when it was released, when its holder is dead on this machine, or when its
+    heartbeat is older than it lasts. Raises LeaseHeld otherwise. `now` is UTC seconds since the epoch.
+    """
+    newest = current(folder)
+    if newest is not None and newest.is_held(now):
+        raise LeaseHeld(newest)
+    lease = _mine(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
+    if not _claim(folder, lease):
+        raise LeaseHeld(_claimed(folder, lease.fencing))
+    write_json(folder.lease, lease.to_json())
+    return lease
+
+
+def renew(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
+    """The same lease with a new heartbeat. LeaseLost when it ran out meanwhile, or another driver took over."""
+    if now >= lease.expires:
+        raise LeaseLost(f"the lease of {lease.search_id} ran out at {utc_text(lease.expires)}")
+    _require_newest(folder, lease)
+    renewed = replace(lease, heartbeat_at=now, expires=now + duration_s)
+    write_json(folder.lease, renewed.to_json())
+    return renewed
+
+
+def release(folder: SearchFolder, lease: Lease, now: float) -> None:
+    """Free the lease for the next driver at once. LeaseLost when another one already has it."""
+    _require_newest(folder, lease)
+    write_json(folder.lease, replace(lease, heartbeat_at=now, expires=now).to_json())
+
+
+def current(folder: SearchFolder) -> Lease | None:
+    """The newest lease of the search, held or not; None where it never had one.
+
+    A claim without its lease.json is a driver about to write it, or one that died there.
+    """
+    written = read_json(folder.lease)
+    newest = max(_claims(folder), default=0)
+    if written is None or written["fencing"] < newest:
+        return _claimed(folder, newest) if newest else None
+    return Lease.from_json(written)
+
+
+def _mine(folder: SearchFolder, fencing: int, now: float, duration_s: float) -> Lease:
+    pid = os.getpid()
+    return Lease(
+        search_id=folder.search_id,
+        fencing=fencing,
+        host=socket.gethostname(),
+        pid=pid,
+        pid_started=_pid_started(pid),
+        pid_scope=_pid_scope(),
+        heartbeat_at=now,
+        expires=now + duration_s,
+    )
+
+
+def _claim(folder: SearchFolder, lease: Lease) -> bool:
+    """Whether this process is the one that got the lease's number."""
+    claim = _claim_file(folder, lease.fencing)
+    claim.parent.mkdir(mode=0o700, exist_ok=True)
+    mine = claim.with_name(f"{secrets.token_hex(8)}.part")
+    write_json(mine, lease.to_json())
+    try:
+        os.link(mine, claim)
+        sync_folder(claim.parent)
+        return True
+    except FileExistsError:
+        # NFS may repeat a link that succeeded and then say that it exists: two names tell that it is ours.
+        return mine.stat().st_nlink == 2
+    finally:
+        mine.unlink()
+
+
+def _require_newest(folder: SearchFolder, lease: Lease) -> None:
+    newest = current(folder)
+    if newest is not None and newest.fencing > lease.fencing:
+        raise LeaseLost(f"search {lease.search_id} was taken over by process {newest.pid} on {newest.host}")
+
+
+def _claims(folder: SearchFolder) -> list[int]:
+    return [int(path.stem) for path in (folder.path / ".lease").glob("[0-9]*.json")]
+
+
+def _claim_file(folder: SearchFolder, fencing: int) -> Path:
+    return folder.path / ".lease" / f"{fencing:06d}.json"
+
+
+def _claimed(folder: SearchFolder, fencing: int) -> Lease:
+    return Lease.from_json(read_json(_claim_file(folder, fencing)) or {})
+
+
+def _pid_scope() -> str | None:
+    """The boot and the pid namespace this process lives in."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _pid_started(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat, clock ticks since boot; None where no such process lives (proc(5))."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold spaces and parentheses itself.
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
