@@ -1,4 +1,4 @@
-"""The loop of a search: obey, watch, settle, propose, submit; until there is nothing left to do.
+"""The loop of a search: watch, settle, obey, propose, submit; until there is nothing left to do.
 
 The driver keeps no state of its own. What it does next follows from the search's record alone, so a driver that was
 killed anywhere goes on where it stood: every step first writes down what it is about to do.
@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.launchers.base import LaunchRefused, Launcher, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from orchestrator.samplers.base import Sampler, history_of
 from orchestrator.search import limits as rules
 from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of
@@ -55,7 +55,7 @@ class Driver:
         launcher: Launcher,
         goal: Goal,
         limits: Limits,
-        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
+        hooks: Hooks = Hooks(),
     ):
         self._history = history
         self._program = program
@@ -81,9 +81,9 @@ class Driver:
             self._recover()
         while not self.search.state.is_ended:
             self._hooks.keep_lease()
-            self._obey()
             self._watch()
             self._settle()
+            self._obey()
             self._propose()
             self._submit()
             if self._end_if_done() or (self._interrupted and not self.search.in_flight):
@@ -94,7 +94,7 @@ class Driver:
     # -- taking over from an earlier driver
 
     def _recover(self) -> None:
-        """Ask the launcher once about everything in flight; what it never accepted is launched, what it lost is lost."""
+        """Ask the launcher once about everything in flight: what it never accepted is launched again by `_submit`."""
         attempts = {self._key(a): a for a in self.search.in_flight}
         adopted = self._launcher.adopt({key: self._request(a) for key, a in attempts.items()})
         for key, attempt in attempts.items():
@@ -107,23 +107,6 @@ class Driver:
             self._set_state(SearchState.RUNNING)
 
     # -- the steps of the loop
-
-    def _obey(self) -> None:
-        if self.search.state is not SearchState.STOPPING:
-            if self._hooks.cancel_requested():
-                self._stop(EndReason.CANCELLED_BY_USER)
-            elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
-                self._stop(EndReason.WALL_TIME)
-            elif (excerpt := rules.broken_script(self.search)) is not None:
-                self._stop(EndReason.SCRIPT_ERROR, excerpt)
-        if self.search.state is SearchState.STOPPING:
-            self._cancel_in_flight()
-
-    def _cancel_in_flight(self) -> None:
-        waiting = [a for a in self.search.in_flight if a.state is TrialState.SUBMITTED]
-        for attempt in waiting:
-            self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
-        self._launcher.cancel([self._key(a) for a in self.search.in_flight])
 
     def _watch(self) -> None:
         launched = {self._key(a): a for a in self.search.in_flight if a.state is not TrialState.SUBMITTED}
@@ -189,6 +172,23 @@ class Driver:
         if best is not None and best.trial != self.search.best_trial:
             self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
             write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **best.measured})
+
+    def _obey(self) -> None:
+        if self.search.state is not SearchState.STOPPING:
+            if self._hooks.cancel_requested():
+                self._stop(EndReason.CANCELLED_BY_USER)
+            elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
+                self._stop(EndReason.WALL_TIME)
+            elif (excerpt := rules.broken_script(self.search)) is not None:
+                self._stop(EndReason.SCRIPT_ERROR, excerpt)
+        if self.search.state is SearchState.STOPPING:
+            self._cancel_in_flight()
+
+    def _cancel_in_flight(self) -> None:
+        waiting = [a for a in self.search.in_flight if a.state is TrialState.SUBMITTED]
+        for attempt in waiting:
+            self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
+        self._launcher.cancel([self._key(a) for a in self.search.in_flight])
 
     def _propose(self) -> None:
         free = self._limits.parallel_trials - len(self.search.in_flight)
@@ -303,9 +303,9 @@ class Driver:
     def _set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> None:
         self._history_event(EventKind.SEARCH_STATE, state=state.value, end_reason=reason, detail=detail)
 
-    def _record(self, kind: EventKind, attempt: Attempt, **data) -> None:
+    def _record(self, kind: EventKind, attempt: Attempt, /, **data) -> None:
         self._history_event(kind, trial=attempt.trial, attempt=attempt.attempt, **data)
 
-    def _history_event(self, kind: EventKind, **data) -> None:
+    def _history_event(self, kind: EventKind, /, **data) -> None:
         event = self._history.record(kind, **data)
         self._hooks.on_event(self.search, event)

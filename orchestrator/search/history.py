@@ -39,7 +39,7 @@ class History:
     def is_empty(self) -> bool:
         return self._search is None
 
-    def record(self, kind: EventKind, **data: Any) -> Event:
+    def record(self, kind: EventKind, /, **data: Any) -> Event:
         """Write one event down and make it true. ValueError, and nothing written, if it contradicts the state."""
         last_seq = 0 if self._search is None else self._search.last_seq
         event = Event(last_seq + 1, self._fencing, self._clock(), kind, data)

@@ -1,0 +1,181 @@
+"""A launcher whose attempts end as a script says, on a simulated clock, and a search to drive with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
+from orchestrator.samplers.ordered import GridSampler
+from orchestrator.search.attempts import TrialProgram
+from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.history import History
+from orchestrator.search.limits import Limits
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.classify import Ending, Life
+from trials.folder import SearchFolder, write_json
+from trials.ledger.events import EventKind
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+from trials.ranking import Objective
+from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
+
+MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+RULES = MeasureRules(min_steps=5, time_limit_s=570.0)
+
+
+@dataclass(frozen=True)
+class Script:
+    """How one attempt goes: after `duration_s` it leaves `outcome`, or ends as `reason` says without one."""
+
+    duration_s: float = 60.0
+    tokens_per_sec: float | None = 1000.0
+    reason: FailureReason | None = None
+    excerpt: str = "it broke"
+    leaves_outcome: bool = True
+
+
+def measured_outcome(spec: TrialSpec, tokens_per_sec: float) -> Outcome:
+    """An outcome that classify believes, with a 1 % interval."""
+    tokens = spec.global_batch_size * spec.model.seq_length
+    layout = spec.layout
+    return Outcome(
+        spec.search_id,
+        spec.trial,
+        spec.attempt,
+        spec.nonce,
+        OutcomeStatus.MEASURED,
+        measured={
+            "measured_steps": spec.measure.min_steps,
+            "step_time_s": tokens / tokens_per_sec,
+            "tokens_per_sec": tokens_per_sec,
+            "tokens_per_sec_low": tokens_per_sec * 0.995,
+            "tokens_per_sec_high": tokens_per_sec * 1.005,
+            "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
+            "samples_per_sec": tokens_per_sec / spec.model.seq_length,
+        },
+        proof={
+            "world_size": spec.num_gpus,
+            "tensor_parallel": layout.tensor_parallel,
+            "pipeline_parallel": layout.pipeline_parallel,
+            "data_parallel": layout.data_parallel,
+            "parameters": spec.model.parameters,
+            "local_parameters_sum": spec.model.parameters,
+            "micro_batches_per_step": layout.grad_accum_steps,
+            "samples_per_data_rank": [1] * layout.data_parallel,
+        },
+    )
+
+
+@dataclass
+class Job:
+    request: LaunchRequest
+    script: Script
+    started_at: float
+    cancelled: bool = False
+    seen_alive: bool = False
+
+
+@dataclass
+class ScriptedLauncher(Launcher):
+    """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do. `refuses` refuses all."""
+
+    script: Callable[[TrialSpec], Script] = lambda spec: Script()
+    refuses: str | None = None
+    name = "scripted"
+    jobs: dict[str, Job] = field(default_factory=dict)
+    launched: list[str] = field(default_factory=list)
+    clock: float = 1_000_000.0
+    most_in_flight: int = 0
+    unknown: set[str] = field(default_factory=set)
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        if self.refuses:
+            raise LaunchRefused(self.refuses)
+        key = request.spec.attempt_key
+        assert key not in self.jobs, f"{key} was launched twice"
+        self.jobs[key] = Job(request, self.script(request.spec), self.clock)
+        self.launched.append(key)
+        self.most_in_flight = max(self.most_in_flight, sum(not self._is_over(job) for job in self.jobs.values()))
+        return f"job-{len(self.launched)}"
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        return {key: f"job-{self.launched.index(key) + 1}" for key in requests if key in self.jobs}
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        return {key: self._ending(key) for key in keys}
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        for key in keys:
+            self.jobs[key].cancelled = True
+        return set()
+
+    def now(self) -> float:
+        return self.clock
+
+    def wait(self, seconds: float) -> None:
+        running = [job for job in self.jobs.values() if not self._is_over(job)]
+        ends = [job.started_at + job.script.duration_s for job in running if job.seen_alive]
+        self.clock = max(self.clock + seconds, min(ends, default=0.0) if len(ends) == len(running) else 0.0)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _is_over(self, job: Job) -> bool:
+        return job.cancelled or self.clock >= job.started_at + job.script.duration_s
+
+    def _ending(self, key: str) -> Ending:
+        job = self.jobs[key]
+        if key in self.unknown:
+            return Ending(Life.UNKNOWN)
+        if not self._is_over(job):
+            job.seen_alive = True
+            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=("n1",))
+        if job.script.leaves_outcome and not job.cancelled:
+            write_json(job.request.folder.outcome(), self._outcome(job).to_json())
+        launcher_knows = job.script.reason if not job.script.leaves_outcome else None
+        detail = job.script.excerpt if launcher_knows else None
+        return Ending(Life.ENDED, True, False, launcher_knows, detail, ("n1",), job.started_at, self.clock)
+
+    def _outcome(self, job: Job) -> Outcome:
+        spec = job.request.spec
+        if job.script.reason is None and job.script.tokens_per_sec is not None:
+            return measured_outcome(spec, job.script.tokens_per_sec)
+        ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+        return Outcome(*ids, OutcomeStatus.FAILED, reason=job.script.reason, excerpt=job.script.excerpt)
+
+
+LAYOUTS = tuple(
+    Layout(tensor_parallel=tp, data_parallel=4 // tp, micro_batch_size=mb, grad_accum_steps=16 * tp // (4 * mb))
+    for tp in (1, 2, 4)
+    for mb in (1, 2, 4)
+)
+
+
+@dataclass
+class Rig:
+    """A search of nine layouts on one four-rank node. `open_driver` may be called again, as after a crash."""
+
+    path: Path
+    launcher: ScriptedLauncher = field(default_factory=ScriptedLauncher)
+    limits: Limits = field(default_factory=lambda: Limits(max_trials=9, parallel_trials=2))
+    first: tuple[Layout, ...] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    fencing: int = 0
+
+    def open_driver(self) -> Driver:
+        folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self.fencing += 1
+        ledger = LedgerWriter(f"sqlite:///{self.path / 'ledger.db'}")
+        history = History(folder.search_id, Journal(folder.journal), ledger, self.fencing, self.launcher.now)
+        if history.is_empty:
+            spec = {"name": "rig", "folder": str(folder.path)}
+            history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
+        cluster = Cluster(ACCELERATORS["cpu"], 4, 1)
+        program = TrialProgram(folder, MODEL, cluster, RULES, "python3")
+        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
+        return Driver(history, program, GridSampler(LAYOUTS), self.launcher, goal, self.limits, self.hooks)

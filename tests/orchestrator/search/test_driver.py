@@ -1,0 +1,305 @@
+"""The loop of a search on a simulated clock: what is launched, retried, stopped, counted, and survives a crash."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search import history as history_module
+from orchestrator.search.driver import Hooks
+from orchestrator.search.limits import Limits
+from search_spaces.layout import Layout
+from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script, ScriptedLauncher
+from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.ledger.reader import LedgerReader
+from trials.trial import FailureReason, TrialState
+
+
+@pytest.fixture
+def rig(tmp_path):
+    return Rig(tmp_path)
+
+
+def speed_by_layout(spec) -> Script:
+    return Script(tokens_per_sec=1000.0 + 100 * LAYOUTS.index(spec.layout))
+
+
+def test_every_layout_is_measured_once_and_the_fastest_is_best(rig):
+    rig.launcher.script = speed_by_layout
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
+    assert [t.layout for t in search.trials] == list(LAYOUTS)
+    assert all(t.state is TrialState.MEASURED and len(t.attempts) == 1 for t in search.trials)
+    assert search.trial(search.best_trial).layout == LAYOUTS[-1]
+
+
+def test_the_ledger_and_best_json_tell_what_the_driver_knows(rig):
+    rig.launcher.script = speed_by_layout
+    search = rig.open_driver().run()
+    assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert (best["trial"], best["tokens_per_sec"]) == (search.best_trial, 1800.0)
+
+
+def test_parallel_trials_are_kept_in_flight_and_never_more(rig):
+    rig.limits = replace(rig.limits, parallel_trials=3)
+    rig.open_driver().run()
+    assert rig.launcher.most_in_flight == 3
+
+
+def test_a_freed_slot_is_filled_without_waiting_for_the_others(rig):
+    rig.launcher.script = lambda spec: Script(duration_s=500.0 if spec.trial == "t0001" else 10.0)
+    rig.open_driver().run()
+    slow = rig.launcher.jobs[rig.launcher.launched[0]]
+    others = [job.started_at for key, job in rig.launcher.jobs.items() if key != rig.launcher.launched[0]]
+    assert max(others) < slow.started_at + slow.script.duration_s
+
+
+def test_what_the_user_runs_today_is_measured_first_and_once(rig):
+    rig.first = (LAYOUTS[4],)
+    search = rig.open_driver().run()
+    assert search.trials[0].layout == LAYOUTS[4]
+    assert len({t.layout.key for t in search.trials}) == len(search.trials) == 9
+
+
+def test_the_space_running_out_ends_the_search(rig):
+    rig.limits = replace(rig.limits, max_trials=50)
+    search = rig.open_driver().run()
+    assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)
+
+
+@pytest.mark.parametrize(
+    ("reason", "attempts"),
+    [
+        (FailureReason.GPU_OOM, 1),
+        (FailureReason.SCRIPT_ERROR, 1),
+        (FailureReason.HANG, 2),
+        (FailureReason.NODE_FAILURE, 3),
+        (FailureReason.LAUNCH_FAILURE, 3),
+    ],
+)
+def test_a_failure_is_tried_again_as_often_as_its_reason_allows(rig, reason, attempts):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=reason)
+    search = rig.open_driver().run()
+    assert [a.reason for a in search.trials[0].attempts] == [reason] * attempts
+    assert (search.trials[0].state, search.trials[0].reason) == (TrialState.FAILED, reason)
+
+
+def test_a_retry_that_succeeds_is_the_trials_value(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.HANG if spec.attempt == "a1" else None)
+    trial = rig.open_driver().run().trials[0]
+    assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
+    assert trial.measured["tokens_per_sec"] == 1000.0
+
+
+def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
+    assert len(search.trials) == 9
+    assert search.best_trial is None
+
+
+def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
+    rig.limits = replace(rig.limits, parallel_trials=1)
+    rig.launcher.script = lambda spec: Script(
+        reason=FailureReason.SCRIPT_ERROR, excerpt=f"{spec.trial}\nNameError: name 'x' is not defined"
+    )
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason, len(search.trials)) == (SearchState.FAILED, EndReason.SCRIPT_ERROR, 3)
+    assert "NameError" in search.detail
+
+
+def test_three_different_script_errors_do_not_stop_the_search(rig):
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.SCRIPT_ERROR, excerpt=f"Error of {spec.trial}")
+    assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
+
+
+def test_the_budget_holds_with_everything_in_flight_reserved_to_its_limit(rig):
+    rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=0.4)
+    search = rig.open_driver().run()
+    assert rig.launcher.most_in_flight == 2  # two limits of 600 s are 0.33 node-hours, three are 0.5
+    assert search.end_reason is EndReason.MAX_TRIALS  # what was reserved and not used is given back
+    assert search.node_hours_used == pytest.approx(9 * 60 / 3600)
+
+
+def test_a_spent_budget_ends_the_search_and_is_never_exceeded(rig):
+    rig.launcher.script = lambda spec: Script(duration_s=590.0)
+    rig.limits = Limits(max_trials=9, parallel_trials=2, budget_node_hours=0.55)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
+    assert 0.3 < search.node_hours_used <= 0.55
+    assert all(t.state.is_ended for t in search.trials)
+
+
+def test_retries_count_against_the_budget(rig):
+    rig.launcher.script = lambda spec: Script(duration_s=590.0, reason=FailureReason.NODE_FAILURE)
+    rig.limits = Limits(max_trials=9, parallel_trials=1, budget_node_hours=0.35)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.BUDGET)
+    assert [len(t.attempts) for t in search.trials] == [2]
+    assert search.node_hours_used <= 0.35
+
+
+def test_wall_time_ends_the_search_and_cancels_what_runs(rig):
+    rig.limits = replace(rig.limits, parallel_trials=1, max_wall_time_s=200.0)
+    rig.launcher.script = lambda spec: Script(duration_s=150.0)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.WALL_TIME)
+    assert all(t.state.is_ended for t in search.trials)
+
+
+def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
+    asked = iter([False, True])
+    rig.hooks = Hooks(cancel_requested=lambda: next(asked))
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
+    assert len(search.trials) == 2
+    assert [t.state for t in search.trials] == [TrialState.CANCELLED] * 2
+    assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
+
+
+def test_a_launcher_that_refuses_all_work_stops_the_search_with_its_words(rig):
+    rig.launcher = ScriptedLauncher(refuses="Invalid account or account/partition combination specified")
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
+    assert "Invalid account" in search.detail
+    assert all(t.state is TrialState.CANCELLED for t in search.trials)
+
+
+def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
+    driver = None
+
+    def interrupt_at_the_first_launch(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            driver.interrupt()
+
+    rig.hooks = Hooks(on_event=interrupt_at_the_first_launch)
+    driver = rig.open_driver()
+    search = driver.run()
+    assert search.state is SearchState.RUNNING
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * len(search.trials)
+    assert 1 <= len(search.trials) <= 2
+    rig.hooks = Hooks()
+    assert rig.open_driver().run().state is SearchState.COMPLETED
+
+
+def test_an_attempt_nobody_knows_of_is_unknown_not_dead(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    seen = []
+
+    def come_back_later(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            rig.launcher.unknown.update(rig.launcher.launched)
+        if event.kind is EventKind.ATTEMPT_UNKNOWN:
+            seen.append(event.data["unknown_since"])
+            rig.launcher.unknown.clear()
+
+    rig.hooks = Hooks(on_event=come_back_later)
+    trial = rig.open_driver().run().trials[0]
+    assert len(trial.attempts) == 1
+    assert trial.state is TrialState.MEASURED
+    assert seen[0] is not None
+
+
+@pytest.mark.parametrize(
+    "broken", [{"nonce": "0" * 32}, {"schema": "parlay.outcome/99"}, {"status": "splendid"}, {"proof": {}}]
+)
+def test_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
+    rig.limits = replace(rig.limits, max_trials=1)
+    outcome = ScriptedLauncher._outcome
+    monkeypatch.setattr(ScriptedLauncher, "_outcome", lambda self, job: Broken(outcome(self, job), broken))
+    search = rig.open_driver().run()
+    assert search.trials[0].reason is FailureReason.RESULT_INVALID
+    assert search.best_trial is None
+
+
+class Broken:
+    def __init__(self, outcome, changes):
+        self._data = outcome.to_json() | changes
+
+    def to_json(self):
+        return self._data
+
+
+class Killed(BaseException):
+    """Stands for the driver's process being killed at this instruction."""
+
+
+def kill_after_journal_line(monkeypatch, number: int) -> None:
+    """Kill the driver between the journal's line and the ledger's transaction of event `number`."""
+    apply = history_module.LedgerWriter.apply
+
+    def dies(self, search_id, event):
+        if event.seq == number:
+            raise Killed
+        apply(self, search_id, event)
+
+    monkeypatch.setattr(history_module.LedgerWriter, "apply", dies)
+
+
+@pytest.mark.parametrize("when", ["before the ledger", "before the next step"])
+def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
+    """Walks every event of a search that retries, fails and measures: none twice, none lost."""
+    wanted, number = None, 1
+    while True:
+        number += 1
+        rig = Rig(tmp_path / str(number), limits=Limits(max_trials=3, parallel_trials=2))
+        rig.path.mkdir()
+        rig.launcher.script = one_of_each
+        with monkeypatch.context() as patch:
+            if when == "before the ledger":
+                kill_after_journal_line(patch, number)
+            else:
+                rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
+            try:
+                rig.open_driver().run()
+                killed = False
+            except Killed:
+                killed = True
+        rig.hooks = Hooks()
+        search = rig.open_driver().run()
+        found = [(t.layout.key, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
+        wanted = wanted or found
+        assert found == wanted, f"killed after event {number}"
+        assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
+        if not killed:
+            break
+    assert number > 15
+
+
+def raise_killed(now: bool) -> None:
+    if now:
+        raise Killed
+
+
+def one_of_each(spec) -> Script:
+    if spec.trial == "t0001":
+        return Script(reason=FailureReason.GPU_OOM)
+    if spec.trial == "t0002" and spec.attempt == "a1":
+        return Script(reason=FailureReason.NODE_FAILURE, leaves_outcome=False)
+    return Script(duration_s=90.0)
+
+
+def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.hooks = Hooks(on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING))
+    with pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.launcher = ScriptedLauncher(clock=rig.launcher.clock)
+    rig.hooks = Hooks()
+    trial = rig.open_driver().run().trials[0]
+    assert [a.reason for a in trial.attempts] == [FailureReason.LOST, None]
+
+
+def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
+    odd = Layout(data_parallel=4, micro_batch_size=4, grad_accum_steps=2)
+    rig.first = (odd,)
+    rig.launcher.script = lambda spec: Script(tokens_per_sec=9000.0 if spec.layout == odd else 1000.0)
+    search = rig.open_driver().run()
+    assert search.trials[0].measured["tokens_per_sec"] == 9000.0
+    assert search.best_trial not in (None, "t0001")
