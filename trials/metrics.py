@@ -1,0 +1,78 @@
+"""One line of JSON a training step: the record, its writer and its reader. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+from trials.trial import Word
+
+
+class StepPhase(Word):
+    WARMUP = "warmup"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One optimizer step over the whole world.
+
+    `step` counts from 1; `time` is when the step had ended, UTC RFC 3339. `step_time_s` is the slowest rank's.
+    `samples` are the sequences of this step, counted by the data ranks as they passed. Device memory is the largest
+    over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
+    """
+
+    step: int
+    phase: StepPhase
+    time: str
+    step_time_s: float
+    fastest_rank_step_time_s: float
+    loss: float
+    grad_norm: float
+    samples: int
+    memory_allocated_gib: float | None = None
+    memory_reserved_gib: float | None = None
+    host_memory_gib: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepRecord:
+        """The inverse of `to_json`; names of a newer version are passed over. ValueError for anything else."""
+        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        try:
+            return cls(**known | {"phase": StepPhase(data["phase"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a metrics line: {data!r}") from error
+
+
+class MetricsWriter:
+    """Appends records to a metrics file, each flushed at once as one whole line. Used by one thread of rank 0."""
+
+    def __init__(self, path: Path):
+        self._stream: TextIO = path.open("a", encoding="utf-8")
+
+    def write(self, record: StepRecord) -> None:
+        """ValueError for not-a-number: such a step is no measurement."""
+        self._stream.write(json.dumps(record.to_json(), allow_nan=False) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def read_metrics(path: Path) -> list[StepRecord]:
+    """The records written so far; a last line still being written is left out, a missing file is empty.
+
+    ValueError for a whole line that is no record.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    whole_lines = text[: text.rfind("\n") + 1].splitlines()
+    return [StepRecord.from_json(json.loads(line)) for line in whole_lines]

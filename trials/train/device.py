@@ -1,0 +1,106 @@
+"""The device of a rank: the same calls on CPU with gloo and on GPUs with NCCL."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from trials.trial import TrialSpec
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where this rank computes. Memory in GiB; device memory is None on a CPU, which has none of its own."""
+
+    torch_device: torch.device
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.torch_device.type == "cpu"
+
+    @property
+    def backend(self) -> str:
+        return "gloo" if self.is_cpu else "nccl"
+
+    def synchronize(self) -> None:
+        """Wait until everything launched has run; a CPU computes as it is told."""
+        if not self.is_cpu:
+            torch.cuda.synchronize(self.torch_device)
+
+    def allocated_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.memory_allocated(self.torch_device) / GIB
+
+    def reserved_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.memory_reserved(self.torch_device) / GIB
+
+    def peak_allocated_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.max_memory_allocated(self.torch_device) / GIB
+
+    def peak_gib(self) -> float:
+        """Peak of what this rank took: reserved by the allocator on a GPU, resident on a CPU."""
+        if self.is_cpu:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        return torch.cuda.max_memory_reserved(self.torch_device) / GIB
+
+    def limit_memory(self, limit_gib: float) -> None:
+        """Make the allocator fail beyond this much; MemoryError when the rank is already there.
+
+        On a CPU the limit is on resident memory: the kernel cannot limit that, so writable mappings may grow by what
+        is still free under the limit. Only the soft limit is set, so that a failing rank can lift it to say so.
+        """
+        if self.is_cpu:
+            _limit_writable_memory(int(limit_gib * GIB))
+        else:
+            total = torch.cuda.get_device_properties(self.torch_device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * GIB / total), self.torch_device)
+
+
+def open_device(spec: TrialSpec, local_rank: int) -> Device:
+    """The device of this rank, made current. RuntimeError when the spec wants a GPU and there is none."""
+    if spec.accelerator == "cpu":
+        return Device(torch.device("cpu"))
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"the spec names accelerator {spec.accelerator}, but torch sees no GPU on this node")
+    # A launcher may show each rank its own device only.
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return Device(device)
+
+
+def select_attention_kernel(kernel: str) -> None:
+    """`flash`: kernels that never hold the scores in memory (flash, memory efficient); `math`: the plain products."""
+    torch.backends.cuda.enable_math_sdp(kernel == "math")
+    torch.backends.cuda.enable_flash_sdp(kernel == "flash")
+    torch.backends.cuda.enable_mem_efficient_sdp(kernel == "flash")
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def resident_gib() -> float:
+    """Host memory resident for this process now."""
+    return _status_kib("VmRSS") / 2**20
+
+
+def lift_memory_limit() -> None:
+    """Undo `limit_memory` on a CPU: what ends a rank must not fail for want of memory itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _limit_writable_memory(limit_bytes: int) -> None:
+    free = limit_bytes - _status_kib("VmRSS") * 1024
+    if free <= 0:
+        raise MemoryError(f"resident memory is already beyond the limit of {limit_bytes / GIB:.3f} GiB")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status_kib("VmData") * 1024 + free, hard))
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {field}")

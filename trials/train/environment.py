@@ -1,0 +1,73 @@
+"""Who this rank is and what its process needs before torch is imported. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trials.trial import TrialSpec
+
+PARENT_VARIABLE = "PARLAY_PARENT_PID"
+"""Set by a launcher whose ranks must not outlive it."""
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """This process's place in the world, as its launcher says; `restart` counts Slurm's requeues."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    restart: int = 0
+    parent_pid: int | None = None
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> RankEnvironment:
+        """From RANK, WORLD_SIZE, LOCAL_RANK, else Slurm's own; ValueError where neither is complete."""
+        parent = environ.get(PARENT_VARIABLE)
+        return cls(
+            rank=_number(environ, "RANK", "SLURM_PROCID"),
+            world_size=_number(environ, "WORLD_SIZE", "SLURM_NTASKS"),
+            local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID"),
+            restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
+            parent_pid=int(parent) if parent else None,
+        )
+
+    def export(self, environ: MutableMapping[str, str]) -> None:
+        """Write the rank back under the names that DeepSpeed insists on."""
+        environ["RANK"] = str(self.rank)
+        environ["WORLD_SIZE"] = str(self.world_size)
+        environ["LOCAL_RANK"] = str(self.local_rank)
+
+
+def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
+    text = environ.get(name) or environ.get(slurm_name)
+    if text is None:
+        raise ValueError(f"neither {name} nor {slurm_name} is set: the ranks must be started by a launcher")
+    return int(text)
+
+
+def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
+    """Settings that only count before torch and DeepSpeed are imported."""
+    if spec.accelerator == "cpu":
+        # Ranks share the cores: one thread each, or they fight.
+        environ.setdefault("OMP_NUM_THREADS", "1")
+        environ["DS_ACCELERATOR"] = "cpu"
+    if spec.num_nodes == 1:
+        environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if spec.layout.engine == "deepspeed":
+        # DeepSpeed's import decorates functions with torch.compile, which would load the whole compiler.
+        environ["TORCHDYNAMO_DISABLE"] = "1"
+        # Its autotuner imports mlflow where installed: a second and 110 MB a rank for nothing.
+        sys.modules["mlflow"] = None  # type: ignore[assignment]
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, before Python itself was up."""
+    # proc(5): field 22 is the start in clock ticks since boot; the command in field 2 may hold spaces.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")

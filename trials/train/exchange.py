@@ -1,0 +1,54 @@
+"""One small collective that shows every rank what each of them saw, so that all decide alike."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU."""
+
+    step_time_s: float
+    elapsed_s: float
+    loss: float
+    grad_norm: float
+    samples: float
+    allocated_gib: float
+    reserved_gib: float
+    host_gib: float
+
+
+@dataclass(frozen=True)
+class RankCount:
+    """What one rank counted over the whole trial. `parameters`: those it answers for."""
+
+    tensor_parallel: float
+    pipeline_parallel: float
+    data_parallel: float
+    parameters: float
+    micro_batches: float
+    samples: float
+    peak_gib: float
+    peak_allocated_gib: float
+
+
+def exchange_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
+    """Every rank's view, in rank order. Collective over the world."""
+    return [RankStep(*row) for row in _gather(astuple(mine), device)]
+
+
+def exchange_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
+    """Every rank's counts, in rank order. Collective over the world."""
+    return [RankCount(*row) for row in _gather(astuple(mine), device)]
+
+
+def _gather(row: tuple[float, ...], device: torch.device) -> list[list[float]]:
+    """Each fills its own row of a sum; double precision keeps whole numbers exact up to 2^53."""
+    table = torch.zeros((dist.get_world_size(), len(row)), dtype=torch.float64, device=device)
+    table[dist.get_rank()] = torch.tensor(row, dtype=torch.float64)
+    dist.all_reduce(table)
+    return table.tolist()

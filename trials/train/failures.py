@@ -1,0 +1,66 @@
+"""What an exception in a rank means: out of memory, a dead peer, a hang, a broken script. Imports no torch."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+from search_spaces.errors import InputError
+from trials.trial import FailureReason
+
+EXCERPT_CHARACTERS = 4000
+
+# Matched on names and words because the same fault has other types in other versions and back ends of torch.
+_MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
+_MEMORY_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "out of memory", "bad_alloc")
+_WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
+_PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
+_PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL error")
+
+
+class TrialFailure(Exception):
+    """Ends the trial with a reason that the program itself found."""
+
+    def __init__(self, reason: FailureReason, message: str):
+        super().__init__(message)
+        self.reason = reason
+
+
+def reason_of(error: BaseException) -> FailureReason:
+    """The reason behind an exception, looked for along its whole chain of causes."""
+    chain = list(_chain(error))
+    for cause in chain:
+        if isinstance(cause, TrialFailure):
+            return cause.reason
+        if isinstance(cause, InputError):
+            return FailureReason.INVALID_LAYOUT
+    if any(_matches(cause, _MEMORY_TYPES, _MEMORY_WORDS) for cause in chain):
+        return FailureReason.GPU_OOM
+    if any(_matches(cause, ("TimeoutError",), _WAITED_WORDS) for cause in chain):
+        return FailureReason.HANG
+    if any(_matches(cause, _PEER_TYPES, _PEER_WORDS) for cause in chain):
+        return FailureReason.NODE_FAILURE
+    return FailureReason.SCRIPT_ERROR
+
+
+def is_about_a_peer(reason: FailureReason) -> bool:
+    """Whether the cause lies in another rank, which may yet tell it."""
+    return reason in (FailureReason.NODE_FAILURE, FailureReason.HANG)
+
+
+def excerpt_of(error: BaseException) -> str:
+    """The message of what the program found itself, else the traceback; its end, where the cause stands."""
+    if isinstance(error, (TrialFailure, InputError)):
+        return str(error)
+    return "".join(traceback.format_exception(error))[-EXCERPT_CHARACTERS:]
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _matches(error: BaseException, types: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return not names.isdisjoint(types) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))

@@ -1,0 +1,103 @@
+"""`python -m trials.train SPEC_PATH`: the trial program, one process a rank. Imports torch only once it may.
+
+Exit code 0 when the trial was measured, 1 when this rank failed (the outcome file says why), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from search_spaces.engines import broken_engine_rules
+from search_spaces.errors import InputError, Problem
+from trials.folder import AttemptFolder, read_json
+from trials.train.environment import RankEnvironment, prepare_process, process_age_s
+from trials.train.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.train.report import Report
+from trials.train.watchdog import Watchdog
+from trials.trial import FailureReason, TrialSpec
+
+GRACE_S = 3.0
+"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run this rank and end the process at once: an interpreter's tidy end takes a second with torch, or for ever."""
+    if len(arguments) != 1:
+        print("usage: python -m trials.train SPEC_PATH", file=sys.stderr)
+        _exit(2)
+    path = Path(arguments[0])
+    try:
+        spec, env = _read_spec(path), RankEnvironment.read(os.environ)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        _exit(2)
+    _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
+
+
+def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
+    """Whether this rank did its part; if not, the attempt's outcome says why."""
+    report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
+    Watchdog(report, env).start()
+    try:
+        require_possible(spec, env)
+        env.export(os.environ)
+        prepare_process(spec, os.environ)
+        from trials.train.trial_run import run_trial
+
+        run_trial(spec, folder, env, report)
+    except BaseException as error:
+        _tell(error, report)
+        return False
+    return True
+
+
+def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
+    """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
+    layout = spec.layout.canonical()
+    problems = list(broken_engine_rules(layout, spec.model))
+    if layout.num_gpus != spec.num_gpus:
+        problems.append(Problem("world", f"the layout has {layout.num_gpus} ranks, the spec {spec.num_gpus}"))
+    if layout.global_batch_size != spec.global_batch_size:
+        found = f"the layout's global batch is {layout.global_batch_size}, the spec's {spec.global_batch_size}"
+        problems.append(Problem("batch", found))
+    if problems:
+        raise InputError(*problems)
+    if env.world_size != spec.num_gpus:
+        found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
+        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+
+
+def _read_spec(path: Path) -> TrialSpec:
+    data = read_json(path)
+    if data is None:
+        raise FileNotFoundError("there is no such spec")
+    return TrialSpec.from_json(data)
+
+
+def _tell(error: BaseException, report: Report) -> None:
+    """Write the outcome, after a grace if the cause seems to lie in another rank. Print the traceback in any case."""
+    reason, excerpt = reason_of(error), excerpt_of(error)
+    if reason is FailureReason.GPU_OOM:
+        _lift_memory_limit()
+    print(excerpt, file=sys.stderr, flush=True)
+    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
+    while time.monotonic() < deadline and not report.has_outcome():
+        time.sleep(0.05)
+    report.fail(reason, excerpt)
+
+
+def _lift_memory_limit() -> None:
+    from trials.train.device import lift_memory_limit
+
+    lift_memory_limit()
+
+
+def _exit(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,74 @@
+"""What a rank tells the world about its attempt: phase, heartbeat, outcome. Imports no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
+
+
+class Report:
+    """One attempt's outcome as one rank may write it. `phase` and `last_progress` are read by the watchdog's thread.
+
+    The first outcome stands: a rank that fails later, or sees only the consequences, does not write over it.
+    """
+
+    def __init__(self, spec: TrialSpec, folder: AttemptFolder, rank: int, restart: int, started_at: float):
+        self.spec = spec
+        self.phase = "start"
+        self.last_progress = time.monotonic()
+        self._folder = folder
+        self._rank = rank
+        self._path = folder.outcome(restart)
+        self._blank = Outcome(
+            search_id=spec.search_id,
+            trial=spec.trial,
+            attempt=spec.attempt,
+            nonce=spec.nonce,
+            status=OutcomeStatus.FAILED,
+            restart=restart,
+            started_at=utc_text(started_at),
+        )
+
+    def enter(self, phase: str) -> None:
+        """Say where the trial is: `start`, `build`, `warmup`, `measured`."""
+        self.phase = phase
+        self.progress()
+
+    def progress(self) -> None:
+        """Something happened that a hanging rank could not do."""
+        self.last_progress = time.monotonic()
+
+    def beat(self) -> None:
+        """Rank 0's sign of life, for whoever watches the folder."""
+        if self._rank == 0:
+            self._folder.heartbeat.touch()
+
+    def has_outcome(self) -> bool:
+        return self._path.exists()
+
+    def has_failed(self) -> bool:
+        """Whether some rank has written a failure."""
+        outcome = read_json(self._path)
+        return outcome is not None and outcome["status"] == OutcomeStatus.FAILED
+
+    def fail(self, reason: FailureReason, excerpt: str) -> None:
+        """Write a failure of this rank unless there is an outcome already."""
+        if self.has_outcome():
+            return
+        self._write(replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt))
+
+    def outcome(self, **fields: Any) -> Outcome:
+        """A measured outcome, not written yet: other fields as in `Outcome`."""
+        return replace(self._blank, status=OutcomeStatus.MEASURED, ended_at=utc_text(), **fields)
+
+    def measured(self, outcome: Outcome) -> None:
+        self._write(outcome)
+
+    def _write(self, outcome: Outcome) -> None:
+        data: Mapping[str, Any] = replace(outcome, ended_at=outcome.ended_at or utc_text()).to_json()
+        write_json(self._path, data)
