@@ -1,0 +1,56 @@
+"""The tracking section of the search file: where results can be looked at."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, Field
+
+from search_spaces.errors import InputError
+from search_spaces.validation import Section, did_you_mean
+
+SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
+
+
+def _require_tracking_uri(uri: str) -> str:
+    """InputError for a store MLflow no longer writes, or a scheme it does not know."""
+    parts = _split(uri)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme in ("", "file") and uri != "databricks":
+        raise _bad(
+            uri,
+            "MLflow no longer writes folders of files (file:, ./mlruns)",
+            "use a database, for example sqlite:///mlflow.db, or the http address of a server",
+        )
+    if scheme not in SCHEMES and uri != "databricks":
+        rule = "a tracking address begins with " + ", ".join(f"{s}:" for s in SCHEMES)
+        raise _bad(uri, rule, did_you_mean(scheme, SCHEMES))
+    if scheme in ("http", "https") and not parts.hostname:
+        raise _bad(uri, "an http address names a host", "for example http://127.0.0.1:5000")
+    return uri
+
+
+def _split(uri: str) -> SplitResult:
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError as error:
+        raise _bad(uri, f"an address: {error}", None) from error
+    return parts
+
+
+def _bad(uri: str, rule: str, fix: str | None) -> InputError:
+    return InputError.of("mlflow_uri", f"is {uri!r}", rule=rule, fix=fix, value=uri)
+
+
+class TrackingSection(Section):
+    """MLflow. A search goes on when it is down."""
+
+    enabled: bool = Field(True, description="Whether the search is shown in MLflow.")
+    mlflow_uri: Annotated[str, AfterValidator(_require_tracking_uri)] | None = Field(
+        None,
+        max_length=4096,
+        description="MLflow's tracking address, for example http://127.0.0.1:5000. Default: an SQLite file.",
+    )
+    experiment: str = Field("parlay", min_length=1, max_length=200, description="MLflow experiment.")

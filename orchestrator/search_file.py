@@ -1,0 +1,210 @@
+"""search.yaml -> SearchSpec: everything a search is, checked, resolved and frozen; written down as search.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dashboards.schema import TrackingSection
+from orchestrator.launchers.schema import LauncherSection
+from orchestrator.search_schema import SearchFile, SearchSection
+from search_spaces.axes import complete_axes
+from search_spaces.cluster import Accelerator, Cluster
+from search_spaces.errors import InputError, Problem
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
+from search_spaces.validation import restored, validated
+from search_spaces.yaml_source import Document, read_document, with_overrides
+from trials.ledger.schema import LedgerSection
+from trials.ranking import Objective
+from trials.schema import TrainerSection
+from trials.trial import MeasureRules, require_schema
+
+if TYPE_CHECKING:
+    from search_spaces.space import SearchSpace
+
+SEARCH_SCHEMA = "parlay.search/1"
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """A search with everything resolved: presets, tables and defaults that change later do not change it.
+
+    `global_batch_size` counts sequences; only layouts of this global batch compete to be the best. `space` holds
+    every axis, defaults included; `candidates` the layouts of `space.candidates`, None where the axes say what may be
+    tried. `baseline` is canonical. `work_dir` is absolute.
+    """
+
+    name: str
+    model: ModelShape
+    cluster: Cluster
+    global_batch_size: int
+    baseline: Layout | None
+    space: SpaceSection
+    candidates: tuple[Layout, ...] | None
+    objective: Objective
+    constraints: ConstraintsSection
+    search: SearchSection
+    measure: MeasureRules
+    trainer: TrainerSection
+    launcher: LauncherSection
+    tracking: TrackingSection
+    ledger: LedgerSection
+    work_dir: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """search.json."""
+        sections = {name: _section_json(getattr(self, name)) for name in _SECTIONS}
+        return {
+            "schema": SEARCH_SCHEMA,
+            "name": self.name,
+            "model": self.model.to_json(),
+            "cluster": _cluster_json(self.cluster),
+            "global_batch_size": self.global_batch_size,
+            "baseline": None if self.baseline is None else self.baseline.to_json(),
+            "candidates": None if self.candidates is None else [layout.to_json() for layout in self.candidates],
+            "objective": self.objective.value,
+            "measure": asdict(self.measure),
+            **sections,
+            "work_dir": str(self.work_dir),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SearchSpec:
+        """The inverse of `to_json`; InputError for a newer schema or a wrong value, KeyError for a missing one."""
+        try:
+            require_schema(data, SEARCH_SCHEMA)
+        except ValueError as error:
+            raise InputError.of("schema", str(error), key="schema", value=data.get("schema")) from None
+        sections = {name: restored(section, data[name]) for name, section in _SECTIONS.items()}
+        candidates = data["candidates"]
+        return cls(
+            name=data["name"],
+            model=ModelShape.from_json(data["model"]),
+            cluster=_cluster_from(data["cluster"]),
+            global_batch_size=data["global_batch_size"],
+            baseline=None if data["baseline"] is None else Layout.from_json(data["baseline"]),
+            candidates=None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
+            objective=Objective(data["objective"]),
+            measure=MeasureRules(**data["measure"]),
+            work_dir=Path(data["work_dir"]),
+            **sections,  # type: ignore[arg-type]
+        )
+
+
+def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+    """The search in this file, with each `key.key=value` of `overrides` on top.
+
+    InputError carries every problem found, with file, line, key, value, rule and fix.
+    """
+    document = with_overrides(read_document(path), overrides)
+    return _resolved(validated(SearchFile, document), document)
+
+
+def candidates_of(spec: SearchSpec) -> SearchSpace:
+    """Every layout the search may try, and every rejected one; InputError where none is left, or the baseline is bad.
+
+    The same for the same spec: candidates, their order, and what is drawn of a space too large to list.
+    """
+    # numpy is not needed to read a file, and reading one should be instant.
+    from search_spaces.space import Workload, closed_space, search_space
+
+    axes = spec.space.given_axes()
+    workload = Workload(
+        spec.model,
+        spec.cluster,
+        spec.global_batch_size,
+        batch_is_free="grad_accum_steps" in axes,
+        allow_tensor_parallel_across_nodes=spec.space.allow_tensor_parallel_across_nodes,
+        max_nodes=spec.constraints.max_nodes,
+    )
+    if spec.candidates is not None:
+        return closed_space(workload, spec.candidates, spec.baseline)
+    seed = spec.search.seed if spec.search.sample_space else None
+    return search_space(workload, axes, spec.baseline, sample_seed=seed)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of search.yaml (draft 2020-12), for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
+
+
+_SECTIONS = {
+    "space": SpaceSection,
+    "constraints": ConstraintsSection,
+    "search": SearchSection,
+    "trainer": TrainerSection,
+    "launcher": LauncherSection,
+    "tracking": TrackingSection,
+    "ledger": LedgerSection,
+}
+"""The sections a SearchSpec keeps as they are; the others are resolved."""
+
+
+def _resolved(file: SearchFile, document: Document) -> SearchSpec:
+    cluster = file.cluster.cluster()
+    space = file.space
+    if space.candidates is None:
+        space = space.model_copy(update=complete_axes(space.given_axes(), cluster.num_nodes))
+    problems: list[Problem] = []
+    baseline = candidates = None
+    try:
+        if file.baseline is not None:
+            baseline = file.baseline.layout(space.given_axes(), cluster, file.global_batch_size)
+    except InputError as error:
+        problems += _placed(error, document, "baseline")
+    try:
+        if space.candidates is not None:
+            candidates = _table_layouts(file, document.folder, space.candidates)
+    except InputError as error:
+        problems += _placed(error, document, "space", "candidates")
+    if problems:
+        raise InputError(*problems)
+    return SearchSpec(
+        name=file.name,
+        model=file.model.shape(),
+        cluster=cluster,
+        global_batch_size=file.global_batch_size,
+        baseline=baseline,
+        space=space,
+        candidates=candidates,
+        objective=file.objective,
+        constraints=file.constraints,
+        search=file.search,
+        measure=file.measure.rules(),
+        trainer=file.trainer,
+        launcher=file.launcher,
+        tracking=file.tracking,
+        ledger=file.ledger,
+        work_dir=Path(file.work_dir).expanduser().absolute(),
+    )
+
+
+def _placed(error: InputError, document: Document, *path: str) -> tuple[Problem, ...]:
+    return error.at(key=".".join(path), **document.place(path)._asdict()).problems
+
+
+def _table_layouts(file: SearchFile, folder: Path, table: str) -> tuple[Layout, ...]:
+    from search_spaces.measured import layouts_measured_for, read_table
+
+    measured = read_table(resolved_path(folder, table))
+    return layouts_measured_for(measured, file.model.shape(), file.cluster.cluster(), file.global_batch_size)
+
+
+def _section_json(section: Any) -> dict[str, Any]:
+    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    data = asdict(cluster)
+    data["accelerator"]["peak_flops"] = dict(cluster.accelerator.peak_flops)
+    return data
+
+
+def _cluster_from(data: Mapping[str, Any]) -> Cluster:
+    accelerator = dict(data["accelerator"])
+    accelerator["peak_flops"] = tuple(accelerator["peak_flops"].items())
+    return Cluster(Accelerator(**accelerator), data["gpus_per_node"], data["num_nodes"])

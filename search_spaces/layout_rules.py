@@ -1,0 +1,208 @@
+"""The rules every layout keeps, whatever engine runs it. Each is checked on a whole table and explained for one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from search_spaces.cluster import Cluster
+from search_spaces.errors import Problem
+from search_spaces.layout_table import LayoutTable
+from search_spaces.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be trained on what, and what the search allows.
+
+    `global_batch_size` counts sequences per step. With `batch_is_free` accumulation is an axis of its own and the
+    global batch follows from it.
+    """
+
+    model: ModelShape
+    cluster: Cluster
+    global_batch_size: int
+    batch_is_free: bool = False
+    allow_tensor_parallel_across_nodes: bool = False
+    max_nodes: int | None = None
+
+    def world(self, num_nodes: Any) -> Any:
+        """Ranks on so many nodes, for a number or a column."""
+        return num_nodes * self.cluster.gpus_per_node
+
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """`holds` is true for the rows that keep the rule; `numbers` says why one row does not."""
+
+    code: str
+    rule: str
+    fix: str
+    holds: Callable[[LayoutTable, Workload], np.ndarray]
+    numbers: Callable[[Fields, Workload], str]
+
+    def problem(self, fields: Fields, workload: Workload) -> Problem:
+        return Problem(self.code, self.numbers(fields, workload), self.rule, self.fix)
+
+
+def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
+    """The table with data_parallel, and accumulation unless it is an axis, computed; 0 where no whole number fits."""
+    model_parallel = table["tensor_parallel"] * table["pipeline_parallel"]
+    data_parallel = _exact_quotient(workload.world(table["num_nodes"]), model_parallel)
+    table = table.with_columns(data_parallel=data_parallel)
+    if workload.batch_is_free:
+        return table
+    batch = np.full(len(table), workload.global_batch_size)
+    return table.with_columns(grad_accum_steps=_exact_quotient(batch, table["micro_batch_size"] * data_parallel))
+
+
+def first_broken(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule, ...]) -> np.ndarray:
+    """For each row the index of the first rule it breaks, or len(rules)."""
+    first = np.full(len(table), len(rules))
+    for index, rule in reversed(list(enumerate(rules))):
+        first[~rule.holds(table, workload)] = index
+    return first
+
+
+def broken_rules(
+    fields: Fields, workload: Workload, table: LayoutTable, rules: tuple[LayoutRule, ...]
+) -> list[Problem]:
+    """Every rule that the only row of `table`, written out in `fields`, breaks."""
+    return [rule.problem(fields, workload) for rule in rules if not rule.holds(table, workload)[0]]
+
+
+def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """whole / part where that is a whole number, else 0."""
+    divisor = np.maximum(part, 1)
+    return np.where((part > 0) & (whole % divisor == 0), whole // divisor, 0)
+
+
+def _divides(name: str) -> Callable[[LayoutTable, Workload], np.ndarray]:
+    """Whether the model's field of this name can be split evenly over the tensor-parallel ranks."""
+    return lambda table, workload: getattr(workload.model, name) % table["tensor_parallel"] == 0
+
+
+def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
+    return LayoutRule(
+        code,
+        f"tensor_parallel divides the {what}",
+        fix,
+        _divides(name),
+        lambda f, w: f"tensor {f['tensor_parallel']} does not divide {name} {getattr(w.model, name)}",
+    )
+
+
+def _fits_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
+    return (table["data_parallel"] > 0) & (table["num_nodes"] <= workload.cluster.num_nodes)
+
+
+def _world_numbers(f: Fields, w: Workload) -> str:
+    nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
+    if nodes > w.cluster.num_nodes:
+        return f"{nodes} nodes are asked for, the cluster has {w.cluster.num_nodes}"
+    ranks = f["tensor_parallel"] * f["pipeline_parallel"]
+    return (
+        f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} = {ranks} ranks do not divide"
+        f" the world of {nodes} nodes x {gpus} = {w.world(nodes)}"
+    )
+
+
+def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
+    # Groups are contiguous ranks: one that does not divide the node's ranks straddles two nodes, small as it may be.
+    fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
+    return fits | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
+
+
+def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
+    """Exact division is already part of the derived accumulation; only whether it came out is left to see."""
+    return table["grad_accum_steps"] > 0
+
+
+def _batch_numbers(f: Fields, w: Workload) -> str:
+    sequences = f["micro_batch_size"] * f["data_parallel"]
+    return (
+        f"micro batch {f['micro_batch_size']} x data {f['data_parallel']} = {sequences} sequences do not divide"
+        f" the global batch {w.global_batch_size}"
+    )
+
+
+def _chunks(f: Fields) -> int:
+    return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
+
+
+WORLD = LayoutRule(
+    "world",
+    "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are",
+    "change tensor_parallel, pipeline_parallel or num_nodes",
+    _fits_the_world,
+    _world_numbers,
+)
+MAX_NODES = LayoutRule(
+    "max_nodes",
+    "a trial uses at most constraints.max_nodes nodes",
+    "raise constraints.max_nodes or use fewer nodes",
+    lambda table, w: np.full(len(table), True) if w.max_nodes is None else table["num_nodes"] <= w.max_nodes,
+    lambda f, w: f"{f['num_nodes']} nodes, at most {w.max_nodes} are allowed",
+)
+TP_ACROSS_NODES = LayoutRule(
+    "tp_across_nodes",
+    "a tensor-parallel group stays inside a node",
+    "use a smaller tensor_parallel, or set space.allow_tensor_parallel_across_nodes",
+    _stays_in_a_node,
+    lambda f, w: (
+        f"tensor {f['tensor_parallel']} does not fit evenly into nodes of {w.cluster.gpus_per_node}"
+        f" and would span some of the {f['num_nodes']}"
+    ),
+)
+BATCH = LayoutRule(
+    "batch",
+    "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers",
+    "use a micro_batch_size that divides global_batch_size / data_parallel",
+    _meets_the_batch,
+    _batch_numbers,
+)
+LAYERS = LayoutRule(
+    "layers",
+    "every pipeline stage has at least one layer",
+    "use a smaller pipeline_parallel",
+    lambda table, w: table["pipeline_parallel"] <= w.model.num_layers,
+    lambda f, w: f"pipeline {f['pipeline_parallel']} has more stages than the model's {w.model.num_layers} layers",
+)
+INTERLEAVE = LayoutRule(
+    "interleave",
+    "every chunk of an interleaved pipeline has at least one layer",
+    "use fewer virtual_pipeline_stages",
+    lambda table, w: table["pipeline_parallel"] * table["virtual_pipeline_stages"] <= w.model.num_layers,
+    lambda f, w: (
+        f"pipeline {f['pipeline_parallel']} x {f['virtual_pipeline_stages']} chunks = {_chunks(f)},"
+        f" more than the model's {w.model.num_layers} layers"
+    ),
+)
+PRECISION = LayoutRule(
+    "precision",
+    "the accelerator computes in this precision",
+    "use fp16",
+    lambda table, w: ~(table.is_word("precision", "bf16") & w.cluster.accelerator.lacks_bf16),
+    lambda f, w: f"{w.cluster.accelerator.name} has no {f['precision']}",
+)
+
+SHAPE_RULES = (
+    _split_rule("heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides the heads"),
+    _split_rule("kv_heads", "num_key_value_heads", "key-value heads", "use a tensor_parallel that divides them"),
+    _split_rule("ffn", "ffn_hidden_size", "MLP's width", "use a tensor_parallel that divides ffn_hidden_size"),
+    _split_rule("vocab", "vocab_size", "padded vocabulary", "pad vocab_size to a multiple of 128 x tensor_parallel"),
+    LAYERS,
+)
+"""What the model's own sizes ask of any layout, measured tables included."""
+
+LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SHAPE_RULES, INTERLEAVE, BATCH, PRECISION)
+"""All rules, in the order in which a layout is refused by the first it breaks."""
+
+TABLE_RULES = (WORLD, *SHAPE_RULES, BATCH)
+"""The rules of a measured table: it was run where it was run, so nodes, schedules and precisions are its own."""

@@ -1,0 +1,266 @@
+"""The sections of the search file that say what may be tried: model, cluster, space, baseline, constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validator
+from pydantic.json_schema import JsonSchemaValue
+
+from search_spaces import axes, presets
+from search_spaces.cluster import Cluster
+from search_spaces.errors import InputError
+from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.validation import Section, folder_of, validated
+from search_spaces.yaml_source import read_document
+
+_DERIVED_DATA_PARALLEL = {
+    "data_parallel": "data_parallel is derived: num_nodes x GPUs a node / (tensor_parallel x pipeline_parallel)"
+}
+_LARGEST_SIZE = 10**9
+
+
+class _Named(Section):
+    """A section that a name may stand for, in the file and in the JSON schema."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "description": cls.name_schema()}, handler(core_schema)]}
+
+    @classmethod
+    def name_schema(cls) -> str:
+        """What the name may be, for editors."""
+        raise NotImplementedError
+
+
+class ModelSection(_Named):
+    """The model to train: the name of a ready-made one, or these fields."""
+
+    num_layers: int = Field(ge=1, le=_LARGEST_SIZE, description="Transformer layers.")
+    hidden_size: int = Field(ge=1, le=_LARGEST_SIZE, description="Width of the residual stream.")
+    num_attention_heads: int = Field(ge=1, le=_LARGEST_SIZE, description="Attention heads; divides hidden_size.")
+    num_key_value_heads: int | None = Field(
+        None, ge=1, le=_LARGEST_SIZE, description="Key-value heads; as many as attention heads when not given."
+    )
+    ffn_hidden_size: int | None = Field(
+        None,
+        ge=1,
+        le=_LARGEST_SIZE,
+        description="Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.",
+    )
+    gated_mlp: bool = Field(False, description="A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.")
+    vocab_size: int = Field(
+        ge=1, le=_LARGEST_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
+    )
+    seq_length: int = Field(ge=1, le=_LARGEST_SIZE, description="Tokens per sequence.")
+    tied_embeddings: bool = Field(True, description="Whether the output matrix is the token table, as in GPT-2.")
+    position_embedding: Literal["learned", "rotary"] = Field("learned", description="Where positions come from.")
+    norm: Literal["layernorm", "rmsnorm"] = Field(
+        "layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_preset(cls, data: Any) -> Any:
+        return presets.preset(presets.MODELS, data).data if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _is_a_shape(self) -> Self:
+        if self.gated_mlp and self.ffn_hidden_size is None:
+            raise InputError.of(
+                "missing_key",
+                "required with gated_mlp, and not given",
+                rule="gated MLPs have no customary width to derive it from",
+                key="ffn_hidden_size",
+            )
+        self.shape()
+        return self
+
+    def shape(self) -> ModelShape:
+        """The model with everything derived; InputError where its sizes contradict each other."""
+        given = self.model_dump(exclude_none=True)
+        derived = {"num_key_value_heads": self.num_attention_heads, "ffn_hidden_size": 4 * self.hidden_size}
+        return ModelShape(**(derived | given))
+
+    @classmethod
+    def name_schema(cls) -> str:
+        return "A ready-made model: " + ", ".join(presets.preset_names(presets.MODELS))
+
+
+class ClusterSection(_Named):
+    """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
+
+    accelerator: str = Field(description="What one rank computes on, for example h100-80gb; cpu for plain processes.")
+    gpus_per_node: int = Field(ge=1, le=100_000, description="Accelerators per node; on cpu, ranks per node.")
+    num_nodes: int = Field(ge=1, le=100_000, description="Nodes the search may use.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name_or_file(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, str):
+            return data
+        if "/" not in data and not data.endswith((".yaml", ".yml")):
+            return presets.preset(presets.CLUSTERS, data).data
+        document = read_document(folder_of(info) / data)
+        validated(cls, document)
+        return document.data
+
+    @model_validator(mode="after")
+    def _is_a_cluster(self) -> Self:
+        self.cluster()
+        return self
+
+    def cluster(self) -> Cluster:
+        """The cluster; InputError for an accelerator nobody knows."""
+        try:
+            accelerator = presets.accelerator_named(self.accelerator)
+        except InputError as error:
+            raise error.at(key="accelerator") from None
+        return Cluster(accelerator, self.gpus_per_node, self.num_nodes)
+
+    @classmethod
+    def name_schema(cls) -> str:
+        return "A ready-made cluster, or a file's path: " + ", ".join(presets.preset_names(presets.CLUSTERS))
+
+
+class SpaceSection(Section):
+    """What may be tried: each field is one value, a list, {min, max, step} or {min, max, factor}.
+
+    A field that is not given is not searched and keeps its default. Layouts that cannot work are left out, and `plan`
+    says which and why.
+    """
+
+    refused = _DERIVED_DATA_PARALLEL
+
+    num_nodes: axes.CountAxis = Field(None, description="Nodes a trial runs on. Default: the whole cluster.")
+    tensor_parallel: axes.CountAxis = Field(None, description="Ranks that share every layer. Default: 1.")
+    pipeline_parallel: axes.CountAxis = Field(None, description="Pipeline stages. Default: 1.")
+    micro_batch_size: axes.CountAxis = Field(None, description="Sequences in a micro-batch. Default: 1.")
+    grad_accum_steps: axes.CountAxis = Field(
+        None,
+        description="Micro-batches per step and data-parallel rank. Default: derived from global_batch_size. As an"
+        " axis it varies the global batch, and only layouts of global_batch_size compete to be the best.",
+    )
+    zero_stage: axes.ZeroStageAxis = Field(None, description="What data-parallel ranks shard (ZeRO). Default: 0.")
+    offload: axes.OffloadAxis = Field(None, description="What is kept in host memory. Default: none.")
+    activation_checkpointing: axes.CheckpointingAxis = Field(
+        None, description="What is computed again in the backward pass to save memory. Default: none."
+    )
+    sequence_parallel: axes.SwitchAxis = Field(
+        None, description="Split norms and dropout over the tensor-parallel ranks. Default: false."
+    )
+    virtual_pipeline_stages: axes.CountAxis = Field(
+        None, description="Model chunks per pipeline rank; more than 1 is interleaved. Default: 1."
+    )
+    pipeline_schedule: axes.ScheduleAxis = Field(
+        None, description="Order of forward and backward passes. Default: 1f1b, none with one stage."
+    )
+    precision: axes.PrecisionAxis = Field(None, description="Arithmetic. Default: fp32.")
+    attention_kernel: axes.KernelAxis = Field(None, description="How attention is computed. Default: math.")
+    engine: axes.EngineAxis = Field(None, description="Which engine runs the training. Default: torch.")
+    torch_compile: axes.SwitchAxis = Field(None, description="Compile the layers with torch.compile. Default: false.")
+    rank_order: axes.RankOrderAxis = Field(None, description="Innermost group first. Default: tp-dp-pp.")
+    overlap_comm: axes.SwitchAxis = Field(
+        None, description="Reduce gradients while the backward pass still runs. Default: false."
+    )
+    bucket_mib: axes.BucketAxis = Field(
+        None, description="Size of a gradient bucket in MiB; null is the engine's own. Default: null."
+    )
+    allow_tensor_parallel_across_nodes: bool = Field(
+        False, description="Whether a tensor-parallel group may span nodes."
+    )
+    candidates: str | None = Field(
+        None, min_length=1, description="A measured table (CSV): its layouts are the candidates, instead of axes."
+    )
+
+    @model_validator(mode="after")
+    def _is_closed_or_open(self) -> Self:
+        beside = sorted(self.given_axes())
+        if self.candidates is not None and beside:
+            raise InputError.of(
+                "contradiction",
+                f"{beside[0]} is given beside candidates",
+                rule="candidates is a closed set: the table alone says what may be tried",
+                fix=f"remove candidates, or {', '.join(beside)}",
+                key=beside[0],
+            )
+        return self
+
+    def given_axes(self) -> dict[str, tuple[Any, ...]]:
+        """The values of each axis the file gives, by layout field, in the contract's order."""
+        return {name: getattr(self, name) for name in LAYOUT_FIELDS if getattr(self, name, None) is not None}
+
+
+class BaselineSection(Section):
+    """The layout run today. A field that is not given takes the space's value where that has only one, or its default.
+
+    data_parallel is derived, and so is grad_accum_steps when it is not given.
+    """
+
+    refused = _DERIVED_DATA_PARALLEL
+
+    num_nodes: axes.Count | None = Field(None, description="Nodes it runs on.")
+    tensor_parallel: axes.Count | None = Field(None, description="Ranks that share every layer.")
+    pipeline_parallel: axes.Count | None = Field(None, description="Pipeline stages.")
+    micro_batch_size: axes.Count | None = Field(None, description="Sequences in a micro-batch.")
+    grad_accum_steps: axes.Count | None = Field(None, description="Micro-batches per step and data-parallel rank.")
+    zero_stage: axes.ZeroStage | None = Field(None, description="What data-parallel ranks shard (ZeRO).")
+    offload: axes.Offload | None = Field(None, description="What is kept in host memory.")
+    activation_checkpointing: axes.ActivationCheckpointing | None = Field(None, description="What is computed again.")
+    sequence_parallel: bool | None = Field(None, description="Split norms over the tensor-parallel ranks.")
+    virtual_pipeline_stages: axes.Count | None = Field(None, description="Model chunks per pipeline rank.")
+    pipeline_schedule: axes.PipelineSchedule | None = Field(None, description="Order of forward and backward passes.")
+    precision: axes.Precision | None = Field(None, description="Arithmetic.")
+    attention_kernel: axes.AttentionKernel | None = Field(None, description="How attention is computed.")
+    engine: axes.Engine | None = Field(None, description="Which engine runs the training.")
+    torch_compile: bool | None = Field(None, description="Compile the layers with torch.compile.")
+    rank_order: axes.RankOrder | None = Field(None, description="Innermost group first.")
+    overlap_comm: bool | None = Field(None, description="Reduce gradients while the backward pass still runs.")
+    bucket_mib: axes.Count | None = Field(None, description="Size of a gradient bucket in MiB.")
+
+    def layout(self, space: Mapping[str, Sequence[Any]], cluster: Cluster, global_batch_size: int) -> Layout:
+        """The whole layout, canonical; InputError where it cannot be spread over the ranks or the global batch.
+
+        `space` holds every axis of the search; whether the layout is legal is asked of the search space.
+        """
+        alone = {name: values[0] for name, values in space.items() if len(values) == 1}
+        fields = Layout(num_nodes=cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
+        model_parallel = fields["tensor_parallel"] * fields["pipeline_parallel"]
+        world = fields["num_nodes"] * cluster.gpus_per_node
+        fields["data_parallel"] = _quotient(
+            "world",
+            world,
+            model_parallel,
+            f"tensor {fields['tensor_parallel']} x pipeline {fields['pipeline_parallel']} = {model_parallel} ranks"
+            f" do not divide the world of {fields['num_nodes']} nodes x {cluster.gpus_per_node} = {world}",
+        )
+        if self.grad_accum_steps is None:
+            sequences = fields["micro_batch_size"] * fields["data_parallel"]
+            fields["grad_accum_steps"] = _quotient(
+                "batch",
+                global_batch_size,
+                sequences,
+                f"micro batch {fields['micro_batch_size']} x data {fields['data_parallel']} = {sequences} sequences"
+                f" do not divide the global batch {global_batch_size}",
+            )
+        return Layout(**fields).canonical()
+
+
+class ConstraintsSection(Section):
+    """What a layout must keep to, beside being able to run."""
+
+    max_nodes: int | None = Field(None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit.")
+
+
+def _quotient(code: str, whole: int, part: int, message: str) -> int:
+    if whole % part:
+        raise InputError.of(code, message)
+    return whole // part
+
+
+def resolved_path(folder: Path, path: str) -> Path:
+    """A path given in a file, absolute: `~` is the home folder, and it starts from the file's own folder."""
+    return folder / Path(path).expanduser()

@@ -1,0 +1,155 @@
+"""A section of a file checked against its schema: every mistake at once, each with file, line, key, value, rule, fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+
+from search_spaces.errors import InputError, Problem
+from search_spaces.yaml_source import Document, KeyPath, dotted
+
+
+class Section(BaseModel):
+    """Base of every section: strict types, no unknown key, frozen. Each field's description is its documentation.
+
+    A validator raises InputError; its problem's `key` is relative to the section, and file and line are filled in.
+    `refused` says, for a key somebody may well expect here, why it is not one.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, validate_by_name=True)
+
+    refused: ClassVar[Mapping[str, str]] = {}
+
+
+S = TypeVar("S", bound=Section)
+
+
+def validated(section: type[S], document: Document) -> S:
+    """The document as this section; InputError carries every problem found, in the order of the file."""
+    try:
+        return section.model_validate(document.data, context={"folder": document.folder})
+    except ValidationError as error:
+        problems = [p for detail in error.errors() for p in _problems(detail, section, document)]
+        raise InputError(*sorted(problems, key=lambda p: (p.file or "", p.line or 0))) from None
+
+
+def restored(section: type[S], data: Any) -> S:
+    """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError when it is something else."""
+    return validated(section, Document(data, {}, Path()))
+
+
+def folder_of(info: ValidationInfo) -> Path:
+    """Where relative paths in the file being validated start from."""
+    return (info.context or {}).get("folder", Path())
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
+    """`did you mean X?`, or None where nothing known is close."""
+    close = difflib.get_close_matches(str(word).lower(), list(known), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def _problems(detail: Any, section: type[Section], document: Document) -> Iterator[Problem]:
+    path = _path_in(document, detail["loc"])
+    raised = detail.get("ctx", {}).get("error")
+    if isinstance(raised, InputError):
+        for problem in raised.problems:
+            yield _placed(problem, path, document)
+    elif detail["type"] == "extra_forbidden":
+        yield _placed(_unknown_key(path, section), (), document)
+    else:
+        yield _placed(_broken(detail), path, document)
+
+
+def _path_in(document: Document, location: KeyPath) -> KeyPath:
+    """The location without the indices of lists that the file does not have: a single value may stand for a list."""
+    path = location
+    while path and isinstance(path[-1], int) and not isinstance(document.value(path[:-1]), list):
+        path = path[:-1]
+    return path
+
+
+def _placed(problem: Problem, path: KeyPath, document: Document) -> Problem:
+    """The problem with its whole key, and with the file and line of that key unless it knows another file's."""
+    if problem.file is not None:
+        return problem
+    above = dotted(path)
+    key = problem.key or above
+    if above and key != above and not key.startswith((above + ".", above + "[")):
+        key = f"{above}.{key}"
+    whole = tuple(key.split(".")) if key != above else path
+    place = document.place(whole)
+    return replace(problem, key=key or None, file=place.file, line=place.line)
+
+
+def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
+    section = _section_at(root, path[:-1])
+    key, known = str(path[-1]), list(_keys(section))
+    if key in section.refused:
+        return Problem("refused_key", "is not accepted here", rule=section.refused[key], key=dotted(path))
+    elsewhere = [name for name, inner in _sections(root) if key in _keys(inner)]
+    suggestion = did_you_mean(key, known) or (f"did you mean {elsewhere[0]}.{key}?" if elsewhere else None)
+    return Problem(
+        "unknown_key",
+        f"unknown key {key!r}",
+        rule="known here: " + ", ".join(known),
+        fix=suggestion or "remove it",
+        key=dotted(path),
+    )
+
+
+def _section_at(root: type[Section], path: KeyPath) -> type[Section]:
+    for key in path:
+        root = dict(_sections(root)).get(str(key), root)
+    return root
+
+
+def _sections(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """The sections directly inside this one, by key."""
+    for key, field in _keys(section).items():
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, Section):
+                yield key, candidate
+
+
+def _keys(section: type[Section]) -> dict[str, Any]:
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+_TYPES = {
+    "missing": ("missing_key", "required, and not given", None),
+    "int_type": ("type", "a whole number", "write digits only, without a point, quotes or underscores"),
+    "int_from_float": ("type", "a whole number", "write it without a fraction or exponent"),
+    "float_type": ("type", "a number", "write it without quotes"),
+    "finite_number": ("bounds", "a finite number", None),
+    "bool_type": ("type", "true or false", "write true or false; yes, no, on and off are plain text"),
+    "string_type": ("type", "text", "put it in quotes if it is meant as text"),
+    "tuple_type": ("type", "a list", "write [a, b]"),
+    "model_type": ("type", "keys and values", "write `key: value` lines below it, or remove the key"),
+    "greater_than": ("bounds", "more than {gt}", None),
+    "greater_than_equal": ("bounds", "at least {ge}", None),
+    "less_than": ("bounds", "less than {lt}", None),
+    "less_than_equal": ("bounds", "at most {le}", None),
+    "string_too_long": ("bounds", "at most {max_length} characters", None),
+    "string_too_short": ("bounds", "at least {min_length} characters", None),
+    "string_pattern_mismatch": ("pattern", "text of the form {pattern}", None),
+    "literal_error": ("choice", "one of {expected}", None),
+    "enum": ("choice", "one of {expected}", None),
+}
+
+
+def _broken(detail: Any) -> Problem:
+    """pydantic's words for a value of the wrong type, size or spelling, in ours."""
+    value, context = detail["input"], detail.get("ctx", {})
+    code, rule, fix = _TYPES.get(detail["type"], ("value", detail["msg"], None))
+    if code == "missing_key":
+        return Problem(code, rule)
+    rule = rule.format(**context).replace(" or ", ", ").replace("'", "") if code == "choice" else rule.format(**context)
+    if code == "choice":
+        fix = did_you_mean(value, rule.removeprefix("one of ").split(", "))
+    return Problem(code, f"is {value!r}", rule=rule, fix=fix, value=value)

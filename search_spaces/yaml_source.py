@@ -1,0 +1,340 @@
+"""YAML as people write it, with positions: every value knows the file and line it came from.
+
+Safe by construction: the parser's events are turned into plain mappings, lists, numbers and text here, so that no tag
+can name an object, no alias can multiply a value and no key can come twice. Plain words are read as YAML 1.2 does:
+only true and false are booleans, `08`, `1_000` and `12:30:00` stay text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+from search_spaces.errors import InputError, Problem
+
+MAX_BYTES = 2**20
+MAX_DEPTH = 20
+
+KeyPath = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Where a value was given; `line` counts from 1 and is None for a value from the command line."""
+
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True)
+class Document:
+    """A YAML mapping as plain data, and the place of every key and list element in it.
+
+    `folder` is where relative paths in it start from.
+    """
+
+    data: Mapping[str, Any]
+    places: Mapping[KeyPath, Place]
+    folder: Path
+
+    def place(self, path: KeyPath) -> Place:
+        """The place of this path, or of the nearest thing around it that the document holds."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, Place(None, None))
+
+    def value(self, path: KeyPath) -> Any:
+        """What stands at this path; None where the document holds nothing there."""
+        value: Any = self.data
+        for key in path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+
+def read_document(path: Path) -> Document:
+    """The mapping in this file; InputError names the line of whatever is wrong with it."""
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path)) from error
+    return parse_document(raw, str(path), path.absolute().parent)
+
+
+def parse_document(raw: bytes, file: str, folder: Path) -> Document:
+    """The mapping in `raw`; `file` is what errors call it."""
+    text = _decoded(raw, file)
+    builder = _Builder(file)
+    data = builder.root(text)
+    if not isinstance(data, dict):
+        _refuse("a list or a single value, where keys are due", Place(file, 1), fix="write `key: value` lines")
+    document = Document(data, builder.places, folder)
+    _require_harmless(document)
+    return document
+
+
+def with_overrides(document: Document, overrides: Iterable[str]) -> Document:
+    """The document after each `a.b=value` of `--set`; the value is YAML, the place of a changed key `--set`."""
+    for override in overrides:
+        document = _overridden(document, override)
+    _require_harmless(document)
+    return document
+
+
+def dotted(path: KeyPath) -> str:
+    """`space.tensor_parallel[2]`."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    return text.removeprefix(".")
+
+
+def is_printable(text: str) -> bool:
+    """No control, escape or direction-changing character, which would do something to the terminal that shows it."""
+    return all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
+
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **{sign + word: float(sign + "inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
+}
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _decoded(raw: bytes, file: str) -> str:
+    if len(raw) > MAX_BYTES:
+        _refuse(f"larger than {MAX_BYTES} bytes, the most that is read", Place(file, None))
+    if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        _refuse("begins with a byte order mark", Place(file, 1), fix="save the file as plain UTF-8")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        _refuse(f"byte 0x{raw[error.start]:02x} is not UTF-8", Place(file, line), fix="save the file as UTF-8")
+    for line, content in enumerate(text.split("\n"), start=1):
+        _require_plain_line(content, Place(file, line))
+    return text
+
+
+def _require_plain_line(content: str, place: Place) -> None:
+    indent = content[: len(content) - len(content.lstrip(" \t"))]
+    if "\t" in indent and content.strip():
+        _refuse("a tab in the indentation", place, fix="indent with spaces")
+    if not is_printable(content.rstrip("\r").replace("\t", " ")):
+        _refuse("a control character", place, fix="remove it")
+
+
+class _Builder:
+    """Turns the parser's events into plain data and remembers where each value began."""
+
+    def __init__(self, file: str):
+        self.file = file
+        self.places: dict[KeyPath, Place] = {}
+
+    def root(self, text: str) -> Any:
+        try:
+            return self._only_document(yaml.parse(text, Loader=_Loader))
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else None
+            why = " ".join(part for part in (error.context, error.problem) if part)
+            _refuse(f"not YAML: {why}", Place(self.file, line))
+        except yaml.YAMLError as error:
+            _refuse(f"not YAML: {error}", Place(self.file, None))
+
+    def _only_document(self, events: Iterator[Any]) -> Any:
+        data, documents = None, 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    _refuse("a second document", self._place(event), fix="remove the `---` and what follows")
+                data = self._value(next(events), events, ())
+        if documents == 0:
+            _refuse("the file is empty", Place(self.file, 1), fix="`parlay init` writes an example")
+        return data
+
+    def _value(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
+        self._require_plain_node(event, path)
+        if isinstance(event, yaml.ScalarEvent):
+            return _scalar(event)
+        if len(path) >= MAX_DEPTH:
+            _refuse(f"nested more than {MAX_DEPTH} deep", self._place(event))
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._list(events, path)
+        return self._mapping(events, path)
+
+    def _require_plain_node(self, event: Any, path: KeyPath) -> None:
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            _refuse(
+                f"anchor or alias {event.anchor!r}",
+                self._place(event),
+                key=dotted(path),
+                rule="anchors (&) and aliases (*) are not read",
+                fix="write the value out, or quote text that begins with & or *",
+            )
+        if event.tag is not None and not (isinstance(event, yaml.ScalarEvent) and event.implicit[1]):
+            _refuse(
+                f"tag {event.tag!r}",
+                self._place(event),
+                key=dotted(path),
+                rule="tags (!) are not read",
+                fix="remove the tag, or quote text that begins with !",
+            )
+
+    def _list(self, events: Iterator[Any], path: KeyPath) -> list[Any]:
+        values: list[Any] = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            here = (*path, len(values))
+            self.places[here] = self._place(event)
+            values.append(self._value(event, events, here))
+        return values
+
+    def _mapping(self, events: Iterator[Any], path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            key = self._key(event, path)
+            here = (*path, key)
+            if key in values:
+                self._refuse_repeat(event, here)
+            self.places[here] = self._place(event)
+            values[key] = self._value(next(events), events, here)
+        return values
+
+    def _key(self, event: Any, path: KeyPath) -> str:
+        self._require_plain_node(event, path)
+        key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
+        if not isinstance(key, str):
+            shown = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
+            _refuse(f"{shown!r} as a key", self._place(event), key=dotted(path) or None, rule="a key is a word")
+        return key
+
+    def _refuse_repeat(self, event: Any, path: KeyPath) -> NoReturn:
+        raise InputError.of(
+            "duplicate_key",
+            f"given twice, first on line {self.places[path].line}",
+            rule="a key stands once",
+            fix="remove one of them",
+            key=dotted(path),
+            file=self.file,
+            line=self._place(event).line,
+        )
+
+    def _place(self, event: Any) -> Place:
+        return Place(self.file, event.start_mark.line + 1)
+
+
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    """A plain word by the rules of YAML 1.2's core schema; quoted text as it stands."""
+    text = event.value
+    if not event.implicit[0]:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _overridden(document: Document, override: str) -> Document:
+    name, equals, text = override.partition("=")
+    path = tuple(name.split("."))
+    if not equals or len(path) > MAX_DEPTH or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in path):
+        raise InputError.of(
+            "override",
+            f"{override!r} is not of the form key.key=value",
+            rule="--set takes key.key=value, the value as in the file",
+            fix="for example --set search.max_trials=20",
+            file="--set",
+        )
+    builder = _Builder("--set")
+    try:
+        value = builder.root(text) if text.strip() else None
+    except InputError as error:
+        raise InputError(
+            *(Problem("override", p.message, p.rule, p.fix, key=name, file="--set") for p in error.problems)
+        )
+    places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
+    places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
+    places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
+    return Document(_with_value(document.data, path, value, name), places, document.folder)
+
+
+_FROM_SET = Place("--set", None)
+
+
+def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name: str) -> dict[str, Any]:
+    key, *rest = path
+    if not rest:
+        return {**data, key: value}
+    inner = data.get(key)
+    if inner is not None and not isinstance(inner, dict):
+        above = name.removesuffix("." + ".".join(rest))
+        raise InputError.of(
+            "override",
+            f"{above} is {inner!r}, which has no keys to set",
+            fix=f"set {above} as a whole, or write its keys out in the file",
+            key=name,
+            file="--set",
+        )
+    return {**data, key: _with_value(inner or {}, tuple(rest), value, name)}
+
+
+_SECRET_KEY = re.compile(r"(^|_|-)(password|passwd|passphrase|secret|api_?key|access_?key|token|credentials?)$", re.I)
+_SECRET_VALUE = re.compile(
+    r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|sk-[\w-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.[\w-]{10,}\.|://[^/@\s]*:[^/@\s]+@"
+)
+
+
+def _require_harmless(document: Document) -> None:
+    problems = list(_harmful(document, document.data, ()))
+    if problems:
+        raise InputError(*problems)
+
+
+def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]:
+    """What looks like a secret, without showing it, and text that would act on a terminal."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _harmful(document, key, path)
+            yield from _harmful(document, inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _harmful(document, inner, (*path, index))
+    elif isinstance(value, str):
+        yield from _harmful_text(document, value, path)
+
+
+def _harmful_text(document: Document, text: str, path: KeyPath) -> Iterator[Problem]:
+    where: dict[str, Any] = {"key": dotted(path) or None, **document.place(path)._asdict()}
+    if _SECRET_VALUE.search(text) or (text and path and _SECRET_KEY.search(str(path[-1]))):
+        yield Problem(
+            "secret",
+            "looks like a secret",
+            rule="no secret stands in a configuration file or on a command line",
+            fix="put it into the environment, or into a file that only you can read (mode 0600)",
+            **where,
+        )
+    elif not is_printable(text):
+        yield Problem(
+            "control_character",
+            f"{ascii(text)} holds a control character",
+            rule="text is shown in terminals and pages, so it is printable",
+            value=ascii(text),
+            **where,
+        )
+
+
+def _refuse(message: str, place: Place, **details: Any) -> NoReturn:
+    raise InputError.of("yaml", message, **details, **place._asdict())

@@ -1,0 +1,79 @@
+"""The sections of the search file about a trial: how it is measured, and what runs in it."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from search_spaces.durations import Duration
+from search_spaces.errors import InputError
+from search_spaces.validation import Section
+from trials.trial import MeasureRules
+
+_DEFAULTS = MeasureRules()
+_MOST_STEPS = 100_000
+
+
+class MeasureSection(Section):
+    """When a throughput counts."""
+
+    min_steps: int = Field(
+        _DEFAULTS.min_steps, ge=5, le=_MOST_STEPS, description="Measured steps a number rests on at least."
+    )
+    max_steps: int = Field(
+        _DEFAULTS.max_steps, ge=5, le=_MOST_STEPS, description="Measured steps after which a trial ends in any case."
+    )
+    max_warmup_steps: int = Field(
+        _DEFAULTS.max_warmup_steps,
+        ge=1,
+        le=_MOST_STEPS,
+        description="Steps after which warm-up ends even if the step time is not stable yet.",
+    )
+    ci_relative_width: float = Field(
+        _DEFAULTS.ci_relative_width,
+        gt=0,
+        le=1,
+        description="Width of the median step time's 95 % interval, over the median, at which measuring stops.",
+    )
+    time_limit_s: Duration = Field(
+        _DEFAULTS.time_limit_s, alias="time_limit", description="Longest time one trial may take, start-up included."
+    )
+    memory_limit_gib: float | None = Field(
+        None, gt=0, le=2**20, description="Memory of one rank, in GiB, above which a trial counts as out of memory."
+    )
+
+    @model_validator(mode="after")
+    def _leaves_steps_to_measure(self) -> Self:
+        if self.min_steps > self.max_steps:
+            raise InputError.of(
+                "steps",
+                f"min_steps {self.min_steps} is more than max_steps {self.max_steps}",
+                rule="min_steps is at most max_steps",
+                key="min_steps",
+                value=self.min_steps,
+            )
+        if self.max_warmup_steps >= self.max_steps:
+            raise InputError.of(
+                "steps",
+                f"max_warmup_steps {self.max_warmup_steps} is not less than max_steps {self.max_steps}",
+                rule="warm-up is shorter than what is measured",
+                key="max_warmup_steps",
+                value=self.max_warmup_steps,
+            )
+        return self
+
+    def rules(self) -> MeasureRules:
+        return MeasureRules(**self.model_dump(by_alias=False, exclude={"time_limit_s"}), time_limit_s=self.time_limit_s)
+
+
+class TrainerSection(Section):
+    """The program that runs in a trial."""
+
+    kind: Literal["parlay"] = Field("parlay", description="parlay: the GPT trainer that comes with Parlay.")
+    python: str | None = Field(
+        None,
+        min_length=1,
+        max_length=4096,
+        description="Python interpreter on the compute nodes, the one that has torch. Default: the one Parlay runs in.",
+    )
