@@ -1,0 +1,295 @@
+"""A search as MLflow should show it: one parent run, one child a trial. Pure; the names are the contract's.
+
+Everything follows from the search's record and its folder, with times that were recorded and not taken now, so that
+a search sent twice, or long after its end, gives the same runs and the same points.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord, SearchState
+from trials.metrics import StepRecord, read_metrics
+from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_seconds, utc_text
+
+NOTE = "mlflow.note.content"
+"""The tag that people write into as well."""
+
+_LONGEST_PARAM = 500  # older servers take no more; the whole configuration is an artifact
+_LONGEST_TAG = 5000
+_LONGEST_KEY = 250
+_CUT = " [truncated]"
+_LOG_TAIL_BYTES = 64 * 1024
+
+_KILLED = (FailureReason.DOMINATED, FailureReason.PREEMPTED)
+
+
+class RunStatus(Word):
+    """MLflow's words, in MLflow's capitals."""
+
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+    @property
+    def is_ended(self) -> bool:
+        return self is not RunStatus.RUNNING
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of one metric. `time_ms` is UTC milliseconds since the epoch."""
+
+    key: str
+    value: float
+    time_ms: int
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What one run holds. `trial` is None for the parent; `end_time_ms` is None while it runs."""
+
+    name: str
+    trial: str | None
+    status: RunStatus
+    start_time_ms: int
+    end_time_ms: int | None
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+
+
+def parent_view(search: SearchRecord) -> RunView:
+    """The run of the search itself."""
+    return RunView(
+        name=search.search_id,
+        trial=None,
+        status=_search_status(search.state),
+        start_time_ms=_ms(search.created_at),
+        end_time_ms=None if search.ended_at is None else _ms(search.ended_at),
+        params={_key(name): _param(value) for name, value in _flat(search.spec)},
+        tags=_tags(
+            {
+                "parlay.search_id": search.search_id,
+                "parlay.state": search.state.value,
+                "parlay.reason": search.end_reason and search.end_reason.value,
+                NOTE: search.detail if search.state.is_ended else None,
+            }
+        ),
+    )
+
+
+def child_view(search: SearchRecord, trial: Trial) -> RunView:
+    """The run of one trial: its last attempt; the attempts before it are in `attempts.json`."""
+    ended_at = _ended_at(trial)
+    return RunView(
+        name=trial.trial,
+        trial=trial.trial,
+        status=_trial_status(trial),
+        start_time_ms=_ms(trial.proposed_at or search.created_at),
+        end_time_ms=_ms(ended_at or search.created_at) if trial.state.is_ended else None,
+        params=_child_params(trial),
+        tags=_child_tags(search, trial),
+    )
+
+
+def refused_names(search: SearchRecord) -> list[str]:
+    """Keys of the search's file that MLflow does not take as they are, and that appear changed."""
+    return [name for name, _ in _flat(search.spec) if _key(name) != name]
+
+
+def _search_status(state: SearchState) -> RunStatus:
+    ended = {
+        SearchState.COMPLETED: RunStatus.FINISHED,
+        SearchState.FAILED: RunStatus.FAILED,
+        SearchState.CANCELLED: RunStatus.KILLED,
+    }
+    return ended.get(state, RunStatus.RUNNING)
+
+
+def _trial_status(trial: Trial) -> RunStatus:
+    if not trial.state.is_ended:
+        return RunStatus.RUNNING
+    if trial.state is TrialState.MEASURED:
+        return RunStatus.FINISHED
+    if trial.state is TrialState.CANCELLED or trial.reason in _KILLED:
+        return RunStatus.KILLED
+    return RunStatus.FAILED
+
+
+def _child_params(trial: Trial) -> dict[str, str]:
+    layout = trial.layout
+    derived = {
+        "global_batch_size": layout.global_batch_size,
+        "num_gpus": layout.num_gpus,
+        "layout_key": layout.key,
+    }
+    return {name: _param(value) for name, value in (layout.to_json() | derived).items() if value is not None}
+
+
+def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
+    last = trial.last_attempt
+    return _tags(
+        {
+            "parlay.search_id": search.search_id,
+            "parlay.trial": trial.trial,
+            "parlay.attempt": last.attempt if last else None,
+            "parlay.kind": trial.kind.value,
+            "parlay.state": trial.state.value,
+            "parlay.reason": trial.reason and trial.reason.value,
+            "parlay.flags": ",".join(trial.flags),
+            "parlay.job_id": last.job_id if last else None,
+            "parlay.nodes": ",".join(last.nodes) if last else None,
+            "parlay.best": "true" if trial.trial == search.best_trial else None,
+            NOTE: _excerpt(last) if last and trial.state.is_ended else None,
+        }
+    )
+
+
+def _excerpt(attempt: Attempt) -> str:
+    """What a failure left, indented: a note is rendered as Markdown, and this is a block of code."""
+    return "\n".join("    " + line for line in (attempt.excerpt or "").splitlines())
+
+
+def trial_points(trial: Trial) -> list[Point]:
+    """What an ended trial measured and cost, each once."""
+    last = trial.last_attempt
+    if last is None:
+        return []
+    time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
+    values = dict(_flat(last.outcome.measured)) if last.outcome else {}
+    values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
+    if last.started_at is not None and last.submitted_at is not None:
+        values["queue_wait_s"] = last.started_at - last.submitted_at
+    for name in ("step_time_s", "peak_memory_gib"):
+        values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
+    return [Point(_key(name), float(value), time_ms) for name, value in values.items() if _is_number(value)]
+
+
+def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
+    """The steps of the last attempt, from its metrics file; ValueError when a line of it cannot be read."""
+    last = trial.last_attempt
+    if last is None:
+        return []
+    records = read_metrics(folder.attempt(trial.trial, last.attempt).metrics(_restart(last)))
+    return [point for record in records for point in _step_points(record)]
+
+
+def _step_points(record: StepRecord) -> Iterator[Point]:
+    time_ms = _ms(utc_seconds(record.time))
+    for field in fields(StepRecord):
+        value = getattr(record, field.name)
+        if field.name != "step" and _is_number(value):
+            yield Point(f"steps/{field.name}", float(value), time_ms, record.step)
+
+
+def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
+    """The parent's series: where the search stood when 1, 2, 3 ... trials had ended, from after `after_step` on."""
+    ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (_ended_at(t) or 0.0, t.trial))
+    points: list[Point] = []
+    for step in range(after_step + 1, len(ended) + 1):
+        time_ms = _ms(_ended_at(ended[step - 1]) or search.created_at)
+        totals = _totals(ended[:step])
+        points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
+    return points
+
+
+def _totals(ended: list[Trial]) -> dict[str, float | None]:
+    rates = [rate for trial in ended if (rate := (trial.measured or {}).get("tokens_per_sec"))]
+    return {
+        "best_tokens_per_sec": max(rates, default=None),
+        "node_hours_used": sum(a.node_hours or 0.0 for trial in ended for a in trial.attempts),
+        "trials_measured": float(sum(t.state is TrialState.MEASURED for t in ended)),
+        "trials_failed": float(sum(t.state is TrialState.FAILED for t in ended)),
+    }
+
+
+def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
+    """The artifacts of an ended trial: file name -> text."""
+    last = trial.last_attempt
+    if last is None:
+        return {}
+    attempt_folder = folder.attempt(trial.trial, last.attempt)
+    texts = {"attempts.json": _json([_attempt_json(attempt) for attempt in trial.attempts])}
+    if last.outcome is not None:
+        texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())
+    if attempt_folder.spec.is_file():
+        texts["spec.json"] = attempt_folder.spec.read_text(encoding="utf-8", errors="replace")
+    log = attempt_folder.rank_log(0)
+    if log.is_file():
+        texts["rank-00000.tail.log"] = _tail(log)
+    return texts
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
+    times = {name: getattr(attempt, name) for name in ("submitted_at", "started_at", "ended_at")}
+    return {
+        "attempt": attempt.attempt,
+        "state": attempt.state.value,
+        "reason": attempt.reason and attempt.reason.value,
+        "job_id": attempt.job_id,
+        "nodes": list(attempt.nodes),
+        "node_hours": attempt.node_hours,
+        "excerpt": attempt.excerpt,
+    } | {name: None if time is None else utc_text(time) for name, time in times.items()}
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        return stream.read(_LOG_TAIL_BYTES).decode("utf-8", errors="replace")
+
+
+def _restart(attempt: Attempt) -> int:
+    return attempt.outcome.restart if attempt.outcome else 0
+
+
+def _ended_at(trial: Trial) -> float | None:
+    last = trial.last_attempt
+    return (last.ended_at if last else None) or trial.proposed_at
+
+
+def _ms(epoch_s: float) -> int:
+    return round(epoch_s * 1000)
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings, their keys joined with dots; what is unknown is left out."""
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _key(name: str) -> str:
+    """The name with only what every MLflow allows in one, and nothing that reads as a path."""
+    allowed = "".join(c if (c.isalnum() and c.isascii()) or c in "_-. " else "_" for c in name)
+    return ("_" + allowed[1:] if allowed.startswith(".") else allowed)[:_LONGEST_KEY]
+
+
+def _param(value: Any) -> str:
+    return _cut(value if isinstance(value, str) else json.dumps(value), _LONGEST_PARAM)
+
+
+def _tags(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: _cut(value, _LONGEST_TAG) for name, value in values.items() if value}
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - len(_CUT)] + _CUT
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2) + "\n"

@@ -1,0 +1,362 @@
+"""From a search's record to MLflow, as often as one likes: the only file that imports mlflow.
+
+MLflow forgets nothing and its replies get lost, so every write asks first what is there: runs are found again by
+their tags, parameters and tags are sent only where they differ, and points carry recorded times, which makes a
+repeated one the same row in MLflow's store. A run ends only after all that belongs to it was sent: one that has ended
+is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dashboards import mlflow_runs as runs
+from dashboards.mlflow_runs import Point, RunStatus, RunView
+from search_spaces.errors import InputError
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord
+from trials.trial import Trial
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+# MLflow's own retries repeat a request whose reply was lost, and a repeated creation is a second run: ours look first.
+# The timeout bounds what one call can cost the thread that makes it. What the user has set stays.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+_SQLITE_FILE = "sqlite:///"
+_PARAMS_OR_TAGS_PER_BATCH = 100
+_POINTS_PER_BATCH = 1000
+_RUNS_PER_PAGE = 1000
+_REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "INVALID_PARAMETER_VALUE")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What MLflow holds now: `run_id` is the parent's, `num_runs` counts it and the children.
+
+    `refused_names` are keys that MLflow does not take and that were changed; `unread` says which files of the search
+    could not be read and are missing.
+    """
+
+    uri: str
+    run_id: str
+    num_runs: int
+    refused_names: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def tracking_uri(given: str | None, home: Path) -> str:
+    """The address to use: the one given, a file's path made absolute, or an SQLite file in Parlay's home directory."""
+    if given is None:
+        return f"{_SQLITE_FILE}{home.resolve()}/mlflow.db"
+    if given.startswith(_SQLITE_FILE):
+        return _SQLITE_FILE + str(Path(given.removeprefix(_SQLITE_FILE)).expanduser().resolve())
+    return given
+
+
+class MlflowSync:
+    """Writes searches into one experiment. Used by one thread at a time; several objects may share a store.
+
+    Only whoever drives a search may sync it: two at once could both miss a run and both create it.
+    Without a tracking server (a database address) artifacts lie in `home`, never in the working directory.
+    """
+
+    def __init__(self, uri: str | None, experiment: str, home: Path):
+        self.uri = tracking_uri(uri, home)
+        self._store = _Store(self.uri, experiment, home)
+        self._sent: dict[str, dict[str | None, _Sent]] = {}
+
+    def check(self) -> str | None:
+        """Ask for the experiment, and for leave to write into it, before the first trial.
+
+        Raises InputError for what the user has to change. A store that cannot be reached now does not hinder a
+        search: that is a sentence to show; None when all is well.
+        """
+        try:
+            self._store.ask_to_write()
+        except InputError:
+            raise
+        except Exception as error:
+            return (
+                f"MLflow at {masked(self.uri)} cannot be reached now; the search goes on without it ({one_line(error)})"
+            )
+        return None
+
+    def sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
+        """Bring MLflow up to this record. Raises what MLflow raises; calling again sends what is missing."""
+        try:
+            return self._sync(search, folder)
+        except Exception:
+            # A reply may have been lost, so what MLflow holds is no longer known.
+            self._sent.pop(search.search_id, None)
+            raise
+
+    def unsent(self, search: SearchRecord) -> list[str]:
+        """The runs, by name, that MLflow does not show as they are in this record."""
+        sent = self._sent.get(search.search_id, {})
+        views = [runs.parent_view(search), *(runs.child_view(search, trial) for trial in search.trials)]
+        return [view.name for view in views if not _shows(sent.get(view.trial), view)]
+
+    def _sync(self, search: SearchRecord, folder: SearchFolder) -> SyncReport:
+        if search.search_id not in self._sent:
+            self._sent[search.search_id] = self._store.find(search.search_id)
+        sent = self._sent[search.search_id]
+        parent = self._begin_parent(search, folder, sent)
+        unread = [words for trial in search.trials for words in self._send_child(search, trial, folder, sent)]
+        self._complete_parent(search, folder, sent)
+        return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.refused_names(search)), tuple(unread))
+
+    def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _Sent]) -> _Sent:
+        view = runs.parent_view(search)
+        parent = sent.get(None) or sent.setdefault(None, self._store.create(view))
+        if not parent.params:
+            self._store.put_files(parent, [folder.yaml, folder.json])
+        self._store.put_params(parent, view.params)
+        return parent
+
+    def _send_child(
+        self, search: SearchRecord, trial: Trial, folder: SearchFolder, sent: dict[str | None, _Sent]
+    ) -> list[str]:
+        """Send one trial; returns what of its files could not be read."""
+        view = runs.child_view(search, trial)
+        tags = {**view.tags, "mlflow.parentRunId": sent[None].run_id}
+        child = sent.get(trial.trial) or sent.setdefault(trial.trial, self._store.create(view, tags))
+        self._store.put_params(child, view.params)
+        self._store.put_tags(child, tags)
+        return self._end_child(trial, view, folder, child) if view.status.is_ended and not child.is_ended else []
+
+    def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _Sent) -> list[str]:
+        unread, series, texts = [], [], {}
+        try:
+            series = runs.series_points(trial, folder)
+            texts = runs.trial_texts(trial, folder)
+        except (OSError, ValueError) as error:
+            unread = [f"{trial.trial}: {one_line(error)}"]
+        self._store.put_points(child, [*runs.trial_points(trial), *series])
+        self._store.put_texts(child, texts)
+        self._store.end(child, view)
+        return unread
+
+    def _complete_parent(self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]) -> None:
+        view, parent = runs.parent_view(search), sent[None]
+        tags = dict(view.tags)
+        if search.best_trial in sent:
+            tags["parlay.best_run_id"] = sent[search.best_trial].run_id
+        if (folder.recipe / "recipe.yaml").is_file():
+            tags["parlay.recipe"] = str(folder.recipe)
+            if "parlay.recipe" not in parent.tags:
+                self._store.put_files(parent, sorted(folder.recipe.iterdir()), "recipe")
+        self._store.put_points(parent, runs.search_points(search, parent.last_step))
+        self._store.put_tags(parent, tags)
+        if view.status.is_ended and not parent.is_ended:
+            self._store.end(parent, view)
+
+
+def masked(uri: str) -> str:
+    """The address without a user's name and password."""
+    return re.sub(r"://[^/@\s]+@", "://***@", uri)
+
+
+def one_line(error: Exception) -> str:
+    """The first line of what went wrong, fit to be shown."""
+    first = (str(error).splitlines() or [""])[0]
+    return masked(f"{type(error).__name__}: {first[:300]}")
+
+
+@dataclass
+class _Sent:
+    """What is known to be in MLflow of one run; `last_step` is the highest one of the parent's series."""
+
+    run_id: str
+    is_ended: bool = False
+    params: set[str] = field(default_factory=set)
+    tags: dict[str, str] = field(default_factory=dict)
+    last_step: int = 0
+
+
+def _shows(sent: _Sent | None, view: RunView) -> bool:
+    return sent is not None and sent.is_ended == view.status.is_ended and view.tags.items() <= sent.tags.items()
+
+
+class _Store:
+    """One experiment of an MLflow store: its calls in the batches MLflow allows, what is there already left out."""
+
+    def __init__(self, uri: str, experiment: str, home: Path):
+        self._uri = uri
+        self._experiment = experiment
+        self._home = home
+
+    def ask_to_write(self) -> None:
+        """InputError where MLflow refuses; what else MLflow raises means that it is not to be had."""
+        try:
+            self._client.set_experiment_tag(self._experiment_id, "parlay", "search")
+        except Exception as error:
+            if getattr(error, "error_code", None) not in _REFUSALS:
+                raise
+            raise self._bad(
+                f"is refused by MLflow: {one_line(error)}",
+                "ask for leave to edit it, choose another tracking.experiment, or set tracking.enabled: false",
+            ) from error
+
+    def find(self, search_id: str) -> dict[str | None, _Sent]:
+        """The runs of this search by trial, None for the parent; of one created twice the elder stays."""
+        found: dict[str | None, _Sent] = {}
+        for run in sorted(self._search(search_id), key=lambda run: (run.info.start_time, run.info.run_id)):
+            trial = run.data.tags.get("parlay.trial")
+            if trial in found:
+                self._client.delete_run(run.info.run_id)
+            else:
+                found[trial] = self._known(run)
+        return found
+
+    def create(self, view: RunView, tags: Mapping[str, str] | None = None) -> _Sent:
+        tags = dict(tags or view.tags)
+        run = self._client.create_run(self._experiment_id, view.start_time_ms, tags, view.name)
+        return _Sent(run.info.run_id, tags=tags)
+
+    def put_params(self, sent: _Sent, params: Mapping[str, str]) -> None:
+        """Parameters can be written once: one that is there stays as it is."""
+        from mlflow.entities import Param
+
+        missing = [Param(key, value) for key, value in params.items() if key not in sent.params]
+        for batch in _batches(missing, _PARAMS_OR_TAGS_PER_BATCH):
+            self._client.log_batch(sent.run_id, params=batch)
+            sent.params |= {param.key for param in batch}
+
+    def put_tags(self, sent: _Sent, tags: Mapping[str, str]) -> None:
+        """Make our tags these; a note is left alone once there is one, for people write notes too."""
+        from mlflow.entities import RunTag
+
+        changed = {k: v for k, v in tags.items() if sent.tags.get(k) != v and not (k == runs.NOTE and k in sent.tags)}
+        for batch in _batches([RunTag(key, value) for key, value in changed.items()], _PARAMS_OR_TAGS_PER_BATCH):
+            self._client.log_batch(sent.run_id, tags=batch)
+        for key in [key for key in sent.tags if key.startswith("parlay.") and key not in tags]:
+            self._client.delete_tag(sent.run_id, key)
+            del sent.tags[key]
+        sent.tags |= changed
+
+    def put_points(self, sent: _Sent, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        for batch in _batches(points, _POINTS_PER_BATCH):
+            self._client.log_batch(sent.run_id, [Metric(p.key, p.value, p.time_ms, p.step) for p in batch])
+        sent.last_step = max([sent.last_step, *(point.step for point in points)])
+
+    def put_texts(self, sent: _Sent, texts: Mapping[str, str]) -> None:
+        for name, text in texts.items():
+            self._client.log_text(sent.run_id, text, name)
+
+    def put_files(self, sent: _Sent, files: Iterable[Path], folder: str | None = None) -> None:
+        for file in files:
+            if file.is_file():
+                self._client.log_artifact(sent.run_id, str(file), folder)
+
+    def end(self, sent: _Sent, view: RunView) -> None:
+        self._client.set_terminated(sent.run_id, view.status.value, view.end_time_ms)
+        sent.is_ended = True
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow.tracking import MlflowClient
+
+        with _alone(self._home / "mlflow.lock"):
+            client = MlflowClient(self._uri)
+            # An SQLite file gets its tables on first use, and of several users at once all but one would fail.
+            client.search_experiments(max_results=1)
+        return client
+
+    @cached_property
+    def _experiment_id(self) -> str:
+        found = self._client.get_experiment_by_name(self._experiment) or self._create_experiment()
+        if found.lifecycle_stage == "deleted":
+            raise self._bad(
+                "has been deleted",
+                f"mlflow experiments restore --experiment-id {found.experiment_id}, or choose another one",
+            )
+        return found.experiment_id
+
+    def _create_experiment(self) -> Any:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_experiment(self._experiment, self._artifact_location)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        return self._client.get_experiment_by_name(self._experiment)
+
+    @property
+    def _artifact_location(self) -> str | None:
+        """A tracking server has its own place; for a bare database MLflow would take the working directory."""
+        is_database = self._uri.startswith(("sqlite", "postgresql", "mysql", "mssql"))
+        return (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database else None
+
+    def _search(self, search_id: str) -> Iterator[Run]:
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment_id],
+                f"tags.`parlay.search_id` = '{search_id}'",
+                max_results=_RUNS_PER_PAGE,
+                page_token=token,
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _known(self, run: Run) -> _Sent:
+        ended = RunStatus(run.info.status).is_ended
+        steps = []
+        if "parlay.trial" not in run.data.tags:
+            steps = [m.step for m in self._client.get_metric_history(run.info.run_id, "trials_measured")]
+        return _Sent(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
+
+    def _bad(self, what: str, fix: str) -> InputError:
+        return InputError.of(
+            "mlflow_experiment",
+            f"the experiment {self._experiment!r} at {masked(self._uri)} {what}",
+            key="tracking.experiment",
+            value=self._experiment,
+            rule="Parlay records every search in an MLflow experiment it can write into",
+            fix=fix,
+        )
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Holds `lock` against other processes of this user."""
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,139 @@
+"""Searches as their events make them, for the tests of what shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layout import Layout
+from trials.folder import SearchFolder
+from trials.ledger.events import Event, EventKind, SearchRecord, apply
+from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState, utc_text
+
+SEARCH_ID = "tiny-abcdef"
+START = 1_700_000_000.0
+
+
+class SearchUnderTest:
+    """A search told event by event, each ten seconds after the one before; `records` are all it ever was."""
+
+    def __init__(self, spec: dict[str, Any] | None = None):
+        self.records: list[SearchRecord] = []
+        self._at = START
+        self.event(EventKind.SEARCH_CREATED, spec=spec or {"name": "tiny", "search": {"seed": 1}}, code_hash="c0de")
+        self.event(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)
+
+    @property
+    def record(self) -> SearchRecord:
+        return self.records[-1]
+
+    def event(self, kind: EventKind, /, **data: Any) -> None:
+        before = self.records[-1] if self.records else None
+        self._at += 10
+        event = Event(before.last_seq + 1 if before else 1, 1, self._at, kind, data)
+        self.records.append(apply(before, SEARCH_ID, event))
+
+    def start(self, layout: Layout) -> str:
+        """Propose and start the next trial; its name."""
+        trial = f"t{len(self.record.trials) + 1:04d}"
+        self.event(EventKind.TRIAL_PROPOSED, trial=trial, layout=layout.to_json(), kind="search", prediction=None)
+        self._start_attempt(trial, "a1")
+        return trial
+
+    def _start_attempt(self, trial: str, attempt: str) -> None:
+        which = {"trial": trial, "attempt": attempt}
+        self.event(EventKind.ATTEMPT_SUBMITTED, **which, nonce="0" * 32, num_nodes=1, time_limit_s=600.0)
+        self.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=f"job-{trial}-{attempt}")
+        self.event(EventKind.ATTEMPT_RUNNING, **which, started_at=self._at, nodes=["node1", "node2"])
+
+    def measure(self, trial: str, tokens_per_sec: float) -> None:
+        measured = {
+            "step_time_s": 1000 / tokens_per_sec,
+            "tokens_per_sec": tokens_per_sec,
+            "tokens_per_sec_low": tokens_per_sec * 0.98,
+            "tokens_per_sec_high": tokens_per_sec * 1.02,
+            "peak_memory_gib": 1.5,
+            "startup_parts_s": {"import": 1.25},
+        }
+        outcome = Outcome(
+            SEARCH_ID, trial, self._attempt(trial), "0" * 32, OutcomeStatus.MEASURED, measured=measured
+        ).to_json()
+        self._end_attempt(trial, "measured", None, outcome, None)
+        self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
+
+    def fail(self, trial: str, reason: FailureReason, excerpt: str = "it broke", again: bool = False) -> None:
+        """End the trial's attempt with this reason; `again` starts its next attempt instead of ending the trial."""
+        state = "cancelled" if reason.value.startswith("cancelled") else "failed"
+        attempt = self._attempt(trial)
+        self._end_attempt(trial, state, reason.value, None, excerpt)
+        if again:
+            self._start_attempt(trial, f"a{int(attempt[1:]) + 1}")
+        else:
+            self.event(EventKind.TRIAL_ENDED, trial=trial, state=state, reason=reason.value)
+
+    def best(self, trial: str) -> None:
+        self.event(EventKind.BEST_CHANGED, trial=trial)
+
+    def end(self, state: str = "completed", end_reason: str = "max_trials") -> None:
+        self.event(EventKind.SEARCH_STATE, state=state, end_reason=end_reason, detail=None)
+
+    def _attempt(self, trial: str) -> str:
+        return self.record.trial(trial).last_attempt.attempt
+
+    def _end_attempt(self, trial: str, state: str, reason: str | None, outcome: Any, excerpt: str | None) -> None:
+        self.event(
+            EventKind.ATTEMPT_ENDED,
+            trial=trial,
+            attempt=self._attempt(trial),
+            state=TrialState(state).value,
+            reason=reason,
+            outcome=outcome,
+            excerpt=excerpt,
+            ended_at=self._at + 9,
+            node_hours=0.25,
+        )
+
+
+def ended_search() -> SearchUnderTest:
+    """One trial measured at once, one after a lost node, one out of memory, one dominated; and it is over."""
+    search = SearchUnderTest()
+    first, second, third, fourth = (search.start(Layout(micro_batch_size=size)) for size in (1, 2, 4, 8))
+    search.measure(first, 1000.0)
+    search.fail(second, FailureReason.NODE_FAILURE, again=True)
+    search.fail(third, FailureReason.GPU_OOM, excerpt="Traceback\ntorch.OutOfMemoryError")
+    search.measure(second, 1600.0)
+    search.fail(fourth, FailureReason.DOMINATED)
+    search.best(second)
+    search.end()
+    return search
+
+
+def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> SearchFolder:
+    """The folder such a search leaves: its file, and for every attempt a spec, a log and its steps."""
+    folder = SearchFolder(root / SEARCH_ID)
+    folder.path.mkdir(parents=True)
+    folder.yaml.write_text("name: tiny\n")
+    for trial in record.trials:
+        for attempt in trial.attempts:
+            place = folder.attempt(trial.trial, attempt.attempt)
+            place.path.mkdir(parents=True)
+            place.spec.write_text(json.dumps({"attempt": attempt.attempt}))
+            place.rank_log(0).write_text(f"log of {trial.trial}.{attempt.attempt}\n")
+            _write_steps(place.metrics(), steps(num_steps))
+    return folder
+
+
+def steps(count: int) -> Iterable[StepRecord]:
+    for step in range(1, count + 1):
+        time = utc_text(START + 100 + step)
+        yield StepRecord(step, StepPhase.MEASURED, time, 0.5, 0.4, 7.0 - step, 1.0, 64)
+
+
+def _write_steps(path: Path, records: Iterable[StepRecord]) -> None:
+    writer = MetricsWriter(path)
+    for record in records:
+        writer.write(record)
+    writer.close()
