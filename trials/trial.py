@@ -185,10 +185,13 @@ class Outcome:
         """The inverse of `to_json`. ValueError for another schema, an unknown word or a wrong set of fields."""
         require_schema(data, OUTCOME_SCHEMA)
         values = {name: value for name, value in data.items() if name != "schema"}
-        values["status"] = OutcomeStatus(data["status"])
+        values["status"] = OutcomeStatus(data.get("status"))
         values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
         for name in ("flags", "step_times_s"):
             values[name] = tuple(data.get(name) or ())
+        for name in ("measured", "proof", "fingerprint"):
+            if not isinstance(data.get(name, {}), Mapping):
+                raise ValueError(f"an outcome whose {name} is {data[name]!r}, not an object")
         try:
             return cls(**values)
         except TypeError as error:

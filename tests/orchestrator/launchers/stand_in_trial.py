@@ -24,7 +24,7 @@ def main(spec_path: str) -> None:
         "fail": fail,
         "kill_itself": kill_itself,
         "tell_environment": tell_environment,
-    }[trainer["behaviour"] if RANK == trainer.get("rank", RANK) else trainer["others"]]
+    }[trainer["behaviour"] if trainer.get("rank", RANK) == RANK else trainer["others"]]
     behave(spec)
 
 
@@ -34,6 +34,7 @@ def measure(spec: dict) -> None:
     layout, rates = spec["layout"], ("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "step_time_s")
     proof = {name: layout[name] for name in ("tensor_parallel", "pipeline_parallel", "data_parallel")}
     parameters = spec["trainer"]["parameters"]
+    samples_per_step = layout["micro_batch_size"] * layout["grad_accum_steps"]
     outcome = {
         "schema": "parlay.outcome/1",
         **{name: spec[name] for name in ("search_id", "trial", "attempt", "nonce")},
@@ -45,6 +46,7 @@ def measure(spec: dict) -> None:
             "parameters": parameters,
             "local_parameters_sum": parameters,
             "micro_batches_per_step": layout["grad_accum_steps"],
+            "samples_per_data_rank": [samples_per_step] * layout["data_parallel"],
         },
     }
     Path("outcome.part").write_text(json.dumps(outcome))

@@ -65,7 +65,7 @@ def measured_outcome(spec: TrialSpec, tokens_per_sec: float) -> Outcome:
             "parameters": spec.model.parameters,
             "local_parameters_sum": spec.model.parameters,
             "micro_batches_per_step": layout.grad_accum_steps,
-            "samples_per_data_rank": [1] * layout.data_parallel,
+            "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
         },
     )
 
