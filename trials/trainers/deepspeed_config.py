@@ -44,6 +44,16 @@ def ds_config(layout: Layout, global_batch_size: int, gradient_clipping: float) 
     return config
 
 
+def why_not_deepspeed(layout: Layout) -> str | None:
+    """Why DeepSpeed cannot train with this layout, or None when it can."""
+    canonical = layout.canonical()
+    if canonical.pipeline_schedule not in ("none", "1f1b"):
+        return f"DeepSpeed's pipeline runs 1F1B, not {canonical.pipeline_schedule}"
+    if canonical.pipeline_parallel > 1 and canonical.zero_stage > 1:
+        return f"DeepSpeed's pipeline runs with ZeRO 0 or 1, not {canonical.zero_stage}"
+    return None
+
+
 def _require_batch(layout: Layout, global_batch_size: int) -> None:
     if layout.global_batch_size != global_batch_size:
         raise InputError.of(

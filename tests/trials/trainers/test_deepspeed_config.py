@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
-from trials.trainers.deepspeed_config import ds_config, read_ds_config
+from trials.trainers.deepspeed_config import ds_config, read_ds_config, why_not_deepspeed
 
 layouts = st.builds(
     Layout,
@@ -64,6 +64,23 @@ def test_a_pipeline_checkpoints_every_layer_when_the_layout_says_full():
 def test_a_layout_that_does_not_make_the_global_batch_is_refused_with_the_numbers():
     with pytest.raises(InputError, match=r"micro batch 2 x accumulation 3 x data 1 = 6, but the global batch is 8"):
         ds_config(Layout(micro_batch_size=2, grad_accum_steps=3), 8, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        (Layout(pipeline_parallel=2, pipeline_schedule="gpipe"), "not gpipe"),
+        (Layout(pipeline_parallel=2, virtual_pipeline_stages=2), "not interleaved_1f1b"),
+        (Layout(pipeline_parallel=2, data_parallel=2, zero_stage=2), "ZeRO 0 or 1, not 2"),
+    ],
+)
+def test_a_layout_deepspeed_cannot_run_is_told_with_the_reason(layout, why):
+    assert why in why_not_deepspeed(layout)
+
+
+def test_deepspeed_runs_a_pipeline_with_zero_1_and_zero_3_without_one():
+    assert why_not_deepspeed(Layout(pipeline_parallel=2, data_parallel=2, zero_stage=1)) is None
+    assert why_not_deepspeed(Layout(data_parallel=2, zero_stage=3)) is None
 
 
 def test_auto_and_missing_values_are_reported_and_left_out():

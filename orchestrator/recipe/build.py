@@ -1,0 +1,184 @@
+"""From a search's record to the recipe of one of its trials: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.recipe.recipe import Recipe
+from search_spaces.cluster import Cluster
+from search_spaces.presets import accelerator_named
+from search_spaces.yaml_source import is_printable
+from trials.ledger.events import SearchRecord
+from trials.ranking import Ranking, speedup_over
+from trials.trial import Attempt, Outcome, Trial, TrialSpec, TrialState, utc_text
+
+EVIDENCE_SCHEMA = "parlay.evidence/1"
+MOST_COMPARED = 50
+"""Layouts listed in recipe.yaml; evidence.json has all."""
+
+
+@dataclass(frozen=True)
+class RecipeSource:
+    """What a recipe is made from. `spec` is the one the trial's last attempt ran by; `baseline` the layout run today.
+
+    `environment` is what the launcher added to the ranks' environment.
+    """
+
+    search: SearchRecord
+    trial: Trial
+    spec: TrialSpec
+    ranking: Ranking
+    baseline: Trial | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the trial measured; ValueError when it measured nothing."""
+        last = self.trial.last_attempt
+        if self.trial.measured is None or last is None or last.outcome is None:
+            raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: there is nothing to make a recipe of")
+        return last.outcome
+
+    @property
+    def runs(self) -> list[tuple[Trial, Attempt, Outcome]]:
+        """Every measurement of the trial's layout, in the order it was proposed."""
+        return [
+            (trial, trial.last_attempt, trial.last_attempt.outcome)
+            for trial in self.search.trials
+            if trial.state is TrialState.MEASURED
+            and trial.layout.key == self.trial.layout.key
+            and trial.last_attempt is not None
+            and trial.last_attempt.outcome is not None
+        ]
+
+    @property
+    def others(self) -> list[Trial]:
+        """What was measured beside: the layout run today first, also when it is this one, then the fastest first."""
+        key = self.trial.layout.key
+        others = [t for t in self.ranking.ordered if t.layout.key != key or t == self.baseline]
+        return sorted(others, key=lambda t: not self.is_baseline(t))
+
+    def is_baseline(self, trial: Trial) -> bool:
+        return self.baseline is not None and trial.layout.key == self.baseline.layout.key
+
+
+def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, files: Mapping[str, str]) -> Recipe:
+    """The recipe; `files` maps the name of each file beside recipe.yaml to its SHA-256."""
+    trial, spec, outcome = source.trial, source.spec, source.outcome
+    return Recipe(
+        created_at=created_at,
+        parlay_version=parlay_version,
+        search_id=source.search.search_id,
+        trial=trial.trial,
+        layout=trial.layout,
+        model=spec.model,
+        cluster=Cluster(accelerator_named(spec.accelerator), spec.gpus_per_node, spec.num_nodes),
+        objective=source.ranking.objective.value,
+        measured=_printable(outcome.measured),
+        repeats=len(source.runs),
+        ties=tuple(t.trial for t in source.ranking.ties) if _is_best(source) else (),
+        compared_with=tuple(_compared(source))[:MOST_COMPARED],
+        constraints=_printable(source.search.spec.get("constraints") or {}),
+        trainer=_printable(spec.trainer),
+        fingerprint=_printable(outcome.fingerprint),
+        evidence={
+            "code_hash": source.search.code_hash,
+            "files": dict(files),
+            "runs": [_run(*run) for run in source.runs],
+        },
+        caveats=tuple(_caveats(source)),
+    )
+
+
+def evidence(source: RecipeSource) -> dict[str, Any]:
+    """evidence.json: every measurement of the layout with its raw step times, and how every other trial ended."""
+    return {
+        "schema": EVIDENCE_SCHEMA,
+        "search_id": source.search.search_id,
+        "layout_key": source.trial.layout.key,
+        "runs": [_run(*run) | {"outcome": run[2].to_json()} for run in source.runs],
+        "others": [_ending(t) for t in source.search.trials if t.layout.key != source.trial.layout.key],
+    }
+
+
+def _printable(value: Any) -> Any:
+    """The same data with every control character in a text shown as a space: a recipe is read in terminals."""
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_printable(inner) for inner in value]
+    if isinstance(value, str):
+        return "".join(c if is_printable(c) else " " for c in value)
+    return value
+
+
+def _is_best(source: RecipeSource) -> bool:
+    return source.ranking.best is not None and source.ranking.best.trial == source.trial.trial
+
+
+def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+    """Where one measurement was made, and its median step time with the 95 % interval, seconds."""
+    measured = outcome.measured
+    times = {name: measured.get(name) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")}
+    return {
+        "trial": trial.trial,
+        "attempt": attempt.attempt,
+        "job_id": attempt.job_id,
+        "nodes": list(attempt.nodes),
+        "started_at": None if attempt.started_at is None else utc_text(attempt.started_at),
+        **times,
+    }
+
+
+def _ending(trial: Trial) -> dict[str, Any]:
+    measured = trial.measured or {}
+    return {
+        "trial": trial.trial,
+        "layout_key": trial.layout.key,
+        "state": trial.state.value,
+        "reason": None if trial.reason is None else trial.reason.value,
+        "tokens_per_sec": measured.get("tokens_per_sec"),
+        "flags": list(trial.flags),
+    }
+
+
+def _compared(source: RecipeSource) -> Iterator[dict[str, Any]]:
+    for other in source.others:
+        speedup = speedup_over(other, source.trial, source.ranking.objective)
+        if speedup is not None and other.measured is not None:
+            yield {
+                "trial": other.trial,
+                "layout_key": other.layout.key,
+                "baseline": source.is_baseline(other),
+                "tokens_per_sec": other.measured["tokens_per_sec"],
+                "times_faster": speedup.ratio,
+                "times_faster_low": speedup.low,
+                "times_faster_high": speedup.high,
+            }
+
+
+def _caveats(source: RecipeSource) -> Iterator[str]:
+    if len(source.runs) == 1:
+        yield "Measured once: another run, hour or node may be faster or slower."
+    if _is_best(source) and source.ranking.ties:
+        names = ", ".join(t.trial for t in source.ranking.ties)
+        yield f"Not told apart from {names}: the 95 % intervals overlap."
+    for flag in source.trial.flags:
+        yield f"The measurement is flagged {flag}."
+    if source.spec.trainer.get("kind", "parlay") == "parlay":
+        yield "Measured with Parlay's own training program; not measured with another trainer."
+    if source.baseline is not None and source.baseline.measured is None:
+        yield f"The layout run today ({source.baseline.trial}) was not measured: {_why(source.baseline)}."
+    yield from _host_memory_caveat(source.trial.measured or {})
+
+
+def _why(trial: Trial) -> str:
+    return trial.state.value if trial.reason is None else trial.reason.value
+
+
+def _host_memory_caveat(measured: Mapping[str, Any]) -> Iterator[str]:
+    full_at = measured.get("host_memory_full_at_step")
+    if full_at is not None:
+        yield f"Host memory grows: at this rate a node is full at step {full_at}."

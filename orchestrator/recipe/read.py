@@ -1,0 +1,97 @@
+"""A recipe's folder read back: refused when it is newer, edited or contradicts itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.recipe.recipe import Recipe, checksum
+from orchestrator.recipe.write import sha256, tree_sha256
+from search_spaces.errors import InputError, Problem
+from search_spaces.yaml_source import read_document
+from trials.trial import TrialKind, TrialSpec
+
+_RULE = "a recipe is what was measured; its checksum says so"
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A recipe and where it lies. `banner` is set when it was edited and read all the same: show it with any result."""
+
+    recipe: Recipe
+    folder: Path
+    banner: str | None = None
+
+    @property
+    def code(self) -> Path:
+        """The compute-side source that was measured."""
+        return self.folder / "code"
+
+    def spec(self) -> TrialSpec:
+        """The measured trial's spec with what recipe.yaml says about layout, model and cluster.
+
+        InputError when spec.json is missing or is none.
+        """
+        recipe, path = self.recipe, self.folder / "spec.json"
+        try:
+            spec = TrialSpec.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE) from error
+        return replace(
+            spec,
+            kind=TrialKind.REPLAY,
+            layout=recipe.layout,
+            model=recipe.model,
+            global_batch_size=recipe.layout.global_batch_size,
+            num_gpus=recipe.layout.num_gpus,
+            gpus_per_node=recipe.cluster.gpus_per_node,
+            accelerator=recipe.cluster.accelerator.name,
+        )
+
+
+def read_recipe(path: Path, force: bool = False) -> LoadedRecipe:
+    """Read a recipe's folder, or the recipe.yaml in it.
+
+    InputError when it is none, comes from a newer Parlay, was edited, or its numbers contradict each other. `force`
+    reads an edited one all the same and says so in `banner`; it does not make up for anything else.
+    """
+    file = path / "recipe.yaml" if path.is_dir() else path
+    document = read_document(file)
+    try:
+        recipe = Recipe.from_json(document.data)
+    except InputError as error:
+        raise error.at(file=str(file)) from None
+    edits = list(_edits(document.data, file))
+    if edits and not force:
+        raise InputError(*edits)
+    banner = "EDITED RECIPE: " + "; ".join(p.message for p in edits) if edits else None
+    return LoadedRecipe(recipe, file.parent.absolute(), banner)
+
+
+def _edits(data: Any, file: Path) -> Iterator[Problem]:
+    if data["checksum"] != checksum(data):
+        yield _edited(file)
+    files = data["evidence"].get("files")
+    for name, expected in files.items() if isinstance(files, dict) else ():
+        beside = file.parent / name
+        if Path(name).name != name or _sha256_of(beside) != expected:
+            yield _edited(beside)
+
+
+def _sha256_of(path: Path) -> str | None:
+    if path.is_dir():
+        return tree_sha256(path)
+    return sha256(path.read_bytes()) if path.is_file() else None
+
+
+def _edited(path: Path) -> Problem:
+    return Problem(
+        "checksum",
+        f"{path.name} is not as it was written: its checksum differs" if path.exists() else f"{path.name} is missing",
+        rule=_RULE,
+        fix="take the recipe as it was written, or read it all the same with --force",
+        file=str(path),
+    )

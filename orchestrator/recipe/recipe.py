@@ -1,0 +1,214 @@
+"""Recipe: recipe.yaml as an object. What was found, what it rests on, and a checksum over all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import yaml
+
+from search_spaces.cluster import Cluster
+from search_spaces.errors import InputError, Problem
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.presets import accelerator_named
+from trials.trial import require_schema
+
+RECIPE_SCHEMA = "parlay.recipe/1"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The contract's recipe.yaml. `measured` has the names of outcome.measured; throughputs are tokens per second.
+
+    `repeats` counts the measurements of this layout and `evidence.runs` names each; `compared_with` lists the other
+    measured layouts with how many times faster this one is, the layout run today first and marked `baseline`.
+    `evidence.files` holds the SHA-256 of the files beside recipe.yaml that numbers rest on.
+    """
+
+    created_at: str
+    parlay_version: str
+    search_id: str
+    trial: str
+    layout: Layout
+    model: ModelShape
+    cluster: Cluster
+    objective: str
+    measured: Mapping[str, Any]
+    repeats: int
+    ties: tuple[str, ...]
+    compared_with: tuple[Mapping[str, Any], ...]
+    constraints: Mapping[str, Any]
+    trainer: Mapping[str, Any]
+    fingerprint: Mapping[str, Any]
+    evidence: Mapping[str, Any]
+    caveats: tuple[str, ...]
+
+    @property
+    def batch(self) -> dict[str, int]:
+        """The batch arithmetic: sequences, micro-batches, data-parallel ranks, and tokens of one optimizer step."""
+        return {
+            "global_batch_size": self.layout.global_batch_size,
+            "micro_batch_size": self.layout.micro_batch_size,
+            "grad_accum_steps": self.layout.grad_accum_steps,
+            "data_parallel": self.layout.data_parallel,
+            "tokens_per_step": self.layout.global_batch_size * self.model.seq_length,
+        }
+
+    @property
+    def baseline(self) -> Mapping[str, Any] | None:
+        """The comparison with the layout run today; None where there is none, or it could not be measured."""
+        return next((other for other in self.compared_with if other.get("baseline")), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """recipe.yaml's fields in the contract's order, the checksum last."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)} | {
+            "schema": RECIPE_SCHEMA,
+            "layout": self.layout.to_json(),
+            "model": self.model.to_json(),
+            "cluster": _cluster_json(self.cluster),
+            "batch": self.batch,
+        }
+        ordered = json.loads(json.dumps({name: data[name] for name in _FIELDS}, allow_nan=False))
+        return ordered | {"checksum": checksum(ordered)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Recipe:
+        """The inverse of `to_json`, the checksum left to the reader of the file.
+
+        InputError for another kind of file, a newer schema, missing or unknown fields, and arithmetic that does not
+        add up.
+        """
+        try:
+            require_schema(data, RECIPE_SCHEMA)
+        except ValueError as error:
+            raise InputError.of(
+                "schema", str(error), key="schema", rule="a recipe of this version or an older one"
+            ) from error
+        _require_fields(data)
+        recipe = cls(
+            **{f.name: data[f.name] for f in fields(cls)}
+            | {
+                "layout": Layout.from_json(data["layout"]),
+                "model": _model(data["model"]),
+                "cluster": _cluster(data["cluster"]),
+                "ties": tuple(data["ties"]),
+                "compared_with": tuple(data["compared_with"]),
+                "caveats": tuple(data["caveats"]),
+            }
+        )
+        problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
+        if problems:
+            raise InputError(*problems)
+        return recipe
+
+
+_FIELDS = (
+    "schema",
+    "created_at",
+    "parlay_version",
+    "search_id",
+    "trial",
+    "layout",
+    "model",
+    "cluster",
+    "batch",
+    "objective",
+    "measured",
+    "repeats",
+    "ties",
+    "compared_with",
+    "constraints",
+    "trainer",
+    "fingerprint",
+    "evidence",
+    "caveats",
+)
+
+
+def checksum(data: Mapping[str, Any]) -> str:
+    """SHA-256 over everything but the checksum itself, independent of the order of keys and of YAML's spelling."""
+    counted = {name: value for name, value in data.items() if name != "checksum"}
+    text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """recipe.yaml's text."""
+    return yaml.dump(recipe.to_json(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that begins like a number: readers of YAML 1.1 and 1.2 take different ones for numbers."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = '"' if text[:1] in "+-.0123456789" else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _cluster_json(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "accelerator": cluster.accelerator.name,
+        "gpus_per_node": cluster.gpus_per_node,
+        "num_nodes": cluster.num_nodes,
+    }
+
+
+def _cluster(data: Mapping[str, Any]) -> Cluster:
+    return Cluster(accelerator_named(data["accelerator"]), data["gpus_per_node"], data["num_nodes"])
+
+
+def _model(data: Mapping[str, Any]) -> ModelShape:
+    try:
+        return ModelShape.from_json(data)
+    except TypeError as error:
+        raise InputError.of("model", f"other fields than a model has: {error}", key="model") from error
+
+
+def _require_fields(data: Mapping[str, Any]) -> None:
+    expected = {*_FIELDS, "checksum"}
+    wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
+    wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
+    for name in ("layout", "model", "cluster", "batch", "measured", "evidence", "fingerprint", "trainer"):
+        if not isinstance(data.get(name, {}), Mapping):
+            wrong.append(f"{name} has no keys")
+    if wrong:
+        raise InputError.of("recipe", "; ".join(wrong), rule="recipe.yaml has the fields " + ", ".join(_FIELDS))
+
+
+def _broken_batch(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Problem]:
+    layout, batch = recipe.layout, recipe.batch
+    if dict(written) != batch:
+        wrong = next(n for n in [*batch, *written] if written.get(n) != batch.get(n))
+        yield Problem(
+            "batch",
+            f"batch.{wrong} is {written.get(wrong)}, but micro batch {layout.micro_batch_size} x accumulation "
+            f"{layout.grad_accum_steps} x data {layout.data_parallel} = {layout.global_batch_size} sequences of "
+            f"{recipe.model.seq_length} tokens",
+            rule="global batch = micro batch x accumulation x data parallel",
+            key=f"batch.{wrong}",
+            value=written.get(wrong),
+        )
+
+
+def _broken_world(recipe: Recipe) -> Iterator[Problem]:
+    layout, cluster = recipe.layout, recipe.cluster
+    world = layout.num_nodes * cluster.gpus_per_node
+    if layout.num_gpus != world:
+        yield Problem(
+            "world",
+            f"tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
+            f"{layout.num_gpus} ranks, but {layout.num_nodes} nodes x {cluster.gpus_per_node} = {world}",
+            rule="world = tensor x pipeline x data = nodes x GPUs per node",
+            key="layout",
+        )

@@ -1,0 +1,188 @@
+"""The files beside recipe.yaml that people read and run: launch.sh, README.md, env.txt. Pure: data to text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.recipe.recipe import Recipe
+from trials.trainers.deepspeed_config import why_not_deepspeed
+from trials.trial import TrialSpec
+
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@|PRIVATE KEY")
+
+
+def launch_environment(spec: TrialSpec, added: Mapping[str, str]) -> dict[str, str]:
+    """The variables the ranks were started with and that matter to a speed; nothing that may be a secret."""
+    one_thread = {"OMP_NUM_THREADS": "1"} if spec.accelerator == "cpu" else {}
+    merged = one_thread | dict(sorted(added.items()))
+    return {n: v for n, v in merged.items() if not _SECRET_NAME.search(n) and not _SECRET_VALUE.search(v)}
+
+
+def env_txt(environment: Mapping[str, str]) -> str:
+    """`NAME=value` lines, quoted as a shell takes them."""
+    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
+
+
+def launch_sh(spec: TrialSpec, environment: Mapping[str, str]) -> str:
+    """A bash script that starts the measured program on the layout, with torchrun. Made to pass shellcheck."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    several_nodes = spec.num_nodes > 1
+    return _LAUNCH.format(
+        python=shlex.quote(spec.trainer.get("python") or "python3"),
+        title=shlex.quote(f"{spec.search_id} {spec.trial}"),
+        usage=_USAGE_SEVERAL if several_nodes else _USAGE_ONE,
+        run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
+        attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
+        exports=exports,
+        rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
+        ranks=min(spec.num_gpus, spec.gpus_per_node),
+    )
+
+
+_LAUNCH = """\
+#!/usr/bin/env bash
+# Trains with the layout in recipe.yaml for as long as it was measured, from the code in code/. Needs PyTorch{usage}
+# PARLAY_PYTHON names the interpreter (default: {python}).
+set -euo pipefail
+
+here=$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)
+python=${{PARLAY_PYTHON:-{python}}}
+case $python in
+    */*) python=$(cd -- "$(dirname -- "$python")" && pwd)/$(basename -- "$python") ;;
+esac
+{run_folder}
+mkdir -p -- "$run"
+run=$(cd -- "$run" && pwd)
+attempt=$run/{attempt}
+mkdir -p -- "$attempt"
+cp -- "$here/spec.json" "$attempt/spec.json"
+
+export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
+{exports}
+cd -- "$attempt"
+"$python" -m torch.distributed.run \\
+    {rendezvous} --nproc-per-node {ranks} \\
+    -m trials.train "$attempt/spec.json"
+
+echo {title} "wrote $attempt/outcome.r0.json"
+"""
+_USAGE_ONE = """.
+# Usage: launch.sh [FOLDER]   FOLDER must not exist yet (default: run-<time> in the current folder)."""
+_USAGE_SEVERAL = """.
+# Usage, on every node: NODE_RANK=<0, 1, ...> MASTER_ADDR=<node 0> launch.sh FOLDER
+# FOLDER is new, the same on all nodes, and on a file system they share."""
+_RUN_FOLDER_ONE = """\
+run=${1:-run-$(date -u +%Y%m%dT%H%M%SZ)}
+if [ -e "$run" ]; then
+    echo "launch.sh: $run exists; name a new folder" >&2
+    exit 2
+fi"""
+_RUN_FOLDER_SEVERAL = """\
+run=${1:?name a new folder that all nodes share}
+: "${NODE_RANK:?the number of this node, from 0}" "${MASTER_ADDR:?the address of node 0}\""""
+_RENDEZVOUS_SEVERAL = """\
+--nnodes {nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "${{MASTER_PORT:-29500}}"\
+"""
+
+
+def readme(recipe: Recipe) -> str:
+    """One page for a person: what was found, against what, how sure, what would change it, how to run it."""
+    sections = [
+        f"# {recipe.search_id}: {_headline(recipe)}",
+        "\n".join(_facts(recipe)),
+        "## How sure\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
+        "## Against what\n\n" + "\n".join(_comparison(recipe)),
+        "## What would change it\n\n" + _WOULD_CHANGE,
+        "## Files\n\n" + "\n".join(f"- {line}" for line in _files(recipe)),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+_WOULD_CHANGE = """\
+Another model, sequence length, global batch, precision, number of GPUs, interconnect, or version of PyTorch or of the
+engine: each can make another layout the fastest. `parlay replay` on this folder measures the layout again here and
+says whether the speed still holds, and what differs."""
+
+
+def _headline(recipe: Recipe) -> str:
+    baseline = recipe.baseline
+    if baseline is None:
+        return f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
+    if baseline["layout_key"] == recipe.layout.key:
+        return "what you run today is the fastest layout that was measured"
+    return f"{baseline['times_faster']:.2f} times faster than what you run today"
+
+
+def _facts(recipe: Recipe) -> Iterator[str]:
+    layout, batch, cluster = recipe.layout, recipe.batch, recipe.cluster
+    yield f"Layout `{layout.key}` (trial {recipe.trial}), {recipe.measured['tokens_per_sec']:,.0f} tokens/s:"
+    yield ""
+    yield (
+        f"- tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
+        f"{layout.num_gpus} ranks, on {layout.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
+    )
+    yield (
+        f"- micro batch {batch['micro_batch_size']} x accumulation {batch['grad_accum_steps']} x data "
+        f"{batch['data_parallel']} = {batch['global_batch_size']} sequences of {recipe.model.seq_length} tokens, "
+        f"{batch['tokens_per_step']:,} tokens a step"
+    )
+    yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
+    yield f"- {recipe.model.parameters:,} parameters, {recipe.measured['step_time_s']:.4g} s a step{_memory(recipe)}"
+
+
+def _memory(recipe: Recipe) -> str:
+    peak = recipe.measured.get("peak_memory_gib")
+    return "" if peak is None else f", {peak:.2f} GiB at the peak on the fullest rank"
+
+
+def _certainty(recipe: Recipe) -> Iterator[str]:
+    low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
+    if low is not None and high is not None:
+        yield f"95 % interval over the steps of one run: {low:,.0f} to {high:,.0f} tokens/s."
+    yield f"Runs of this layout: {recipe.repeats}."
+    yield from recipe.caveats
+
+
+def _comparison(recipe: Recipe) -> Iterator[str]:
+    if not recipe.compared_with:
+        yield "No other layout was measured."
+        return
+    yield "| trial | layout | tokens/s | this one is faster by |"
+    yield "|---|---|---|---|"
+    for other in recipe.compared_with[:_SHOWN]:
+        yield f"| {_name(recipe, other)} | `{other['layout_key']}` | {other['tokens_per_sec']:,.0f} | {_times(other)} |"
+    if len(recipe.compared_with) > _SHOWN:
+        yield ""
+        yield f"And {len(recipe.compared_with) - _SHOWN} more in recipe.yaml; every trial is in evidence.json."
+
+
+_SHOWN = 10
+
+
+def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
+    marks = [word for word, holds in (("today", other["baseline"]), ("tie", other["trial"] in recipe.ties)) if holds]
+    return f"{other['trial']} ({', '.join(marks)})" if marks else other["trial"]
+
+
+def _times(other: Mapping[str, Any]) -> str:
+    return f"{other['times_faster']:.2f} x ({other['times_faster_low']:.2f} to {other['times_faster_high']:.2f})"
+
+
+def _files(recipe: Recipe) -> Iterator[str]:
+    yield "`recipe.yaml`: all of this as data, with a checksum."
+    yield (
+        "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
+        "measured, on random tokens, for as many steps as a measurement takes; it is not yet your training."
+    )
+    why_not = why_not_deepspeed(recipe.layout)
+    measured_with = "measured with it" if recipe.layout.engine == "deepspeed" else "not measured with DeepSpeed"
+    if why_not is None:
+        yield f"`ds_config.json`: the layout as a DeepSpeed configuration ({measured_with})."
+    else:
+        yield f"There is no `ds_config.json`: {why_not}."
+    yield "`env.txt`: the environment variables of the ranks."
+    yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

@@ -1,0 +1,91 @@
+"""The recipe's folder, built beside and swapped in whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
+from orchestrator.recipe.recipe import recipe_yaml
+from orchestrator.recipe.render import env_txt, launch_environment, launch_sh, readme
+from trials.folder import sync_folder
+from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
+from trials.trial import utc_text
+
+GRADIENT_CLIPPING = 1.0
+"""The largest gradient norm in ds_config.json: what Parlay's own trainer uses."""
+CHECKED_FILES = ("spec.json", "evidence.json")
+"""Files whose SHA-256 recipe.yaml holds."""
+
+
+def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
+    """Write the recipe as `folder`, with a copy of the compute-side source `code`; returns the path of recipe.yaml.
+
+    An older recipe is replaced whole. A crash leaves the old one, the new one, or between two renames none, and never
+    a mixture.
+    """
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    part.mkdir(parents=True, mode=0o700)
+    try:
+        shutil.copytree(code, part / "code", ignore=shutil.ignore_patterns("__pycache__"))
+        _fill(part, recipe_files(source, utc_text(), tree_sha256(part / "code")))
+        _swap_in(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder / "recipe.yaml"
+
+
+def recipe_files(source: RecipeSource, created_at: str, code_sha256: str) -> dict[str, str]:
+    """The text of every file of the recipe, by name; `code_sha256` is that of the folder code/ beside them."""
+    environment = launch_environment(source.spec, source.environment)
+    files = {
+        "spec.json": _json(source.spec.to_json()),
+        "evidence.json": _json(evidence(source)),
+        "env.txt": env_txt(environment),
+        "launch.sh": launch_sh(source.spec, environment),
+    }
+    layout = source.trial.layout
+    if why_not_deepspeed(layout) is None:
+        files["ds_config.json"] = _json(ds_config(layout, layout.global_batch_size, GRADIENT_CLIPPING))
+    sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
+    recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})
+    return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}
+
+
+def sha256(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def tree_sha256(folder: Path) -> str:
+    """SHA-256 over the names and contents of all files below a folder; what Python caches there does not count."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return "sha256:" + digest.hexdigest()
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def _fill(part: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        (part / name).write_text(text, encoding="utf-8")
+    (part / "launch.sh").chmod(0o700)
+
+
+def _swap_in(part: Path, folder: Path) -> None:
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(part, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

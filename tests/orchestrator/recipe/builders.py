@@ -1,0 +1,107 @@
+"""Searches with measured trials, made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.recipe.build import RecipeSource
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.ledger.events import SearchRecord
+from trials.ranking import Objective, rank
+from trials.trial import (
+    Attempt,
+    MeasureRules,
+    Outcome,
+    OutcomeStatus,
+    Trial,
+    TrialKind,
+    TrialSpec,
+    TrialState,
+)
+
+MODEL = ModelShape(
+    num_layers=4,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    ffn_hidden_size=256,
+    gated_mlp=False,
+    vocab_size=512,
+    seq_length=32,
+    tied_embeddings=True,
+    position_embedding="learned",
+    norm="layernorm",
+)
+LAYOUT = Layout(
+    tensor_parallel=2, pipeline_parallel=2, micro_batch_size=2, grad_accum_steps=4, pipeline_schedule="1f1b"
+)
+SLOWER_LAYOUT = Layout(data_parallel=4, micro_batch_size=2)
+SEARCH_ID = "quickstart-abc234"
+RULES = MeasureRules(min_steps=8, max_steps=10, time_limit_s=60.0)
+
+
+def spec_of(layout: Layout, model: ModelShape = MODEL, **changes) -> TrialSpec:
+    values = {
+        "search_id": SEARCH_ID,
+        "trial": "t0001",
+        "attempt": "a1",
+        "nonce": "0" * 32,
+        "kind": TrialKind.SEARCH,
+        "layout": layout,
+        "model": model,
+        "global_batch_size": layout.global_batch_size,
+        "num_gpus": layout.num_gpus,
+        "gpus_per_node": layout.num_gpus // layout.num_nodes,
+        "accelerator": "cpu",
+        "measure": RULES,
+    }
+    return TrialSpec(**values | changes)
+
+
+def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: float = 0.02) -> Trial:
+    """A measured trial whose interval is +- `half_width` of its step time."""
+    low, high = step_time_s * (1 - half_width), step_time_s * (1 + half_width)
+    tokens = layout.global_batch_size * MODEL.seq_length
+    outcome = Outcome(
+        search_id=SEARCH_ID,
+        trial=name,
+        attempt="a1",
+        nonce="0" * 32,
+        status=OutcomeStatus.MEASURED,
+        measured={
+            "step_time_s": step_time_s,
+            "step_time_low_s": low,
+            "step_time_high_s": high,
+            "tokens_per_sec": tokens / step_time_s,
+            "tokens_per_sec_low": tokens / high,
+            "tokens_per_sec_high": tokens / low,
+            "peak_memory_gib": 0.25,
+        },
+        fingerprint={"torch": "2.13.0", "python": "3.11.2", "kernel": "1e3", "host": "node01"},
+        step_times_s=(low, step_time_s, high),
+    )
+    attempt = Attempt(
+        trial=name,
+        attempt="a1",
+        nonce="0" * 32,
+        num_nodes=1,
+        time_limit_s=60.0,
+        state=TrialState.MEASURED,
+        job_id="local-1",
+        nodes=("node01",),
+        started_at=1_800_000_000.0,
+        outcome=outcome,
+    )
+    return Trial(name, layout, state=TrialState.MEASURED, attempts=(attempt,))
+
+
+def source_of(*trials: Trial, baseline: Trial | None = None, environment=None) -> RecipeSource:
+    """The recipe source of the best of these trials."""
+    search = SearchRecord(SEARCH_ID, {"constraints": {"max_nodes": 1}}, "c0de" * 16, 1_800_000_000.0, trials=trials)
+    batch = trials[0].layout.global_batch_size
+    ranking = rank(trials, Objective.TOKENS_PER_SEC, batch)
+    best = ranking.best
+    assert best is not None
+    spec = replace(spec_of(best.layout), trial=best.trial)
+    return RecipeSource(search, best, spec, ranking, baseline, environment or {})

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.recipe.build import build_recipe, evidence
+from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
+from trials.trial import FailureReason, Trial, TrialState
+
+
+def built(source):
+    return build_recipe(source, "2026-01-01T00:00:00.000000Z", "0.1.0", {})
+
+
+def test_the_layout_run_today_comes_first_and_says_how_many_times_faster_the_recipe_is():
+    today, other = measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0003", other_layout(), 0.15)
+    recipe = built(source_of(today, measured_trial("t0002", LAYOUT, 0.1), other, baseline=today))
+    assert [c["trial"] for c in recipe.compared_with] == ["t0001", "t0003"]
+    assert recipe.baseline["times_faster"] == pytest.approx(2.0)
+    assert recipe.baseline["times_faster_low"] < 2.0 < recipe.baseline["times_faster_high"]
+
+
+def other_layout():
+    return replace(LAYOUT, grad_accum_steps=2, micro_batch_size=4)
+
+
+def test_a_baseline_that_is_the_fastest_is_compared_with_itself():
+    best = measured_trial("t0001", LAYOUT, 0.1)
+    recipe = built(source_of(best, measured_trial("t0002", SLOWER_LAYOUT, 0.2), baseline=best))
+    assert recipe.baseline["trial"] == "t0001"
+    assert recipe.baseline["times_faster"] == 1.0
+
+
+def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
+    recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.101)))
+    assert recipe.ties == ("t0002",)
+    assert "Not told apart from t0002: the 95 % intervals overlap." in recipe.caveats
+
+
+def test_every_measurement_of_the_layout_counts_as_a_repeat():
+    again = measured_trial("t0003", LAYOUT, 0.11)
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), again)
+    recipe = built(source)
+    assert recipe.repeats == 2
+    assert [run["trial"] for run in recipe.evidence["runs"]] == ["t0001", "t0003"]
+    assert not any("Measured once" in caveat for caveat in recipe.caveats)
+
+
+def test_evidence_has_raw_step_times_nodes_and_jobs_and_how_the_others_ended():
+    failed = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1), failed)
+    data = evidence(source)
+    run = data["runs"][0]
+    assert run["outcome"]["step_times_s"] == source.outcome.step_times_s
+    assert (run["job_id"], run["nodes"]) == ("local-1", ["node01"])
+    assert data["others"][0]["reason"] == "gpu_oom"
+
+
+def test_a_baseline_that_could_not_be_measured_is_a_caveat():
+    today = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+    recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), today, baseline=today))
+    assert recipe.baseline is None
+    assert "The layout run today (t0002) was not measured: gpu_oom." in recipe.caveats
+
+
+def test_flags_and_growing_host_memory_are_caveats():
+    trial = measured_trial("t0001", LAYOUT, 0.1)
+    attempt = trial.attempts[0]
+    outcome = replace(
+        attempt.outcome,
+        flags=("time_limit",),
+        measured=attempt.outcome.measured | {"host_memory_full_at_step": 1200},
+    )
+    recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
+    assert "The measurement is flagged time_limit." in recipe.caveats
+    assert "Host memory grows: at this rate a node is full at step 1200." in recipe.caveats
+
+
+def test_control_characters_do_not_reach_the_recipe():
+    trial = measured_trial("t0001", LAYOUT, 0.1)
+    attempt = trial.attempts[0]
+    outcome = replace(attempt.outcome, fingerprint={"device": "CPU\x1b[31m\nred"})
+    recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
+    assert recipe.fingerprint == {"device": "CPU [31m red"}
+
+
+def test_there_is_no_recipe_of_a_trial_that_was_not_measured():
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1))
+    with pytest.raises(ValueError, match="t0009 is failed"):
+        built(replace(source, trial=Trial("t0009", LAYOUT, state=TrialState.FAILED)))

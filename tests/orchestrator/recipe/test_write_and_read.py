@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.recipe.read import read_recipe
+from orchestrator.recipe.write import write_recipe
+from search_spaces.errors import InputError
+from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
+from trials.trial import TrialKind
+
+
+@pytest.fixture
+def code(tmp_path):
+    folder = tmp_path / "code"
+    (folder / "trials").mkdir(parents=True)
+    (folder / "trials" / "__init__.py").write_text("")
+    (folder / "trials" / "train.py").write_text("print('trains')\n")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, code):
+    path = tmp_path / "recipe"
+    write_recipe(path, source(), code)
+    return path
+
+
+def source(**details):
+    return source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1), **details)
+
+
+def test_the_folder_holds_the_files_the_contract_names(folder):
+    names = {path.name for path in folder.iterdir()}
+    expected = {"recipe.yaml", "ds_config.json", "launch.sh", "evidence.json", "README.md", "env.txt"}
+    assert names == expected | {"spec.json", "code"}
+    assert os.access(folder / "launch.sh", os.X_OK)
+
+
+def test_a_recipe_reads_back_from_its_folder_and_from_its_file(folder):
+    loaded = read_recipe(folder)
+    assert loaded == read_recipe(folder / "recipe.yaml")
+    assert loaded.recipe.layout == LAYOUT
+    assert loaded.banner is None
+    spec = loaded.spec()
+    assert (spec.kind, spec.layout, spec.num_gpus) == (TrialKind.REPLAY, LAYOUT, 4)
+
+
+def test_an_older_recipe_is_replaced_whole_and_nothing_is_left_beside(folder, code):
+    (folder / "left_over.txt").write_text("old")
+    write_recipe(folder, source(), code)
+    assert not (folder / "left_over.txt").exists()
+    assert {path.name for path in folder.parent.iterdir()} == {"code", "recipe"}
+
+
+def test_a_recipe_that_cannot_be_written_leaves_the_old_one(folder, tmp_path):
+    before = (folder / "recipe.yaml").read_text()
+    with pytest.raises(OSError, match="no_code"):
+        write_recipe(folder, source(), tmp_path / "no_code")
+    assert (folder / "recipe.yaml").read_text() == before
+    assert {path.name for path in folder.parent.iterdir()} == {"code", "recipe"}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("recipe.yaml", "repeats: 1", "repeats: 3"),
+        ("evidence.json", "node01", "node02"),
+        ("spec.json", '"seed": 1234', '"seed": 1'),
+        ("code/trials/train.py", "trains", "cheats"),
+    ],
+)
+def test_an_edited_recipe_is_refused_and_forced_only_with_a_banner(folder, name, old, new):
+    text = (folder / name).read_text()
+    assert old in text
+    (folder / name).write_text(text.replace(old, new))
+    with pytest.raises(InputError, match="is not as it was written: its checksum differs"):
+        read_recipe(folder)
+    assert read_recipe(folder, force=True).banner.startswith("EDITED RECIPE: " + name.split("/")[0])
+
+
+def test_a_missing_file_is_named(folder):
+    (folder / "evidence.json").unlink()
+    with pytest.raises(InputError, match=r"evidence\.json is missing"):
+        read_recipe(folder)
+
+
+def test_python_caches_are_no_edit(folder):
+    cache = folder / "code" / "trials" / "__pycache__"
+    cache.mkdir()
+    (cache / "train.pyc").write_bytes(b"x")
+    assert read_recipe(folder).banner is None
+
+
+def test_a_recipe_of_a_newer_parlay_is_refused_even_when_forced(folder):
+    file = folder / "recipe.yaml"
+    file.write_text(file.read_text().replace("parlay.recipe/1", "parlay.recipe/2"))
+    with pytest.raises(InputError, match=r"this Parlay reads parlay\.recipe/1") as error:
+        read_recipe(folder, force=True)
+    assert error.value.problems[0].file == str(file)
+
+
+def test_force_does_not_make_up_for_arithmetic_that_is_wrong(folder):
+    file = folder / "recipe.yaml"
+    file.write_text(file.read_text().replace("grad_accum_steps: 4", "grad_accum_steps: 3", 1))
+    with pytest.raises(InputError, match="micro batch 2 x accumulation 3"):
+        read_recipe(folder, force=True)
+
+
+def test_a_folder_without_a_recipe_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_recipe(tmp_path)
+
+
+def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(folder):
+    (folder / "spec.json").unlink()
+    with pytest.raises(InputError, match=r"spec\.json"):
+        read_recipe(folder, force=True).spec()
+
+
+def test_no_secret_of_the_environment_is_written(tmp_path, code):
+    environment = {
+        "NCCL_SOCKET_IFNAME": "ib0",
+        "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz",
+        "MLFLOW_TRACKING_URI": "https://me:password1@host/",
+    }
+    write_recipe(tmp_path / "recipe", source(environment=environment), code)
+    written = "".join(p.read_text() for p in (tmp_path / "recipe").rglob("*") if p.is_file())
+    assert "NCCL_SOCKET_IFNAME=ib0" in written
+    assert "hf_abc" not in written
+    assert "password1" not in written
+
+
+def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, code):
+    gpipe = replace(LAYOUT, pipeline_schedule="gpipe")
+    write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", gpipe, 0.1)), code)
+    assert not (tmp_path / "recipe" / "ds_config.json").exists()
+    assert "DeepSpeed's pipeline runs 1F1B, not gpipe" in (tmp_path / "recipe" / "README.md").read_text()
+
+
+def test_ds_config_has_the_layouts_batch(folder):
+    config = json.loads((folder / "ds_config.json").read_text())
+    assert config["train_batch_size"] == LAYOUT.global_batch_size
+
+
+def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):
+    today = measured_trial("t0001", SLOWER_LAYOUT, 0.2)
+    write_recipe(tmp_path / "recipe", source_of(today, measured_trial("t0002", LAYOUT, 0.1), baseline=today), code)
+    lines = (tmp_path / "recipe" / "README.md").read_text().splitlines()
+    assert lines[0] == "# quickstart-abc234: 2.00 times faster than what you run today"
+    assert any(line.startswith("| t0001 (today) |") for line in lines)
