@@ -84,6 +84,11 @@ class SearchFolder:
         return self.path / "best.json"
 
     @property
+    def mlflow(self) -> Path:
+        """Where MLflow shows the search: address and run id."""
+        return self.path / "mlflow.json"
+
+    @property
     def driver_log(self) -> Path:
         return self.path / "driver.log"
 

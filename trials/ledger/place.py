@@ -56,12 +56,17 @@ def ledger_url(given: str | None = None) -> str:
     The default's folder is created, 0700. Raises InputError for an unknown driver, a password in the URL, and SQLite
     in memory or on a network file system.
     """
+    if given is None:
+        return _sqlite_url(home_folder() / "ledger.db")
     mounts = _mounts()
-    local = default_folder(os.environ, Path.home(), os.getuid(), mounts)
-    if given is not None:
-        return checked_url(given, local, mounts)
-    _make_private(local)
-    return _sqlite_url(local / "ledger.db")
+    return checked_url(given, default_folder(os.environ, Path.home(), os.getuid(), mounts), mounts)
+
+
+def home_folder() -> Path:
+    """Where Parlay keeps what belongs to a user and not to one search: on local disk, made if missing, 0700."""
+    folder = default_folder(os.environ, Path.home(), os.getuid(), _mounts())
+    _make_private(folder)
+    return folder
 
 
 def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str) -> Path:
