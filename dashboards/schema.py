@@ -47,10 +47,10 @@ def _bad(uri: str, rule: str, fix: str | None) -> InputError:
 class TrackingSection(Section):
     """MLflow. A search goes on when it is down."""
 
-    enabled: bool = Field(True, description="Whether the search is shown in MLflow.")
+    enabled: bool = Field(default=True, description="Whether the search is shown in MLflow.")
     mlflow_uri: Annotated[str, AfterValidator(_require_tracking_uri)] | None = Field(
-        None,
+        default=None,
         max_length=4096,
         description="MLflow's tracking address, for example http://127.0.0.1:5000. Default: an SQLite file.",
     )
-    experiment: str = Field("parlay", min_length=1, max_length=200, description="MLflow experiment.")
+    experiment: str = Field(default="parlay", min_length=1, max_length=200, description="MLflow experiment.")

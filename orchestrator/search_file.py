@@ -16,7 +16,7 @@ from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
-from search_spaces.validation import restored, validated
+from search_spaces.validation import Section, restored, validated
 from search_spaces.yaml_source import Document, read_document, with_overrides
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
@@ -79,7 +79,7 @@ class SearchSpec:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema")) from None
-        sections = {name: restored(section, data[name]) for name, section in _SECTIONS.items()}
+        sections: dict[str, Any] = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
         candidates = data["candidates"]
         return cls(
             name=data["name"],
@@ -91,7 +91,7 @@ class SearchSpec:
             objective=Objective(data["objective"]),
             measure=MeasureRules(**data["measure"]),
             work_dir=Path(data["work_dir"]),
-            **sections,  # type: ignore[arg-type]
+            **sections,
         )
 
 
@@ -132,7 +132,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
 
 
-_SECTIONS = {
+_SECTIONS: Mapping[str, type[Section]] = {
     "space": SpaceSection,
     "constraints": ConstraintsSection,
     "search": SearchSection,
@@ -188,10 +188,12 @@ def _placed(error: InputError, document: Document, *path: str) -> tuple[Problem,
 
 
 def _table_layouts(file: SearchFile, folder: Path, table: str) -> tuple[Layout, ...]:
-    from search_spaces.measured import layouts_measured_for, read_table
+    from search_spaces.measured import read_table
+    from search_spaces.measured_problem import problem_for
 
-    measured = read_table(resolved_path(folder, table))
-    return layouts_measured_for(measured, file.model.shape(), file.cluster.cluster(), file.global_batch_size)
+    measured = read_table(resolved_path(folder, table)).require_whole()
+    workload = (file.model.shape(), file.cluster.cluster(), file.global_batch_size)
+    return problem_for(measured.observations, *workload).layouts
 
 
 def _section_json(section: Any) -> dict[str, Any]:

@@ -20,27 +20,30 @@ class SearchSection(Section):
     """How long and how widely to search."""
 
     sampler: Literal["deephyper", "random", "grid"] = Field(
-        "deephyper", description="Who proposes the next layout: DeepHyper's Bayesian search, chance, or one by one."
+        default="deephyper",
+        description="Who proposes the next layout: DeepHyper's Bayesian search, chance, or one by one.",
     )
     sample_space: bool = Field(
-        False, description="Allow more than 1000000 combinations, of which as many are drawn at random."
+        default=False, description="Allow more than 1000000 combinations, of which as many are drawn at random."
     )
-    max_trials: int = Field(30, ge=1, le=1_000_000, description="Layouts to try at most; retries are not counted.")
-    parallel_trials: int = Field(1, ge=1, le=10_000, description="Trials in flight at the same time.")
+    max_trials: int = Field(
+        default=30, ge=1, le=1_000_000, description="Layouts to try at most; retries are not counted."
+    )
+    parallel_trials: int = Field(default=1, ge=1, le=10_000, description="Trials in flight at the same time.")
     budget_node_hours: float | None = Field(
-        None, gt=0, le=10**9, description="Node-hours all attempts together may use. Default: no limit."
+        default=None, gt=0, le=10**9, description="Node-hours all attempts together may use. Default: no limit."
     )
     max_wall_time_s: Duration | None = Field(
-        None, alias="max_wall_time", description="Time after which no new trial begins. Default: no limit."
+        default=None, alias="max_wall_time", description="Time after which no new trial begins. Default: no limit."
     )
-    seed: int = Field(1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
+    seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
 
 
 class SearchFile(Section):
     """A search for the fastest layout: what is trained, on what, and what may be tried."""
 
     schema_version: Literal["parlay.search/1"] = Field(
-        "parlay.search/1", alias="schema", description="Which version of this format the file is written in."
+        default="parlay.search/1", alias="schema", description="Which version of this format the file is written in."
     )
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
@@ -54,27 +57,27 @@ class SearchFile(Section):
         description="Sequences per optimizer step. Fixed: accumulation follows from it and from the layout.",
     )
     baseline: BaselineSection | None = Field(
-        None, description="The layout run today, measured first and compared with the best."
+        default=None, description="The layout run today, measured first and compared with the best."
     )
     space: SpaceSection = Field(description="What may be tried.")
     objective: Objective = Field(
-        Objective.TOKENS_PER_SEC,
+        default=Objective.TOKENS_PER_SEC,
         strict=False,
         description="What is optimised; node_hours_per_billion_tokens is minimised, the others are maximised.",
     )
     constraints: ConstraintsSection = Field(
-        default_factory=ConstraintsSection, description="What a layout must keep to, beside being able to run."
+        default=ConstraintsSection(), description="What a layout must keep to, beside being able to run."
     )
-    search: SearchSection = Field(default_factory=SearchSection, description="How long and how widely to search.")
-    measure: MeasureSection = Field(default_factory=MeasureSection, description="When a throughput counts.")
-    trainer: TrainerSection = Field(default_factory=TrainerSection, description="The program that runs in a trial.")
-    launcher: LauncherSection = Field(default_factory=LauncherSection, description="What starts a trial's ranks.")
+    search: SearchSection = Field(default=SearchSection(), description="How long and how widely to search.")
+    measure: MeasureSection = Field(default=MeasureSection(), description="When a throughput counts.")
+    trainer: TrainerSection = Field(default=TrainerSection(), description="The program that runs in a trial.")
+    launcher: LauncherSection = Field(default=LauncherSection(), description="What starts a trial's ranks.")
     tracking: TrackingSection = Field(
-        default_factory=TrackingSection, description="MLflow. A search goes on when it is down."
+        default=TrackingSection(), description="MLflow. A search goes on when it is down."
     )
-    ledger: LedgerSection = Field(default_factory=LedgerSection, description="Where trials are written down.")
+    ledger: LedgerSection = Field(default=LedgerSection(), description="Where trials are written down.")
     work_dir: str = Field(
-        "runs",
+        default="runs",
         min_length=1,
         max_length=4096,
         description="Folder in which each search gets its own; relative to where parlay is started.",

@@ -192,17 +192,18 @@ PRECISION = LayoutRule(
     lambda f, w: f"{w.cluster.accelerator.name} has no {f['precision']}",
 )
 
-SHAPE_RULES = (
-    _split_rule("heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides the heads"),
-    _split_rule("kv_heads", "num_key_value_heads", "key-value heads", "use a tensor_parallel that divides them"),
-    _split_rule("ffn", "ffn_hidden_size", "MLP's width", "use a tensor_parallel that divides ffn_hidden_size"),
-    _split_rule("vocab", "vocab_size", "padded vocabulary", "pad vocab_size to a multiple of 128 x tensor_parallel"),
-    LAYERS,
-)
-"""What the model's own sizes ask of any layout, measured tables included."""
+SPLIT_RULES = {
+    rule.code: rule
+    for rule in (
+        _split_rule("heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides the heads"),
+        _split_rule("kv_heads", "num_key_value_heads", "key-value heads", "use a tensor_parallel that divides them"),
+        _split_rule("ffn", "ffn_hidden_size", "MLP's width", "use a tensor_parallel that divides ffn_hidden_size"),
+        _split_rule(
+            "vocab", "vocab_size", "padded vocabulary", "pad vocab_size to a multiple of 128 x tensor_parallel"
+        ),
+    )
+}
+"""What tensor parallelism splits, by rule."""
 
-LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SHAPE_RULES, INTERLEAVE, BATCH, PRECISION)
+LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SPLIT_RULES.values(), LAYERS, INTERLEAVE, BATCH, PRECISION)
 """All rules, in the order in which a layout is refused by the first it breaks."""
-
-TABLE_RULES = (WORLD, *SHAPE_RULES, BATCH)
-"""The rules of a measured table: it was run where it was run, so nodes, schedules and precisions are its own."""

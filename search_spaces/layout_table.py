@@ -25,7 +25,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 SWITCHES = ("sequence_parallel", "torch_compile", "overlap_comm")
 
 _NO_VALUE = 0
-"""In a column of counts: not a whole number there (data_parallel, grad_accum_steps), or the engine's own (bucket_mib)."""
+"""In a column of counts: no whole number fits (data_parallel, grad_accum_steps), the engine's own (bucket_mib)."""
 
 
 @dataclass(frozen=True)

@@ -43,23 +43,27 @@ class ModelSection(_Named):
     hidden_size: int = Field(ge=1, le=_LARGEST_SIZE, description="Width of the residual stream.")
     num_attention_heads: int = Field(ge=1, le=_LARGEST_SIZE, description="Attention heads; divides hidden_size.")
     num_key_value_heads: int | None = Field(
-        None, ge=1, le=_LARGEST_SIZE, description="Key-value heads; as many as attention heads when not given."
+        default=None, ge=1, le=_LARGEST_SIZE, description="Key-value heads; as many as attention heads when not given."
     )
     ffn_hidden_size: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=_LARGEST_SIZE,
         description="Width of the MLP; 4 x hidden_size when not given. Required with gated_mlp.",
     )
-    gated_mlp: bool = Field(False, description="A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.")
+    gated_mlp: bool = Field(default=False, description="A gated MLP (SwiGLU, three matrices) instead of GPT-2's two.")
     vocab_size: int = Field(
         ge=1, le=_LARGEST_SIZE, description="Vocabulary, already padded: a multiple of every tensor_parallel tried."
     )
     seq_length: int = Field(ge=1, le=_LARGEST_SIZE, description="Tokens per sequence.")
-    tied_embeddings: bool = Field(True, description="Whether the output matrix is the token table, as in GPT-2.")
-    position_embedding: Literal["learned", "rotary"] = Field("learned", description="Where positions come from.")
+    tied_embeddings: bool = Field(
+        default=True, description="Whether the output matrix is the token table, as in GPT-2."
+    )
+    position_embedding: Literal["learned", "rotary"] = Field(
+        default="learned", description="Where positions come from."
+    )
     norm: Literal["layernorm", "rmsnorm"] = Field(
-        "layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
+        default="layernorm", description="layernorm with biases (GPT-2), or rmsnorm without (Llama)."
     )
 
     @model_validator(mode="before")
@@ -135,45 +139,51 @@ class SpaceSection(Section):
 
     refused = _DERIVED_DATA_PARALLEL
 
-    num_nodes: axes.CountAxis = Field(None, description="Nodes a trial runs on. Default: the whole cluster.")
-    tensor_parallel: axes.CountAxis = Field(None, description="Ranks that share every layer. Default: 1.")
-    pipeline_parallel: axes.CountAxis = Field(None, description="Pipeline stages. Default: 1.")
-    micro_batch_size: axes.CountAxis = Field(None, description="Sequences in a micro-batch. Default: 1.")
+    num_nodes: axes.CountAxis = Field(default=None, description="Nodes a trial runs on. Default: the whole cluster.")
+    tensor_parallel: axes.CountAxis = Field(default=None, description="Ranks that share every layer. Default: 1.")
+    pipeline_parallel: axes.CountAxis = Field(default=None, description="Pipeline stages. Default: 1.")
+    micro_batch_size: axes.CountAxis = Field(default=None, description="Sequences in a micro-batch. Default: 1.")
     grad_accum_steps: axes.CountAxis = Field(
-        None,
+        default=None,
         description="Micro-batches per step and data-parallel rank. Default: derived from global_batch_size. As an"
         " axis it varies the global batch, and only layouts of global_batch_size compete to be the best.",
     )
-    zero_stage: axes.ZeroStageAxis = Field(None, description="What data-parallel ranks shard (ZeRO). Default: 0.")
-    offload: axes.OffloadAxis = Field(None, description="What is kept in host memory. Default: none.")
+    zero_stage: axes.ZeroStageAxis = Field(
+        default=None, description="What data-parallel ranks shard (ZeRO). Default: 0."
+    )
+    offload: axes.OffloadAxis = Field(default=None, description="What is kept in host memory. Default: none.")
     activation_checkpointing: axes.CheckpointingAxis = Field(
-        None, description="What is computed again in the backward pass to save memory. Default: none."
+        default=None, description="What is computed again in the backward pass to save memory. Default: none."
     )
     sequence_parallel: axes.SwitchAxis = Field(
-        None, description="Split norms and dropout over the tensor-parallel ranks. Default: false."
+        default=None, description="Split norms and dropout over the tensor-parallel ranks. Default: false."
     )
     virtual_pipeline_stages: axes.CountAxis = Field(
-        None, description="Model chunks per pipeline rank; more than 1 is interleaved. Default: 1."
+        default=None, description="Model chunks per pipeline rank; more than 1 is interleaved. Default: 1."
     )
     pipeline_schedule: axes.ScheduleAxis = Field(
-        None, description="Order of forward and backward passes. Default: 1f1b, none with one stage."
+        default=None, description="Order of forward and backward passes. Default: 1f1b, none with one stage."
     )
-    precision: axes.PrecisionAxis = Field(None, description="Arithmetic. Default: fp32.")
-    attention_kernel: axes.KernelAxis = Field(None, description="How attention is computed. Default: math.")
-    engine: axes.EngineAxis = Field(None, description="Which engine runs the training. Default: torch.")
-    torch_compile: axes.SwitchAxis = Field(None, description="Compile the layers with torch.compile. Default: false.")
-    rank_order: axes.RankOrderAxis = Field(None, description="Innermost group first. Default: tp-dp-pp.")
+    precision: axes.PrecisionAxis = Field(default=None, description="Arithmetic. Default: fp32.")
+    attention_kernel: axes.KernelAxis = Field(default=None, description="How attention is computed. Default: math.")
+    engine: axes.EngineAxis = Field(default=None, description="Which engine runs the training. Default: torch.")
+    torch_compile: axes.SwitchAxis = Field(
+        default=None, description="Compile the layers with torch.compile. Default: false."
+    )
+    rank_order: axes.RankOrderAxis = Field(default=None, description="Innermost group first. Default: tp-dp-pp.")
     overlap_comm: axes.SwitchAxis = Field(
-        None, description="Reduce gradients while the backward pass still runs. Default: false."
+        default=None, description="Reduce gradients while the backward pass still runs. Default: false."
     )
     bucket_mib: axes.BucketAxis = Field(
-        None, description="Size of a gradient bucket in MiB; null is the engine's own. Default: null."
+        default=None, description="Size of a gradient bucket in MiB; null is the engine's own. Default: null."
     )
     allow_tensor_parallel_across_nodes: bool = Field(
-        False, description="Whether a tensor-parallel group may span nodes."
+        default=False, description="Whether a tensor-parallel group may span nodes."
     )
     candidates: str | None = Field(
-        None, min_length=1, description="A measured table (CSV): its layouts are the candidates, instead of axes."
+        default=None,
+        min_length=1,
+        description="A measured table (CSV): its layouts are the candidates, instead of axes.",
     )
 
     @model_validator(mode="after")
@@ -202,24 +212,30 @@ class BaselineSection(Section):
 
     refused = _DERIVED_DATA_PARALLEL
 
-    num_nodes: axes.Count | None = Field(None, description="Nodes it runs on.")
-    tensor_parallel: axes.Count | None = Field(None, description="Ranks that share every layer.")
-    pipeline_parallel: axes.Count | None = Field(None, description="Pipeline stages.")
-    micro_batch_size: axes.Count | None = Field(None, description="Sequences in a micro-batch.")
-    grad_accum_steps: axes.Count | None = Field(None, description="Micro-batches per step and data-parallel rank.")
-    zero_stage: axes.ZeroStage | None = Field(None, description="What data-parallel ranks shard (ZeRO).")
-    offload: axes.Offload | None = Field(None, description="What is kept in host memory.")
-    activation_checkpointing: axes.ActivationCheckpointing | None = Field(None, description="What is computed again.")
-    sequence_parallel: bool | None = Field(None, description="Split norms over the tensor-parallel ranks.")
-    virtual_pipeline_stages: axes.Count | None = Field(None, description="Model chunks per pipeline rank.")
-    pipeline_schedule: axes.PipelineSchedule | None = Field(None, description="Order of forward and backward passes.")
-    precision: axes.Precision | None = Field(None, description="Arithmetic.")
-    attention_kernel: axes.AttentionKernel | None = Field(None, description="How attention is computed.")
-    engine: axes.Engine | None = Field(None, description="Which engine runs the training.")
-    torch_compile: bool | None = Field(None, description="Compile the layers with torch.compile.")
-    rank_order: axes.RankOrder | None = Field(None, description="Innermost group first.")
-    overlap_comm: bool | None = Field(None, description="Reduce gradients while the backward pass still runs.")
-    bucket_mib: axes.Count | None = Field(None, description="Size of a gradient bucket in MiB.")
+    num_nodes: axes.Count | None = Field(default=None, description="Nodes it runs on.")
+    tensor_parallel: axes.Count | None = Field(default=None, description="Ranks that share every layer.")
+    pipeline_parallel: axes.Count | None = Field(default=None, description="Pipeline stages.")
+    micro_batch_size: axes.Count | None = Field(default=None, description="Sequences in a micro-batch.")
+    grad_accum_steps: axes.Count | None = Field(
+        default=None, description="Micro-batches per step and data-parallel rank."
+    )
+    zero_stage: axes.ZeroStage | None = Field(default=None, description="What data-parallel ranks shard (ZeRO).")
+    offload: axes.Offload | None = Field(default=None, description="What is kept in host memory.")
+    activation_checkpointing: axes.ActivationCheckpointing | None = Field(
+        default=None, description="What is computed again."
+    )
+    sequence_parallel: bool | None = Field(default=None, description="Split norms over the tensor-parallel ranks.")
+    virtual_pipeline_stages: axes.Count | None = Field(default=None, description="Model chunks per pipeline rank.")
+    pipeline_schedule: axes.PipelineSchedule | None = Field(
+        default=None, description="Order of forward and backward passes."
+    )
+    precision: axes.Precision | None = Field(default=None, description="Arithmetic.")
+    attention_kernel: axes.AttentionKernel | None = Field(default=None, description="How attention is computed.")
+    engine: axes.Engine | None = Field(default=None, description="Which engine runs the training.")
+    torch_compile: bool | None = Field(default=None, description="Compile the layers with torch.compile.")
+    rank_order: axes.RankOrder | None = Field(default=None, description="Innermost group first.")
+    overlap_comm: bool | None = Field(default=None, description="Reduce gradients while the backward pass still runs.")
+    bucket_mib: axes.Count | None = Field(default=None, description="Size of a gradient bucket in MiB.")
 
     def layout(self, space: Mapping[str, Sequence[Any]], cluster: Cluster, global_batch_size: int) -> Layout:
         """The whole layout, canonical; InputError where it cannot be spread over the ranks or the global batch.
@@ -252,7 +268,9 @@ class BaselineSection(Section):
 class ConstraintsSection(Section):
     """What a layout must keep to, beside being able to run."""
 
-    max_nodes: int | None = Field(None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit.")
+    max_nodes: int | None = Field(
+        default=None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit."
+    )
 
 
 def _quotient(code: str, whole: int, part: int, message: str) -> int:

@@ -1,4 +1,4 @@
-"""A section of a file checked against its schema: every mistake at once, each with file, line, key, value, rule, fix."""
+"""A section of a file checked against its schema: every mistake at once, with file, line, key, value, rule and fix."""
 
 from __future__ import annotations
 

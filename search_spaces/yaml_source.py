@@ -261,9 +261,8 @@ def _overridden(document: Document, override: str) -> Document:
     try:
         value = builder.root(text) if text.strip() else None
     except InputError as error:
-        raise InputError(
-            *(Problem("override", p.message, p.rule, p.fix, key=name, file="--set") for p in error.problems)
-        )
+        problems = (Problem("override", p.message, p.rule, p.fix, key=name, file="--set") for p in error.problems)
+        raise InputError(*problems) from None
     places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
     places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
     places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
@@ -329,7 +328,7 @@ def _harmful_text(document: Document, text: str, path: KeyPath) -> Iterator[Prob
     elif not is_printable(text):
         yield Problem(
             "control_character",
-            f"{ascii(text)} holds a control character",
+            f"{text!a} holds a control character",
             rule="text is shown in terminals and pages, so it is printable",
             value=ascii(text),
             **where,

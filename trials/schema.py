@@ -19,28 +19,36 @@ class MeasureSection(Section):
     """When a throughput counts."""
 
     min_steps: int = Field(
-        _DEFAULTS.min_steps, ge=5, le=_MOST_STEPS, description="Measured steps a number rests on at least."
+        default=_DEFAULTS.min_steps, ge=5, le=_MOST_STEPS, description="Measured steps a number rests on at least."
     )
     max_steps: int = Field(
-        _DEFAULTS.max_steps, ge=5, le=_MOST_STEPS, description="Measured steps after which a trial ends in any case."
+        default=_DEFAULTS.max_steps,
+        ge=5,
+        le=_MOST_STEPS,
+        description="Measured steps after which a trial ends in any case.",
     )
     max_warmup_steps: int = Field(
-        _DEFAULTS.max_warmup_steps,
+        default=_DEFAULTS.max_warmup_steps,
         ge=1,
         le=_MOST_STEPS,
         description="Steps after which warm-up ends even if the step time is not stable yet.",
     )
     ci_relative_width: float = Field(
-        _DEFAULTS.ci_relative_width,
+        default=_DEFAULTS.ci_relative_width,
         gt=0,
         le=1,
         description="Width of the median step time's 95 % interval, over the median, at which measuring stops.",
     )
     time_limit_s: Duration = Field(
-        _DEFAULTS.time_limit_s, alias="time_limit", description="Longest time one trial may take, start-up included."
+        default=_DEFAULTS.time_limit_s,
+        alias="time_limit",
+        description="Longest time one trial may take, start-up included.",
     )
     memory_limit_gib: float | None = Field(
-        None, gt=0, le=2**20, description="Memory of one rank, in GiB, above which a trial counts as out of memory."
+        default=None,
+        gt=0,
+        le=2**20,
+        description="Memory of one rank, in GiB, above which a trial counts as out of memory.",
     )
 
     @model_validator(mode="after")
@@ -70,9 +78,9 @@ class MeasureSection(Section):
 class TrainerSection(Section):
     """The program that runs in a trial."""
 
-    kind: Literal["parlay"] = Field("parlay", description="parlay: the GPT trainer that comes with Parlay.")
+    kind: Literal["parlay"] = Field(default="parlay", description="parlay: the GPT trainer that comes with Parlay.")
     python: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         max_length=4096,
         description="Python interpreter on the compute nodes, the one that has torch. Default: the one Parlay runs in.",

@@ -16,20 +16,20 @@ class LauncherSection(Section):
     """What starts a trial's ranks."""
 
     kind: Literal["ray", "local", "recorded"] = Field(
-        "ray",
+        default="ray",
         description="ray: in a Ray placement group. local: plain processes on this machine."
         " recorded: answers from a measured table, on a simulated clock.",
     )
     address: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         max_length=255,
         pattern=r"^(auto|[A-Za-z0-9._-]+:[0-9]{1,5})$",
         description="ray: host:port of a running cluster, or auto. Default: a private Ray on this machine.",
     )
-    table: str | None = Field(None, min_length=1, description="recorded: the measured table (CSV).")
+    table: str | None = Field(default=None, min_length=1, description="recorded: the measured table (CSV).")
     queue_wait_s: float = Field(
-        0.0, ge=0, le=10**7, description="recorded: simulated seconds each trial waits in the queue."
+        default=0.0, ge=0, le=10**7, description="recorded: simulated seconds each trial waits in the queue."
     )
 
     @field_validator("table")

@@ -30,7 +30,7 @@ class LedgerSection(Section):
     """Where trials are written down."""
 
     url: Annotated[str, AfterValidator(_require_ledger_url)] | None = Field(
-        None,
+        default=None,
         max_length=4096,
         description="Database: sqlite:///... or postgresql://... Default: an SQLite file on this machine's disk.",
     )
