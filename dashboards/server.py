@@ -1,0 +1,152 @@
+"""MLflow's own pages over what was recorded: a server on loopback that lives as long as the command that shows it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_LOOPBACK = "127.0.0.1"
+_START_S = 90.0
+_POLL_S = 0.2
+
+# Leads a session of its own with the server in it. Its standard input is a pipe from us, which ends when we do, however
+# that happens; then, or when the server has ended by itself, nothing of the session is left.
+_GUARD = """
+import os, signal, subprocess, sys, threading
+def end():
+    os.killpg(0, signal.SIGKILL)
+server = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+threading.Thread(target=lambda: (server.wait(), end()), daemon=True).start()
+sys.stdin.buffer.read()
+end()
+"""
+
+
+class ServerFailed(Exception):
+    """MLflow's server ended or never answered; the message holds the end of its log."""
+
+
+class MlflowServer:
+    """MLflow's server over the store at `uri`, reachable from this machine only. A context manager.
+
+    There is no password: whoever is logged in on this machine can open the pages. `home` is Parlay's home directory,
+    which takes the server's log. `port` None takes a free one.
+    """
+
+    def __init__(self, uri: str, home: Path, port: int | None = None):
+        self._uri = uri
+        self._home = home
+        self.port = port or _free_port()
+        self._log = home / "dashboard.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://{_LOOPBACK}:{self.port}"
+
+    def __enter__(self) -> MlflowServer:
+        """Start it and wait until it answers; ServerFailed if it does not."""
+        self._process = self._start()
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        self.stop()
+
+    def wait(self) -> None:
+        """Until the server ends by itself, which it does not, or the user interrupts."""
+        if self._process is not None:
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End the server and everything it started; returns when that is done."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _GUARD, *self._command()],
+                cwd=self._home,
+                env=self._environment(),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _command(self) -> list[str]:
+        artifacts = (self._home.resolve() / "mlflow-artifacts").as_uri()
+        where = ["--host", _LOOPBACK, "--port", str(self.port), "--workers", "1"]
+        return [sys.executable, "-m", "mlflow", "server", *where, "--artifacts-destination", artifacts]
+
+    def _environment(self) -> dict[str, str]:
+        """The store's address may hold a password, so it stands here and not among the arguments.
+
+        Without the jobs, which need nothing of ours, the server is two processes of 0.5 GB instead of ten of 1 GB.
+        """
+        return {
+            **os.environ,
+            "MLFLOW_BACKEND_STORE_URI": self._uri,
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        }
+
+    def _wait_until_it_answers(self) -> None:
+        until = time.monotonic() + _START_S
+        while not _answers(self.address):
+            if self._process is None or self._process.poll() is not None or time.monotonic() > until:
+                raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{self._log_tail()}")
+            time.sleep(_POLL_S)
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+
+
+def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int | None = None) -> None:
+    """Say where the recorded runs can be seen, and serve them until interrupted; a store with a server needs none.
+
+    Raises ServerFailed.
+    """
+    if uri.startswith(("http:", "https:", "databricks")):
+        say(f"MLflow: {uri}")
+        return
+    with MlflowServer(uri, home, port) as server:
+        say(f"MLflow: {server.address} (Ctrl-C ends it)")
+        say(f"from another machine: {tunnel_command(server.port)}")
+        server.wait()
+
+
+def tunnel_command(port: int) -> str:
+    """The command that makes a port of this machine's loopback one of the user's own."""
+    return f"ssh -N -L {port}:{_LOOPBACK}:{port} {getpass.getuser()}@{socket.getfqdn()}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=5) as reply:
+            return reply.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
