@@ -13,12 +13,11 @@ from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.launchers.processes import Graces, RankGroup, RankProcess, end_survivors, survivors
-from orchestrator.launchers.rank_groups import ending_from, node_plans, read_ranks, write_ranks
+from orchestrator.launchers.rank_groups import ending_from, interrupted, node_plans, read_ranks, write_ranks
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder
-from trials.trial import FailureReason
 
 _CANCEL_TIMEOUT_S = 15.0
 
@@ -107,14 +106,6 @@ class LocalLauncher(Launcher):
 
     def close(self) -> None:
         self.cancel(tuple(self._attempts))
-
-
-def interrupted(left: Sequence[RankProcess]) -> Ending:
-    """The ending of an earlier driver's attempt that could not outlive it; unknown while a rank will not die."""
-    if left:
-        stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
-        return Ending(Life.UNKNOWN, started=True, detail=f"of an earlier driver and not to be killed: {stuck}")
-    return Ending(Life.ENDED, True, True, FailureReason.INTERRUPTED, "the ranks ended with their driver")
 
 
 def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str, str]) -> list[list[str]]:

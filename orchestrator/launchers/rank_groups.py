@@ -78,8 +78,16 @@ def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled
         detail=detail,
         nodes=tuple(report.host for report in reports),
         started_at=min(starts, default=None),
-        ended_at=max(report.ended_at for report in reports),
+        ended_at=max((report.ended_at for report in reports), default=None),
     )
+
+
+def interrupted(left: Sequence[RankProcess]) -> Ending:
+    """The ending of an earlier driver's attempt that could not outlive it; unknown while a rank will not die."""
+    if left:
+        stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
+        return Ending(Life.UNKNOWN, started=True, detail=f"of an earlier driver and not to be killed: {stuck}")
+    return Ending(Life.ENDED, True, True, FailureReason.INTERRUPTED, "the ranks ended with their driver")
 
 
 def _cause(

@@ -1,0 +1,188 @@
+"""RayLauncher: the ranks of an attempt in a placement group, a supervising actor on each of its nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
+from orchestrator.launchers.processes import Graces, RankProcess, end_survivors, survivors
+from orchestrator.launchers.rank_groups import ending_from, interrupted, node_plans, read_ranks, write_ranks
+from orchestrator.ray_runtime import RayJob, RayRuntime, RayUnavailable
+from trials.classify import Ending, Life
+from trials.trial import FailureReason
+
+_END_TIMEOUT_S = 15.0
+
+
+@dataclass
+class _Submitted:
+    request: LaunchRequest
+    job: RayJob
+    bundles: list[dict[str, float]]
+    cancelled: bool = False
+    ranks_written: bool = False
+    released: bool = False
+    first_node_ended_at: float | None = None
+
+
+class RayLauncher(Launcher):
+    """Attempts queue in Ray until their nodes are free. They cannot outlive the driver: their actors belong to it.
+
+    `start` gives the Ray to use, and another one should a Ray of our own die; it raises RayUnavailable, the
+    constructor with it.
+    """
+
+    name = "ray"
+
+    def __init__(self, start: Callable[[], RayRuntime], graces: Graces | None = None):
+        self._start = start
+        self._runtime = start()
+        self._graces = graces or Graces()
+        self._attempts: dict[str, _Submitted] = {}
+        self._left_behind: dict[str, tuple[LaunchRequest, tuple[RankProcess, ...]]] = {}
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        self._replace_dead_ray()
+        spec = request.spec
+        if request.folder.ranks.exists():
+            raise ValueError(f"{spec.attempt_key} was launched before")
+        write_ranks(request, spec.attempt_key, ())
+        plans = node_plans(request, graces=self._graces)
+        bundles = [self._runtime.bundle(spec.accelerator != "cpu", len(plan.logs)) for plan in plans]
+        job = self._runtime.submit(spec.attempt_key, plans, bundles)
+        self._attempts[spec.attempt_key] = _Submitted(request, job, bundles)
+        return spec.attempt_key
+
+    def _replace_dead_ray(self) -> None:
+        if self._runtime.is_alive:
+            return
+        self._note_death_of_ray()
+        try:
+            self._runtime = self._start()
+        except RayUnavailable as error:
+            raise LaunchRefused(f"Ray died and could not be started again: {error}") from error
+
+    def _note_death_of_ray(self) -> None:
+        """A dead Ray is left at once: it would take the driver with it. Its ranks have ended with their actors."""
+        self._runtime.close()
+        for submitted in self._attempts.values():
+            submitted.released = True
+            submitted.job.lose("the Ray on this machine died")
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Ends what an earlier driver's actors and their ranks on this machine may have left running."""
+        accepted = {}
+        for key, request in requests.items():
+            found = read_ranks(request.folder)
+            if found is not None:
+                accepted[key], ranks = found
+                self._runtime.end_named(key, request.spec.num_nodes, _END_TIMEOUT_S)
+                self._left_behind[key] = request, end_survivors(ranks)
+        return accepted
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        keys = list(keys)
+        self._look(keys)
+        return {key: self._ending(key) for key in keys}
+
+    def _look(self, keys: Iterable[str]) -> None:
+        if self._runtime.is_alive:
+            self._runtime.look(self._attempts[key].job for key in keys if key in self._attempts)
+        else:
+            self._note_death_of_ray()
+
+    def _ending(self, key: str) -> Ending:
+        if key in self._left_behind:
+            return self._ending_of_left_behind(key)
+        if key not in self._attempts:
+            return Ending(Life.UNKNOWN)
+        submitted = self._attempts[key]
+        _record_ranks(submitted)
+        self._end_peers_of_ended_nodes(submitted)
+        if not submitted.job.is_ended:
+            return _alive(submitted)
+        if not submitted.released:
+            self._runtime.release(submitted.job)
+            submitted.released = True
+        left = [rank for node in submitted.job.nodes if node.lost for rank in end_survivors(node.ranks or ())]
+        return _ended(submitted) if not left else interrupted(left)
+
+    def _ending_of_left_behind(self, key: str) -> Ending:
+        request, ranks = self._left_behind[key]
+        if not self._runtime.end_named(key, request.spec.num_nodes, timeout_s=0):
+            return Ending(Life.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended")
+        return interrupted(survivors(ranks))
+
+    def _end_peers_of_ended_nodes(self, submitted: _Submitted) -> None:
+        """What RankGroup does among the ranks of one node, among the nodes."""
+        due = self._peers_due_at(submitted)
+        if due is not None and time.monotonic() >= due:
+            self._runtime.end_ranks(submitted.job)
+
+    def _peers_due_at(self, submitted: _Submitted) -> float | None:
+        """When the nodes that still run are ended because others are not there any more (monotonic seconds)."""
+        ended = [node for node in submitted.job.nodes if node.is_ended]
+        if not ended or submitted.job.is_ended:
+            return None
+        if submitted.first_node_ended_at is None:
+            submitted.first_node_ended_at = time.monotonic()
+        well = all(node.report is not None and all(e.code == 0 for e in node.report.exits) for node in ended)
+        return submitted.first_node_ended_at + (self._graces.after_success_s if well else self._graces.after_failure_s)
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        known = {key: self._attempts[key] for key in keys if key in self._attempts}
+        self._look(known)
+        alive = {key: submitted for key, submitted in known.items() if not submitted.job.is_ended}
+        for submitted in alive.values():
+            submitted.cancelled = submitted.released = True
+            self._runtime.end_ranks(submitted.job)
+        return {key for key, submitted in alive.items() if not self._runtime.end(submitted.job, _END_TIMEOUT_S)}
+
+    def wait(self, seconds: float) -> None:
+        alive = [s for s in self._attempts.values() if not s.job.is_ended]
+        due = [due for s in alive if (due := self._peers_due_at(s)) is not None]
+        self._runtime.wait((s.job for s in alive), max(0.0, min([seconds, *(d - time.monotonic() for d in due)])))
+
+    def close(self) -> None:
+        self.cancel(tuple(self._attempts))
+        self._runtime.close()
+
+
+def _record_ranks(submitted: _Submitted) -> None:
+    ranks = [node.ranks for node in submitted.job.nodes]
+    if not submitted.ranks_written and all(ranks):
+        write_ranks(submitted.request, submitted.request.spec.attempt_key, [r for node in ranks for r in node or ()])
+        submitted.ranks_written = True
+
+
+def _alive(submitted: _Submitted) -> Ending:
+    if any(node.started_at is None for node in submitted.job.nodes):
+        return Ending(Life.ALIVE, detail=f"waiting for Ray to give {submitted.bundles}")
+    return Ending(Life.ALIVE, True, nodes=_hosts(submitted), started_at=_started_at(submitted))
+
+
+def _ended(submitted: _Submitted) -> Ending:
+    nodes = submitted.job.nodes
+    reports = [node.report for node in nodes if node.report is not None]
+    ending = ending_from(reports, submitted.request.folder, submitted.cancelled)
+    lost = next((node.lost for node in nodes if node.lost is not None), None)
+    if lost is None:
+        return ending
+    started_at = _started_at(submitted)
+    ending = replace(
+        ending, started=started_at is not None, failed=True, nodes=_hosts(submitted), started_at=started_at
+    )
+    if submitted.cancelled:
+        return ending
+    reason = FailureReason.LAUNCH_FAILURE if started_at is None else FailureReason.NODE_FAILURE
+    return replace(ending, reason=reason, detail=lost)
+
+
+def _hosts(submitted: _Submitted) -> tuple[str, ...]:
+    return tuple(node.ranks[0].host for node in submitted.job.nodes if node.ranks)
+
+
+def _started_at(submitted: _Submitted) -> float | None:
+    return min((node.started_at for node in submitted.job.nodes if node.started_at is not None), default=None)

@@ -1,0 +1,311 @@
+"""Ray, as far as Parlay needs it: a supervising actor a node for the ranks of an attempt. Only this file imports ray.
+
+Either a Ray of our own that nobody else can reach (loopback, a token, no dashboard, a private directory), or the
+cluster a person names by address, of which nothing is ever shut down. `ray stop` is never called: it ends every Ray
+on the node, whoever owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.launchers import processes
+from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, RankGroup, RankProcess
+
+RANK_SLOTS = "parlay_rank_slots"
+_NAMESPACE = "parlay"
+_OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
+
+
+class RayUnavailable(Exception):
+    """No Ray could be started or reached; the message is Ray's own."""
+
+
+class NodeSupervisor:
+    """The actor: runs one node's ranks of one attempt, which end with it. Travels to the node by value."""
+
+    def __init__(self, plan: GroupPlan):
+        self._begun = threading.Event()
+        self._ranks: tuple[RankProcess, ...] = ()
+        self._group = RankGroup(plan, on_start=self._note_start, on_end=self._begun.set)
+
+    def _note_start(self, ranks: tuple[RankProcess, ...]) -> None:
+        self._ranks = ranks
+        self._begun.set()
+
+    def run(self) -> dict[str, Any]:
+        """Start the ranks, wait for their end, return the report."""
+        self._group.start()
+        self._group.wait()
+        report = self._group.report
+        if report is None:
+            raise RuntimeError("the supervising thread ended without a report")
+        return asdict(report)
+
+    def ranks(self) -> tuple[float | None, list[dict[str, Any]]]:
+        """(when they started, the rank processes); waits for the start, none if it failed."""
+        self._begun.wait()
+        return self._group.started_at, [asdict(rank) for rank in self._ranks]
+
+    def kill(self) -> None:
+        self._group.kill()
+
+
+@dataclass
+class NodeJob:
+    """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks."""
+
+    actor: Any
+    ranks_ref: Any
+    report_ref: Any
+    ranks: tuple[RankProcess, ...] | None = None
+    started_at: float | None = None
+    report: GroupReport | None = None
+    lost: str | None = None
+
+    @property
+    def is_ended(self) -> bool:
+        return self.report is not None or self.lost is not None
+
+
+@dataclass
+class RayJob:
+    """The supervisors of one attempt in a placement group of one bundle a node; `nodes` in rank order."""
+
+    placement_group: Any
+    nodes: list[NodeJob] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.placement_group.id.hex()
+
+    @property
+    def is_ended(self) -> bool:
+        return all(node.is_ended for node in self.nodes)
+
+    def lose(self, why: str) -> None:
+        """What has not ended has now."""
+        for node in self.nodes:
+            if not node.is_ended:
+                node.lost = why
+
+
+class RayRuntime:
+    """A connection to Ray. Used by one thread."""
+
+    def __init__(self, ray: Any, private_folder: Path | None = None):
+        self._ray = ray
+        self._private_folder = private_folder
+        # The nodes' Python need not have Parlay: what the actor is made of is sent along.
+        for module in (processes, sys.modules[__name__]):
+            ray.cloudpickle.register_pickle_by_value(module)
+        self._actor_class = ray.remote(NodeSupervisor)
+
+    @classmethod
+    def start_loopback(cls, rank_slots: int, num_gpus: int) -> RayRuntime:
+        """A Ray of our own on this machine, gone with this process. Raises RayUnavailable."""
+        folder = Path(tempfile.mkdtemp(prefix="parlay-", dir=_short_temporary_folder()))
+        os.environ.update(_LOOPBACK_ENVIRONMENT)
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        ray = _import_ray()
+        try:
+            # Ray reads the variable when it is imported, which another library may have done before us.
+            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+            ray.init(
+                address="local",
+                num_cpus=1,
+                num_gpus=num_gpus,
+                resources={RANK_SLOTS: rank_slots},
+                object_store_memory=_OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above stays private
+            )
+        except Exception as error:  # Ray raises whatever its parts raise: sockets, files, time-outs, its own
+            shutil.rmtree(folder, ignore_errors=True)
+            raise RayUnavailable(f"{type(error).__name__}: {error}") from error
+        return cls(ray, folder)
+
+    @classmethod
+    def connect(cls, address: str) -> RayRuntime:
+        """The running cluster at this address. Raises RayUnavailable."""
+        ray = _import_ray()
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            raise RayUnavailable(f"{type(error).__name__}: {error}") from error
+        return cls(ray)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once a Ray of our own has lost one of its two servers; what becomes of another's is not seen here.
+
+        Anything asked of a dead Ray, but to close, blocks for a minute and then ends this process.
+        """
+        if self._private_folder is None:
+            return True
+        node = self._ray._private.worker._global_node
+        dead = [name for name, _ in node.dead_processes()] if node else ["raylet"]
+        return "gcs_server" not in dead and "raylet" not in dead
+
+    def bundle(self, on_gpus: bool, ranks: int) -> dict[str, float]:
+        """The resources that `ranks` ranks of one node take.
+
+        On our own Ray a rank on CPU is a slot and not a core: this machine may have fewer cores than ranks.
+        """
+        if on_gpus:
+            return {"GPU": ranks}
+        return {"CPU" if self._private_folder is None else RANK_SLOTS: ranks}
+
+    def submit(self, name: str, plans: Sequence[GroupPlan], bundles: Sequence[Mapping[str, float]]) -> RayJob:
+        """Ask for a node for each plan, all together or none, and run the plans there. Returns at once.
+
+        ValueError when a job of this name still lives.
+        """
+        strategy = "STRICT_SPREAD" if len(plans) > 1 else "STRICT_PACK"
+        group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
+        job = RayJob(group)
+        for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
+            actor = self._actor_class.options(**_actor_options(self._ray, name, group, index, bundle)).remote(plan)
+            job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.run.remote()))
+        return job
+
+    def look(self, jobs: Iterable[RayJob]) -> None:
+        """Take in what is new of these jobs, with one question for all of them."""
+        waiting = {ref: node for job in jobs for node in job.nodes for ref in _open_refs(node)}
+        if waiting:
+            ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for ref in ready:
+                self._take_in(waiting[ref], ref)
+
+    def _take_in(self, node: NodeJob, ref: Any) -> None:
+        try:
+            value = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            node.ranks = node.ranks or ()
+            node.lost = str(error)
+            return
+        if ref is node.ranks_ref:
+            node.started_at, ranks = value
+            node.ranks = tuple(RankProcess(**rank) for rank in ranks)
+        else:
+            node.report = GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])})
+
+    def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
+        """Wait until there is something new to take in of one of these jobs, at most `seconds`."""
+        refs = [ref for job in jobs for node in job.nodes for ref in _open_refs(node)]
+        if refs:
+            self._ray.wait(refs, num_returns=1, timeout=seconds)
+        else:
+            time.sleep(seconds)
+
+    def end_ranks(self, job: RayJob) -> None:
+        """Have the supervisors kill what ranks they have; returns at once."""
+        for node in job.nodes:
+            if not node.is_ended:
+                node.actor.kill.remote()
+
+    def end(self, job: RayJob, timeout_s: float) -> bool:
+        """End the job whatever it is doing, give its nodes back; False when that cannot be confirmed in time."""
+        self.end_ranks(job)
+        self._await_reports([node for node in job.nodes if node.ranks is not None], timeout_s)
+        self.release(job)
+        self._await_reports(job.nodes, timeout_s)
+        self.look([job])
+        return job.is_ended
+
+    def _await_reports(self, nodes: Iterable[NodeJob], timeout_s: float) -> None:
+        refs = [node.report_ref for node in nodes if not node.is_ended]
+        if refs:
+            self._ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+
+    def release(self, job: RayJob) -> None:
+        """Remove the supervisors and give the nodes back."""
+        for node in job.nodes:
+            self._ray.kill(node.actor)
+        self._ray.util.remove_placement_group(job.placement_group)
+
+    def end_named(self, name: str, num_nodes: int, timeout_s: float = 10.0) -> bool:
+        """End the job of this name that an earlier driver may have left; False while one of its actors remains."""
+        deadline = time.monotonic() + timeout_s
+        while left := self._named_actors(name, num_nodes):
+            for actor in left:
+                self._ray.kill(actor)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)  # Ray announces nothing to a process that did not start the actor
+        return True
+
+    def _named_actors(self, name: str, num_nodes: int) -> list[Any]:
+        actors = []
+        for index in range(num_nodes):
+            with suppress(ValueError):
+                actors.append(self._ray.get_actor(_actor_name(name, index), namespace=_NAMESPACE))
+        return actors
+
+    def close(self) -> None:
+        """Leave the cluster; a Ray of our own ends."""
+        self._ray.shutdown()
+        if self._private_folder is not None:
+            shutil.rmtree(self._private_folder, ignore_errors=True)
+
+
+_LOOPBACK_ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: "0" binds every port to 127.0.0.1
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.util
+    except ImportError as error:
+        raise RayUnavailable(f"ray cannot be imported: {error}") from error
+    return ray
+
+
+def _short_temporary_folder() -> str:
+    """A place where socket paths stay below the 107 bytes the kernel allows them."""
+    wanted = tempfile.gettempdir()
+    return wanted if len(wanted) <= 24 else "/tmp"
+
+
+def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[str, float]) -> dict[str, Any]:
+    """The actor takes the whole bundle, so that Ray gives its GPUs to it and to nobody else."""
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+    return {
+        "name": _actor_name(name, index),
+        "namespace": _NAMESPACE,
+        "num_cpus": bundle.get("CPU", 0),
+        "num_gpus": bundle.get("GPU", 0),
+        "resources": custom,
+        "max_restarts": 0,
+        "max_concurrency": 4,  # `kill` and `ranks` answer while `run` waits
+        "scheduling_strategy": strategy,
+    }
+
+
+def _actor_name(job: str, index: int) -> str:
+    return f"{job}.{index}"
+
+
+def _open_refs(node: NodeJob) -> list[Any]:
+    if node.is_ended:
+        return []
+    return [node.report_ref] if node.ranks is not None else [node.ranks_ref, node.report_ref]
