@@ -1,0 +1,209 @@
+"""Replay: the recipe's layout measured again, and a verdict."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.local import visible_devices
+from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare, fingerprint_differences
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.search.attempts import TrialProgram, next_attempt
+from orchestrator.search.limits import may_retry
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
+from trials.classify import Ending, Life, Verdict
+from trials.folder import SearchFolder
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+
+REPLAY_SCHEMA = "parlay.replay/1"
+POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class ReplayRules:
+    """How often the layout is measured, and the relative change of speed that still counts as the same."""
+
+    repeats: int = 3
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        if type(self.repeats) is not int or not 1 <= self.repeats <= 100:
+            raise _bad("repeats", self.repeats, "a whole number from 1 to 100")
+        if not 0 < self.margin <= 0.2:
+            raise _bad("margin", self.margin, "more than 0 and at most 0.2")
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a replay found. `comparison` is None when nothing was measured, and then `detail` says why.
+
+    `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}. Throughputs
+    are tokens per second, means over the runs' step times.
+    """
+
+    verdict: ReplayVerdict
+    recorded_tokens_per_sec: float
+    measured_tokens_per_sec: float | None = None
+    comparison: Comparison | None = None
+    differences: tuple[Mapping[str, Any], ...] = ()
+    detail: str | None = None
+    runs: tuple[Run, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object for `parlay replay --json`, with `detail` beside it."""
+        found = self.comparison
+        return {
+            "schema": REPLAY_SCHEMA,
+            "verdict": self.verdict.value,
+            "recorded": self.recorded_tokens_per_sec,
+            "measured": self.measured_tokens_per_sec,
+            "ratio": None if found is None else found.ratio,
+            "ratio_low": None if found is None else found.low,
+            "ratio_high": None if found is None else found.high,
+            "differences": [dict(difference) for difference in self.differences],
+            "detail": self.detail,
+        }
+
+
+def replay(
+    loaded: LoadedRecipe,
+    launcher: Launcher,
+    folder: SearchFolder,
+    *,
+    python: str,
+    rules: ReplayRules = ReplayRules(),
+    here: Cluster | None = None,
+) -> ReplayResult:
+    """Measure the recipe's layout again, one run after the other, and compare.
+
+    `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
+    known. A run that cannot be measured ends the replay. On an interrupt the run in flight is cancelled. Raises
+    LaunchRefused as the launcher does.
+    """
+    recorded = recorded_runs(loaded)
+    why = None if here is None else why_impossible(loaded.recipe.cluster, here)
+    if why is not None:
+        return ReplayResult(ReplayVerdict.IMPOSSIBLE, _tokens_per_sec(loaded, recorded), detail=why)
+    folder.path.mkdir(parents=True, mode=0o700)
+    shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
+    program = _program(loaded, folder, python)
+    verdicts: list[Verdict] = []
+    while len(verdicts) < rules.repeats and all(v.state is TrialState.MEASURED for v in verdicts):
+        trial = Trial(f"t{len(verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
+        verdicts.append(_measure(program, launcher, trial))
+    return _result(loaded, recorded, verdicts, rules)
+
+
+def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
+    """The runs recipe.yaml rests on; InputError when it names none."""
+    runs = [_run(run) for run in loaded.recipe.evidence.get("runs") or () if run.get("step_time_s")]
+    if not runs:
+        raise InputError.of(
+            "recipe", "evidence.runs names no run", key="evidence.runs", rule="a recipe rests on at least one run"
+        )
+    return runs
+
+
+def _run(measured: Mapping[str, Any]) -> Run:
+    return Run(measured["step_time_s"], measured.get("step_time_low_s"), measured.get("step_time_high_s"))
+
+
+def why_impossible(needed: Cluster, here: Cluster) -> str | None:
+    """Why a recipe for one cluster says nothing on another, with the numbers; None when it can be run here."""
+    if here.accelerator.name != needed.accelerator.name:
+        return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
+    if here.gpus_per_node < needed.gpus_per_node or here.num_nodes < needed.num_nodes:
+        return (
+            f"the recipe needs {needed.num_nodes} nodes x {needed.gpus_per_node} {needed.accelerator.name} = "
+            f"{needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
+        )
+    return None
+
+
+def this_machine(needed: Cluster, environment: Mapping[str, str]) -> Cluster:
+    """This one machine as far as it can be seen without asking its devices: their model is taken to be the recipe's.
+
+    On a CPU any number of ranks can be started.
+    """
+    if needed.accelerator.name == "cpu":
+        return Cluster(needed.accelerator, needed.gpus_per_node, 1)
+    devices = visible_devices(environment)
+    if not devices:
+        return Cluster(ACCELERATORS["cpu"], os.cpu_count() or 1, 1)
+    return Cluster(needed.accelerator, len(devices), 1)
+
+
+def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialProgram:
+    spec = loaded.spec()
+    return TrialProgram(
+        folder=folder,
+        model=spec.model,
+        cluster=loaded.recipe.cluster,
+        measure=spec.measure,
+        python=python,
+        trainer=spec.trainer,
+        seed=spec.seed,
+    )
+
+
+def _measure(program: TrialProgram, launcher: Launcher, trial: Trial) -> Verdict:
+    """One run, tried again as a search would try it again."""
+    while True:
+        attempt = next_attempt(trial, secrets.token_hex(16), program.attempt_time_limit_s)
+        verdict = program.verdict(trial, attempt, _ending(program, launcher, trial, attempt))
+        ended = replace(attempt, state=verdict.state, reason=verdict.reason)
+        trial = trial.with_attempt(ended)
+        if not may_retry(trial, ended):
+            return verdict
+
+
+def _ending(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: Attempt) -> Ending:
+    """Launch the attempt and wait for its end."""
+    request = program.request(trial, attempt)
+    key = request.spec.attempt_key
+    try:
+        while launcher.launch(request) is None:
+            launcher.wait(POLL_INTERVAL_S)
+        while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
+            launcher.wait(POLL_INTERVAL_S)
+    except KeyboardInterrupt:
+        launcher.cancel([key])
+        raise
+    return ending
+
+
+def _result(
+    loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
+) -> ReplayResult:
+    outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
+    runs = tuple(_run(outcome.measured) for outcome in outcomes)
+    before = _tokens_per_sec(loaded, recorded)
+    failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
+    if failed is not None:
+        return ReplayResult(_verdict_on_failure(failed), before, detail=f"{failed.reason}: {failed.excerpt}", runs=runs)
+    found = compare(recorded, runs, rules.margin)
+    differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
+    return ReplayResult(found.verdict, before, _tokens_per_sec(loaded, runs), found, differences, runs=runs)
+
+
+def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:
+    """A layout that no longer fits cannot be run here; any other failure says nothing about its speed."""
+    does_not_fit = failed.reason in (FailureReason.GPU_OOM, FailureReason.HOST_OOM, FailureReason.INVALID_LAYOUT)
+    return ReplayVerdict.IMPOSSIBLE if does_not_fit else ReplayVerdict.INCONCLUSIVE
+
+
+def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
+    """Of the geometric mean of the runs' step times, so that ratios of throughputs are ratios of these."""
+    return loaded.recipe.batch["tokens_per_step"] / math.exp(fmean(math.log(run.step_time_s) for run in runs))
+
+
+def _bad(name: str, value: Any, rule: str) -> InputError:
+    return InputError.of("replay", f"{name} is {value!r}", key=name, value=value, rule=rule)

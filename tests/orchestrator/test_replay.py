@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.recipe.compare import ReplayVerdict
+from orchestrator.recipe.read import read_recipe
+from orchestrator.recipe.write import write_recipe
+from orchestrator.replay import ReplayRules, replay, this_machine, why_impossible
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
+from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
+from trials.classify import Ending, Life
+from trials.folder import SearchFolder, write_json
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
+
+CPU = ACCELERATORS["cpu"]
+H100 = ACCELERATORS["h100-80gb"]
+
+
+class ScriptedLauncher(Launcher):
+    """Each launch takes the next ending: a step time in seconds, a failure, or an interrupt."""
+
+    name = "scripted"
+
+    def __init__(self, *endings):
+        self.endings = list(endings)
+        self.requests: list[LaunchRequest] = []
+        self.cancelled: list[str] = []
+        self.free_slots = 0
+
+    def launch(self, request):
+        self.free_slots += 1
+        if self.free_slots == 1:
+            return None  # no slot just now: the replay has to ask again
+        self.requests.append(request)
+        return "job"
+
+    def poll(self, keys):
+        ending = self.endings[len(self.requests) - 1]
+        if isinstance(ending, BaseException):
+            raise ending
+        request = self.requests[-1]
+        if not isinstance(ending, float):
+            return {request.spec.attempt_key: Ending(Life.ENDED, failed=True, reason=ending, detail="its words")}
+        write_json(request.folder.outcome(), measured_outcome(request.spec, ending).to_json())
+        return {request.spec.attempt_key: Ending(Life.ENDED, started=True)}
+
+    def cancel(self, keys):
+        self.cancelled += keys
+        return set()
+
+    def adopt(self, requests):
+        raise NotImplementedError
+
+    def wait(self, seconds):
+        pass
+
+    def close(self):
+        pass
+
+
+def measured_outcome(spec: TrialSpec, step_time_s: float) -> Outcome:
+    layout, tokens = spec.layout, spec.global_batch_size * spec.model.seq_length
+    return Outcome(
+        search_id=spec.search_id,
+        trial=spec.trial,
+        attempt=spec.attempt,
+        nonce=spec.nonce,
+        status=OutcomeStatus.MEASURED,
+        measured={
+            "measured_steps": spec.measure.min_steps,
+            "step_time_s": step_time_s,
+            "step_time_low_s": step_time_s * 0.99,
+            "step_time_high_s": step_time_s * 1.01,
+            "tokens_per_sec": tokens / step_time_s,
+            "tokens_per_sec_per_gpu": tokens / step_time_s / spec.num_gpus,
+            "samples_per_sec": spec.global_batch_size / step_time_s,
+        },
+        proof={
+            "world_size": spec.num_gpus,
+            "tensor_parallel": layout.tensor_parallel,
+            "pipeline_parallel": layout.pipeline_parallel,
+            "data_parallel": layout.data_parallel,
+            "parameters": MODEL.parameters,
+            "local_parameters_sum": MODEL.parameters,
+            "micro_batches_per_step": layout.grad_accum_steps,
+            "samples_per_data_rank": [10 * layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
+        },
+        fingerprint={"torch": "2.14.0", "python": "3.11.2", "kernel": "1e3", "host": "node01"},
+    )
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "marker.py").write_text("")
+    return read_recipe(
+        write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
+    )
+
+
+def replayed(loaded, launcher, tmp_path, rules=None, here=None):
+    folder = SearchFolder(tmp_path / "quickstart-replay")
+    return replay(loaded, launcher, folder, python="python3", rules=rules or ReplayRules(), here=here)
+
+
+def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
+    result = replayed(loaded, ScriptedLauncher(0.1, 0.101, 0.099), tmp_path)
+    data = result.to_json()
+    assert data["verdict"] == "reproduced"
+    assert data["ratio"] == pytest.approx(1.0, abs=0.01)
+    assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
+    assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
+    assert data["differences"] == [{"field": "torch", "recorded": "2.13.0", "here": "2.14.0"}]
+
+
+@pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
+def test_another_speed_is_said(loaded, tmp_path, step_time_s, verdict):
+    assert replayed(loaded, ScriptedLauncher(*[step_time_s] * 3), tmp_path).verdict is verdict
+
+
+def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):
+    launcher = ScriptedLauncher(0.1, 0.1)
+    replayed(loaded, launcher, tmp_path, ReplayRules(repeats=2))
+    assert [r.spec.attempt_key for r in launcher.requests] == [
+        "quickstart-replay.t0001.a1",
+        "quickstart-replay.t0002.a1",
+    ]
+    assert {r.spec.kind.value for r in launcher.requests} == {"replay"}
+    assert {r.spec.layout for r in launcher.requests} == {LAYOUT}
+    assert (Path(launcher.requests[0].code) / "marker.py").exists()
+
+
+def test_a_run_that_may_be_tried_again_is(loaded, tmp_path):
+    launcher = ScriptedLauncher(FailureReason.NODE_FAILURE, 0.1)
+    result = replayed(loaded, launcher, tmp_path, ReplayRules(repeats=1))
+    assert result.verdict is ReplayVerdict.REPRODUCED
+    assert [r.spec.attempt for r in launcher.requests] == ["a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        (FailureReason.GPU_OOM, ReplayVerdict.IMPOSSIBLE),
+        (FailureReason.SCRIPT_ERROR, ReplayVerdict.INCONCLUSIVE),
+        (FailureReason.TIME_LIMIT, ReplayVerdict.INCONCLUSIVE),
+    ],
+)
+def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_path, reason, verdict):
+    launcher = ScriptedLauncher(0.1, reason)
+    result = replayed(loaded, launcher, tmp_path)
+    assert (result.verdict, result.comparison) == (verdict, None)
+    assert result.detail == f"{reason}: its words"
+    assert len(launcher.requests) == 2
+
+
+def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
+    launcher = ScriptedLauncher(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        replayed(loaded, launcher, tmp_path)
+    assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
+
+
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        (Cluster(CPU, 2, 1), "needs 1 nodes x 4 cpu = 4, here are 1 x 2 = 2"),
+        (Cluster(H100, 8, 1), "the recipe is for cpu, here is h100-80gb"),
+    ],
+)
+def test_other_hardware_or_too_little_is_impossible_and_starts_nothing(loaded, tmp_path, here, words):
+    launcher = ScriptedLauncher()
+    result = replayed(loaded, launcher, tmp_path, here=here)
+    assert result.verdict is ReplayVerdict.IMPOSSIBLE
+    assert words in result.detail
+    assert launcher.requests == []
+
+
+def test_more_of_the_same_hardware_is_enough():
+    assert why_impossible(Cluster(H100, 4, 1), Cluster(H100, 8, 2)) is None
+
+
+def test_two_nodes_of_four_are_not_one_of_eight():
+    assert why_impossible(Cluster(H100, 8, 1), Cluster(H100, 4, 2)) is not None
+
+
+def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows():
+    assert this_machine(Cluster(CPU, 4, 1), {}).gpus_per_node == 4
+    assert this_machine(Cluster(H100, 8, 1), {"CUDA_VISIBLE_DEVICES": "0,1"}).gpus_per_node == 2
+    assert this_machine(Cluster(H100, 8, 1), {"CUDA_VISIBLE_DEVICES": ""}).accelerator.name == "cpu"
+
+
+def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path):
+    evidence = dict(loaded.recipe.evidence) | {"runs": []}
+    bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
+    with pytest.raises(InputError, match=r"evidence\.runs names no run"):
+        replayed(bare, ScriptedLauncher(), tmp_path)
+
+
+@pytest.mark.parametrize("rules", [{"repeats": 0}, {"repeats": True}, {"margin": 0.0}, {"margin": 0.5}])
+def test_rules_that_make_no_sense_are_refused(rules):
+    with pytest.raises(InputError):
+        ReplayRules(**rules)
