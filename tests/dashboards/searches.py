@@ -18,10 +18,11 @@ START = 1_700_000_000.0
 
 
 class SearchUnderTest:
-    """A search told event by event, each ten seconds after the one before; `records` are all it ever was."""
+    """A search told event by event, ten seconds apart; `records` are what it was after each of its `events`."""
 
     def __init__(self, spec: dict[str, Any] | None = None):
         self.records: list[SearchRecord] = []
+        self.events: list[Event] = []
         self._at = START
         self.event(EventKind.SEARCH_CREATED, spec=spec or {"name": "tiny", "search": {"seed": 1}}, code_hash="c0de")
         self.event(EventKind.SEARCH_STATE, state="running", end_reason=None, detail=None)
@@ -35,6 +36,7 @@ class SearchUnderTest:
         self._at += 10
         event = Event(before.last_seq + 1 if before else 1, 1, self._at, kind, data)
         self.records.append(apply(before, SEARCH_ID, event))
+        self.events.append(event)
 
     def start(self, layout: Layout) -> str:
         """Propose and start the next trial; its name."""

@@ -1,0 +1,260 @@
+"""A search in the terminal: a table that follows it, or one line an event where nobody watches; and the final table."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ranking import Objective, Ranking, rank, speedup_over
+from trials.trial import Attempt, Trial, TrialState, utc_text
+
+_WIDTH_WITHOUT_TERMINAL = 80
+_LINES_AROUND_TABLE = 5
+_LONGEST_REMARK = 160
+_SCHEDULES = {"none": "-", "interleaved_1f1b": "int"}
+# The parts of a layout key that have no column of their own: nodes, ZeRO, offload, recomputation, sequence
+# parallelism, chunks, precision, attention, engine, compilation; and whatever younger fields append.
+_OTHER_PARTS = (0, 6, 7, 8, 9, 10, 12, 13, 14, 15)
+_FIXED_PARTS = 16
+
+
+class LiveView:
+    """Follows a search on `stream`: a context manager, given the search after every event by the driver's thread.
+
+    On a terminal one table is drawn in place; elsewhere (a file, a batch job's output) every event is a line.
+    """
+
+    def __init__(self, objective: Objective, global_batch_size: int, baseline_key: str | None, stream: TextIO):
+        self._objective = objective
+        self._global_batch_size = global_batch_size
+        self._baseline_key = baseline_key
+        self._console = console_for(stream)
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveView:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            # Standard output is for results and stays untouched; remarks on standard error appear above the table.
+            self._live = Live(console=self._console, transient=True, redirect_stdout=False, refresh_per_second=4)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, search: SearchRecord, event: Event) -> None:
+        """Show the search as it is after this event."""
+        if self._live is not None:
+            self._live.update(self._drawn(search))
+        elif (line := event_line(event, search)) is not None:
+            self._console.print(Text(line), soft_wrap=True)
+
+    def _drawn(self, search: SearchRecord) -> Group:
+        ranking = rank(search.trials, self._objective, self._global_batch_size)
+        room = max(1, self._console.height - _LINES_AROUND_TABLE)
+        trials = _newest_and_best(search, ranking, room)
+        return Group(_table(trials, ranking, self._baseline_key), Text(progress_line(search, ranking)))
+
+
+def console_for(stream: TextIO) -> Console:
+    """A console on `stream` that respects COLUMNS, 80 columns wide where there is no terminal."""
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+
+
+def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> Table:
+    """Every trial: what counts best first, then what was measured otherwise, then what failed, as tried."""
+    ranked = list(ranking.ordered)
+    others = [trial for trial in search.trials if trial not in ranked]
+    others.sort(key=lambda trial: trial.state is not TrialState.MEASURED)
+    return _table([*ranked, *others], ranking, baseline_key)
+
+
+def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> str:
+    """The answer in a sentence or two: the best layout, against what runs today, and what cannot be told from it."""
+    best = ranking.best
+    if best is None:
+        return "no layout has a valid measurement"
+    words = f"best: {best.trial}, {best.layout.key}, {_rate(best)} tokens/s"
+    baseline = _baseline(search, baseline_key)
+    if baseline is not None:
+        words += "; " + _against(baseline, best, ranking.objective)
+    if ranking.ties:
+        words += "; not to be told from it: " + ", ".join(trial.trial for trial in ranking.ties)
+    return words
+
+
+def progress_line(search: SearchRecord, ranking: Ranking) -> str:
+    """Where the search stands, in one line."""
+    ended = [trial for trial in search.trials if trial.state.is_ended]
+    measured = sum(trial.state is TrialState.MEASURED for trial in ended)
+    words = [
+        f"{search.search_id} {search.state}",
+        f"{measured} measured",
+        f"{len(ended) - measured} not",
+        f"{len(search.in_flight)} in flight",
+    ]
+    if ranking.best is not None:
+        words.append(f"best {ranking.best.trial} {_rate(ranking.best)} tokens/s")
+    return ", ".join(words)
+
+
+def event_line(event: Event, search: SearchRecord) -> str | None:
+    """The event as one line with its UTC time; None where the next event says it better. `search` is after it."""
+    words = _words_of(event, search)
+    return None if words is None else f"{utc_text(event.at)[11:19]} {printable(words)}"
+
+
+def printable(text: str) -> str:
+    """The text in one line, without anything that could steer a terminal."""
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character)[0] != "C":
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _words_of(event: Event, search: SearchRecord) -> str | None:
+    data = event.data
+    if event.kind is EventKind.SEARCH_CREATED:
+        return f"search {search.search_id} created"
+    if event.kind is EventKind.SEARCH_STATE:
+        return " ".join(filter(None, [f"search {search.state}", search.end_reason, search.detail]))
+    if event.kind is EventKind.BEST_CHANGED:
+        return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"
+    if event.kind in (EventKind.ATTEMPT_SUBMITTED, EventKind.TRIAL_ENDED):
+        return None
+    trial = search.trial(data["trial"])
+    if event.kind is EventKind.TRIAL_PROPOSED:
+        return f"{trial.trial} proposed: {trial.layout.key}"
+    return f"{trial.trial}.{data['attempt']} {_attempt_words(event, trial)}"
+
+
+def _attempt_words(event: Event, trial: Trial) -> str:
+    attempt = next(a for a in trial.attempts if a.attempt == event.data["attempt"])
+    if event.kind is EventKind.ATTEMPT_LAUNCHED:
+        return f"queued as {attempt.job_id}" if attempt.job_id else "queued"
+    if event.kind is EventKind.ATTEMPT_RUNNING:
+        return "running" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
+    if event.kind is EventKind.ATTEMPT_UNKNOWN:
+        return "cannot be seen just now" if attempt.unknown_since is not None else "is seen again"
+    return _ending_words(attempt)
+
+
+def _ending_words(attempt: Attempt) -> str:
+    if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
+        measured = attempt.outcome.measured
+        memory = measured.get("peak_memory_gib")
+        words = [f"{_interval(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+        return "measured: " + ", ".join(words + ([] if memory is None else [f"{memory:.4g} GiB"]))
+    remark = _last_line(attempt.excerpt)
+    return f"{attempt.state} {attempt.reason or ''}".rstrip() + (f": {remark}" if remark else "")
+
+
+def _last_line(excerpt: str | None) -> str:
+    """Of a traceback the last line says what happened."""
+    lines = [line.strip() for line in (excerpt or "").splitlines() if line.strip()]
+    return lines[-1][:_LONGEST_REMARK] if lines else ""
+
+
+def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[Trial]:
+    """As many trials as there is room for, as tried: those in flight and the newest, but never without the best."""
+    kept = list(search.trials[-room:])
+    if ranking.best is not None and ranking.best not in kept:
+        kept[0] = ranking.best
+    return kept
+
+
+def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) -> Table:
+    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("trial", no_wrap=True)
+    for name in ("tp", "pp", "dp", "mb", "ga"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("sched", no_wrap=True)
+    varying = _varying_parts(trials)
+    if varying:
+        table.add_column("other", overflow="fold")
+    for name in ("tokens/s", "step s", "GiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
+    for trial in trials:
+        is_best = trial is ranking.best
+        other = [_others(trial, varying)] if varying else []
+        cells = [f"{trial.trial} {_marks(trial, ranking, baseline_key)}", *_shape(trial), *other, *_numbers(trial)]
+        table.add_row(*(Text(printable(cell)) for cell in cells), style="bold" if is_best else None)
+    return table
+
+
+def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
+    rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
+    return rank_mark + ("b" if trial.layout.key == baseline_key else "")
+
+
+def _shape(trial: Trial) -> list[str]:
+    layout = trial.layout
+    sizes = (layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
+    counts = (*sizes, layout.micro_batch_size, layout.grad_accum_steps)
+    schedule = layout.canonical().pipeline_schedule
+    return [*map(str, counts), _SCHEDULES.get(schedule, schedule)]
+
+
+def _numbers(trial: Trial) -> list[str]:
+    measured = trial.measured
+    if measured is None:
+        return ["", "", "", str(trial.reason or trial.state)]
+    memory = measured.get("peak_memory_gib")
+    return [
+        _interval(measured),
+        f"{measured['step_time_s']:.4g}",
+        "" if memory is None else f"{memory:.3g}",
+        str(trial.state),
+    ]
+
+
+def _varying_parts(trials: Sequence[Trial]) -> list[int]:
+    """Which of the key's parts without a column differ between these trials."""
+    keys = [trial.layout.key.split(".") for trial in trials]
+    return [part for part in _OTHER_PARTS if len({key[part] for key in keys}) > 1]
+
+
+def _others(trial: Trial, varying: Sequence[int]) -> str:
+    key = trial.layout.key.split(".")
+    return " ".join([*(key[part] for part in varying), *key[_FIXED_PARTS:]])
+
+
+def _baseline(search: SearchRecord, baseline_key: str | None) -> Trial | None:
+    return next((t for t in search.trials if t.measured and t.layout.key == baseline_key), None)
+
+
+def _against(baseline: Trial, best: Trial, objective: Objective) -> str:
+    if baseline.layout.key == best.layout.key:
+        return "nothing measured beats what runs today"
+    speedup = speedup_over(baseline, best, objective)
+    if speedup is None:
+        return "not comparable with what runs today"
+    better = "faster than today" if objective is Objective.TOKENS_PER_SEC else f"better than today in {objective}"
+    interval = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f})"
+    return f"{speedup.ratio:.2f} x {better}{interval}"
+
+
+def _rate(trial: Trial) -> str:
+    return _interval(trial.measured or {})
+
+
+def _interval(measured: Mapping[str, Any]) -> str:
+    """Tokens per second with half the width of the 95 % interval, where one is known."""
+    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    rate = f"{measured['tokens_per_sec']:,.0f}"
+    return rate if low is None or high is None else f"{rate} ± {(high - low) / 2:,.0f}"

@@ -1,0 +1,200 @@
+"""A search in the terminal: what is said of each event, and the table at the end."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.table import Table
+
+from dashboards.live import LiveView, console_for, event_line, headline, printable, progress_line, results_table
+from search_spaces.layout import Layout
+from tests.dashboards.searches import SearchUnderTest, ended_search
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ranking import Objective, rank
+from trials.trial import FailureReason
+
+BATCH = 16
+BASELINE = Layout(micro_batch_size=1, grad_accum_steps=16)
+
+
+def compared_search() -> SearchUnderTest:
+    """Layouts of one global batch: the baseline, one 1.6 times as fast with a tie, and one that ran out of memory."""
+    search = SearchUnderTest()
+    layouts = [
+        BASELINE,
+        Layout(micro_batch_size=2, grad_accum_steps=8, tensor_parallel=2, zero_stage=1),
+        Layout(micro_batch_size=4, grad_accum_steps=4),
+        Layout(micro_batch_size=8, grad_accum_steps=2, pipeline_parallel=2, engine="deepspeed"),
+    ]
+    names = [search.start(layout) for layout in layouts]
+    for name, rate in zip(names, (100_000.0, 160_000.0, 159_000.0), strict=False):
+        search.measure(name, rate)
+    search.fail(names[3], FailureReason.GPU_OOM)
+    search.best(names[1])
+    return search
+
+
+def ranking_of(search: SearchRecord):
+    return rank(search.trials, Objective.TOKENS_PER_SEC, BATCH)
+
+
+def shown(table: Table) -> list[str]:
+    stream = io.StringIO()
+    console_for(stream).print(table)
+    return stream.getvalue().splitlines()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reason():
+    search = compared_search().record
+    header, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
+    assert header.split()[:7] == ["trial", "tp", "pp", "dp", "mb", "ga", "sched"]
+    assert [row.split()[:2] for row in rows] == [["t0002", "*"], ["t0003", "="], ["t0001", "b"], ["t0004", "1"]]
+    assert "160,000 ± 3,200" in rows[0]
+    assert rows[3].split()[1:7] == ["1", "2", "1", "8", "2", "1f1b"]
+    assert rows[3].split()[-1] == "gpu_oom"
+
+
+def test_fields_without_a_column_are_shown_where_they_differ():
+    search = compared_search().record
+    table = results_table(search, ranking_of(search), BASELINE.key)
+    assert "deepspeed" in shown(table)[4]
+    alike = ended_search().record
+    assert "other" not in shown(results_table(alike, ranking_of(alike), None))[0]
+
+
+def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    search = SearchUnderTest()
+    engines = ("torch", "megatron-deepspeed")
+    for engine in engines:
+        layout = Layout(
+            tensor_parallel=1024,
+            pipeline_parallel=128,
+            data_parallel=2048,
+            grad_accum_steps=1024,
+            virtual_pipeline_stages=2,
+            activation_checkpointing="selective",
+            engine=engine,
+        )
+        search.measure(search.start(layout), 123_456_789.0)
+    search.fail(search.start(Layout(precision="bf16")), FailureReason.CANCELLED_BY_SEARCH)
+    lines = shown(results_table(search.record, ranking_of(search.record), None))
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert sum("123,456,789 ± 2,469,136" in line for line in lines) == 2
+
+
+def test_the_headline_compares_with_what_runs_today_and_names_ties():
+    search = compared_search().record
+    words = headline(search, ranking_of(search), BASELINE.key)
+    assert words.startswith("best: t0002, n1.tp2.pp1.dp1.mb2.ga8.z0.")
+    assert "160,000 ± 3,200 tokens/s" in words
+    assert "1.60 x faster than today (1.54 to 1.67)" in words
+    assert words.endswith("not to be told from it: t0003")
+
+
+def test_the_headline_says_when_nothing_beats_today_or_was_measured():
+    search = SearchUnderTest()
+    assert headline(search.record, ranking_of(search.record), None) == "no layout has a valid measurement"
+    search.measure(search.start(BASELINE), 5.0)
+    assert "nothing measured beats what runs today" in headline(search.record, ranking_of(search.record), BASELINE.key)
+
+
+def test_progress_counts_trials_and_names_the_best():
+    search = compared_search()
+    search.start(Layout(micro_batch_size=16))
+    line = progress_line(search.record, ranking_of(search.record))
+    assert line == "tiny-abcdef running, 3 measured, 1 not, 1 in flight, best t0002 160,000 ± 3,200 tokens/s"
+
+
+def test_every_event_that_matters_is_one_line():
+    lines = _plain_lines(ended_search())
+    words = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines]
+    assert words[:5] == [
+        "search tiny-abcdef created",
+        "search running",
+        f"t0001 proposed: {Layout().key}",
+        "t0001.a1 queued as job-t0001-a1",
+        "t0001.a1 running on node1 node2",
+    ]
+    assert "t0001.a1 measured: 1,000 ± 20 tokens/s, 1 s a step, 1.5 GiB" in words
+    assert "t0002.a1 failed node_failure: it broke" in words
+    assert "t0003.a1 failed gpu_oom: torch.OutOfMemoryError" in words
+    assert words[-2:] == ["t0002 is the best", "search completed max_trials"]
+
+
+def _plain_lines(search: SearchUnderTest) -> list[str]:
+    """What a log file gets of all this search's events."""
+    stream = io.StringIO()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        for record, event in zip(search.records, search.events, strict=True):
+            view.update(record, event)
+    return stream.getvalue().splitlines()
+
+
+def test_a_log_file_gets_no_terminal_codes():
+    assert "\x1b" not in "\n".join(_plain_lines(ended_search()))
+
+
+def test_a_terminal_gets_a_table_in_place_of_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream, search = Terminal(), compared_search()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        for record, event in zip(search.records, search.events, strict=True):
+            view.update(record, event)
+        view._live.refresh()
+    assert "t0002 *" in stream.getvalue()
+    assert "proposed" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch, kind):
+    monkeypatch.setenv("TERM", kind)
+    stream = Terminal()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        search = SearchUnderTest()
+        view.update(search.records[0], search.events[0])
+    assert "search tiny-abcdef created" in stream.getvalue()
+
+
+def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("LINES", "12")
+    search = SearchUnderTest()
+    for size, rate in ((4, 9.0), *((2, 5.0),) * 12):
+        search.measure(search.start(Layout(micro_batch_size=size, grad_accum_steps=BATCH // size)), rate)
+    stream = Terminal()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        view.update(search.records[-1], search.events[-1])
+        view._live.refresh()
+    assert "t0001 *" in stream.getvalue()
+    assert "t0013" in stream.getvalue()
+    assert "t0004" not in stream.getvalue()
+
+
+def test_control_characters_cannot_steer_the_terminal():
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.SCRIPT_ERROR, excerpt="bad \x1b[2Jname\u202e\x07")
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(r"bad \x1b[2Jname\u202e\x07")
+    assert printable("a\nb") == r"a\nb"
+
+
+def test_an_attempt_that_cannot_be_seen_is_not_called_ended():
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=1.0)
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 cannot be seen just now")
+    search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=None)
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 is seen again")
+
+
+def test_an_event_is_stamped_with_its_own_time():
+    event = Event(1, 1, 0.0, EventKind.SEARCH_CREATED, {})
+    assert event_line(event, SearchUnderTest().record) == "00:00:00 search tiny-abcdef created"
