@@ -1,0 +1,225 @@
+"""What every ledger promises, on SQLite and, where a server is given, on Postgres."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+
+from search_spaces.errors import InputError
+from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
+from trials.ledger.commands import CommandKind, request_cancel
+from trials.ledger.database import VERSION_TABLE
+from trials.ledger.events import Fenced, SearchState, fold
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+
+POSTGRES_URL = "PARLAY_TEST_POSTGRES_URL"
+
+any_number_of_ledgers = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
+)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request, tmp_path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    if POSTGRES_URL not in os.environ:
+        pytest.skip(f"no Postgres given ({POSTGRES_URL} is not set)")
+    return emptied(os.environ[POSTGRES_URL])
+
+
+def emptied(url: str) -> str:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for table in ("command", "attempt", "trial", "search", VERSION_TABLE):
+            connection.execute(text(f"DROP TABLE IF EXISTS {table}"))
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def writer(url) -> Iterator[LedgerWriter]:
+    writer = LedgerWriter(url)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def reader(url) -> Iterator[LedgerReader]:
+    reader = LedgerReader(url)
+    yield reader
+    reader.close()
+
+
+def tell(writer: LedgerWriter, story: Story) -> Story:
+    for event in story.events:
+        writer.apply(story.search_id, event)
+    return story
+
+
+class TestFolding:
+    numbers = itertools.count()
+
+    @any_number_of_ledgers
+    @given(data=st.data())
+    def test_the_rows_are_the_fold_of_the_events_whatever_came_twice(self, writer, reader, data):
+        story = data.draw(stories(f"drawn-{next(self.numbers):06d}"))
+        for number, event in enumerate(story.events, start=1):
+            writer.apply(story.search_id, event)
+            for earlier in data.draw(st.lists(st.sampled_from(story.events[:number]), max_size=2)):
+                writer.apply(story.search_id, earlier)
+        assert reader.search(story.search_id) == story.search
+        writer.catch_up(story.search_id, story.events)
+        assert reader.search(story.search_id) == story.search
+
+    @any_number_of_ledgers
+    @given(data=st.data())
+    def test_a_ledger_that_missed_the_last_lines_catches_up(self, writer, reader, data):
+        story = data.draw(stories(f"behind-{next(self.numbers):06d}"))
+        seen = data.draw(st.integers(0, len(story.events)))
+        for event in story.events[:seen]:
+            writer.apply(story.search_id, event)
+        assert writer.last_seq(story.search_id) == seen
+        writer.catch_up(story.search_id, story.events)
+        assert reader.search(story.search_id) == story.search
+
+    def test_every_prefix_of_a_search_reads_as_its_fold(self, writer, reader):
+        story = measured_story()
+        for number, event in enumerate(story.events, start=1):
+            writer.apply(SEARCH_ID, event)
+            assert reader.search(SEARCH_ID) == fold(SEARCH_ID, story.events[:number])
+
+    def test_searches_do_not_touch_each_other(self, writer, reader):
+        first, second = measured_story("first-aaaaaa"), Story("second-aaaaaa")
+        second.create()
+        second.propose()
+        for one, other in itertools.zip_longest(first.events, second.events):
+            for story, event in ((first, one), (second, other)):
+                if event is not None:
+                    writer.apply(story.search_id, event)
+        assert reader.search("first-aaaaaa") == first.search
+        assert reader.search("second-aaaaaa") == second.search
+
+
+class TestRefusals:
+    def test_a_gap_is_refused_and_changes_nothing(self, writer, reader):
+        story = measured_story()
+        for event in story.events[:3]:
+            writer.apply(SEARCH_ID, event)
+        with pytest.raises(ValueError, match="4 was expected"):
+            writer.apply(SEARCH_ID, story.events[4])
+        assert reader.search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
+
+    def test_a_search_does_not_begin_in_the_middle(self, writer):
+        with pytest.raises(ValueError, match="1 was expected"):
+            writer.apply(SEARCH_ID, measured_story().events[1])
+        assert writer.last_seq(SEARCH_ID) == 0
+
+    def test_an_event_that_contradicts_the_rows_changes_nothing(self, writer, reader):
+        story = tell(writer, measured_story())
+        with pytest.raises(ValueError, match="frozen"):
+            writer.apply(SEARCH_ID, replace(story.events[9], seq=len(story.events) + 1))
+        assert reader.search(SEARCH_ID) == story.search
+
+    def test_an_old_driver_is_fenced_off(self, writer):
+        old, new = Story(), Story()
+        for story in (old, new):
+            story.create()
+        tell(writer, old)
+        new.fencing = 2
+        writer.apply(SEARCH_ID, new.propose())
+        with pytest.raises(Fenced):
+            writer.apply(SEARCH_ID, replace(old.propose("t0002"), seq=3))
+        with pytest.raises(Fenced):
+            writer.copy_lease(SEARCH_ID, 1, {"host": "old"})
+
+
+class TestReading:
+    def test_a_ledger_that_does_not_exist_is_empty(self, reader):
+        assert reader.searches() == []
+        assert reader.pending_commands(SEARCH_ID) == []
+        with pytest.raises(InputError, match="the ledger is empty") as caught:
+            reader.search(SEARCH_ID)
+        assert caught.value.problems[0].code == "unknown_id"
+
+    def test_a_reader_that_was_there_first_sees_what_is_written_later(self, reader, url):
+        assert reader.searches() == []
+        writer = LedgerWriter(url)
+        story = tell(writer, measured_story())
+        writer.close()
+        assert reader.search(SEARCH_ID) == story.search
+
+    def test_searches_are_listed_newest_first(self, writer, reader):
+        for number, search_id in enumerate(("one-aaaaaa", "two-aaaaaa", "six-aaaaaa")):
+            story = Story(search_id)
+            story.create(folder=f"/scratch/{search_id}")
+            writer.apply(search_id, replace(story.events[0], at=story.events[0].at + number))
+        tell(writer, measured_story("old-aaaaaa"))
+        ids = [s.search_id for s in reader.searches()]
+        assert ids.index("six-aaaaaa") < ids.index("two-aaaaaa") < ids.index("one-aaaaaa")
+        assert reader.searches()[0].folder == "/scratch/six-aaaaaa"
+
+    def test_a_summary_says_how_far_a_search_is(self, writer, reader):
+        story = tell(writer, measured_story())
+        writer.copy_lease(SEARCH_ID, 1, {"host": "login1"})
+        (summary,) = reader.searches()
+        assert (summary.state, summary.end_reason) == (SearchState.COMPLETED, story.search.end_reason)
+        assert (summary.best_trial, summary.num_trials, summary.lease) == ("t0001", 1, {"host": "login1"})
+        assert (summary.created_at, summary.ended_at) == (story.search.created_at, story.search.ended_at)
+
+    def test_a_copied_lease_outlives_the_next_event(self, writer, reader):
+        story = Story()
+        story.create()
+        tell(writer, story)
+        writer.copy_lease(SEARCH_ID, 1, {"host": "login1"})
+        writer.apply(SEARCH_ID, story.propose())
+        assert reader.searches()[0].lease == {"host": "login1"}
+
+    def test_an_id_may_be_shortened_while_it_is_unique(self, writer, reader):
+        for search_id in ("gpt-aaaaaa", "gpt-abbbbb", "gpt-a", "llama_x-cccccc"):
+            tell(writer, measured_story(search_id))
+        assert reader.resolve("lla") == "llama_x-cccccc"
+        assert reader.resolve("gpt-ab") == "gpt-abbbbb"
+        assert reader.resolve("gpt-a") == "gpt-a"
+
+    @pytest.mark.parametrize(("prefix", "code"), [("gpt", "ambiguous_id"), ("", "ambiguous_id"), ("%", "unknown_id")])
+    def test_an_id_that_is_not_unique_lists_the_candidates(self, writer, reader, prefix, code):
+        for search_id in ("gpt-aaaaaa", "gpt-abbbbb"):
+            tell(writer, measured_story(search_id))
+        with pytest.raises(InputError, match=r"gpt-aaaaaa.*gpt-abbbbb|gpt-abbbbb.*gpt-aaaaaa") as caught:
+            reader.resolve(prefix)
+        assert caught.value.problems[0].code == code
+
+
+class TestCommands:
+    def test_a_command_stays_until_its_consequences_are_recorded(self, url, writer, reader):
+        tell(writer, measured_story())
+        request_cancel(url, SEARCH_ID, at=1000.5)
+        (command,) = reader.pending_commands(SEARCH_ID)
+        assert (command.search_id, command.kind, command.at) == (SEARCH_ID, CommandKind.CANCEL, 1000.5)
+        assert reader.pending_commands(SEARCH_ID) == [command]
+        request_cancel(url, SEARCH_ID, at=1001)
+        writer.settle_commands(SEARCH_ID, command.id, at=1002)
+        assert [c.at for c in reader.pending_commands(SEARCH_ID)] == [1001]
+
+    def test_a_command_is_for_one_search(self, url, writer, reader):
+        for search_id in ("one-aaaaaa", "two-aaaaaa"):
+            tell(writer, measured_story(search_id))
+            request_cancel(url, search_id, at=1000)
+        (command,) = reader.pending_commands("two-aaaaaa")
+        writer.settle_commands("two-aaaaaa", command.id, at=1001)
+        assert reader.pending_commands("two-aaaaaa") == []
+        assert len(reader.pending_commands("one-aaaaaa")) == 1
+
+    def test_an_unknown_search_cannot_be_cancelled(self, url, writer):
+        with pytest.raises(InputError, match="no search 'nobody'") as caught:
+            request_cancel(url, "nobody", at=1000)
+        assert caught.value.problems[0].code == "unknown_id"

@@ -1,0 +1,197 @@
+"""The lease of a search: one holder, taken over only from the dead, and nobody mistaken for dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.search import lease as leases
+from orchestrator.search.lease import (
+    LEASE_DURATION_S,
+    Lease,
+    LeaseHeld,
+    LeaseLost,
+    acquire,
+    current,
+    release,
+    renew,
+)
+from trials.folder import SearchFolder, read_json, write_json
+
+REPOSITORY = Path(__file__).parents[3]
+NOON = 1_780_000_000.0
+
+HOLD = """
+import sys
+from pathlib import Path
+from orchestrator.search.lease import LeaseHeld, acquire
+from trials.folder import SearchFolder
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print("held", acquire(SearchFolder(Path(sys.argv[1])), float(sys.argv[2])).fencing, flush=True)
+except LeaseHeld as held:
+    print("refused", held.lease.pid, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> SearchFolder:
+    path = tmp_path / "quickstart-aaaaaa"
+    path.mkdir()
+    return SearchFolder(path)
+
+
+def other_driver(folder: SearchFolder, **changes) -> Lease:
+    """The lease of a driver on another machine, in the folder."""
+    mine = acquire(folder, NOON)
+    theirs = replace(mine, host="login2", pid=4711, pid_scope="another boot pid:[1]", **changes)
+    write_json(folder.lease, theirs.to_json())
+    return theirs
+
+
+class TestTakingIt:
+    def test_the_first_driver_gets_it_and_everybody_can_read_who_that_is(self, folder):
+        lease = acquire(folder, NOON)
+        assert current(folder) == lease
+        assert (lease.search_id, lease.fencing, lease.pid) == ("quickstart-aaaaaa", 1, os.getpid())
+        stored = read_json(folder.lease)
+        assert stored["schema"] == "parlay.lease/1"
+        assert stored["heartbeat_at"] == "2026-05-28T20:26:40.000000Z"
+        assert Lease.from_json(stored) == lease
+
+    def test_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
+        theirs = other_driver(folder)
+        with pytest.raises(LeaseHeld, match=r"process 4711 on login2, last heard of at 2026-05-28T20:26:40") as caught:
+            acquire(folder, NOON + LEASE_DURATION_S - 1)
+        assert caught.value.lease == theirs
+
+    def test_it_is_free_once_its_heartbeat_is_older_than_it_lasts(self, folder):
+        other_driver(folder)
+        assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
+
+    def test_it_is_free_at_once_after_a_release(self, folder):
+        release(folder, acquire(folder, NOON), NOON + 1)
+        assert acquire(folder, NOON + 1).fencing == 2
+
+    def test_the_number_grows_even_when_lease_json_is_gone(self, folder):
+        release(folder, acquire(folder, NOON), NOON)
+        folder.lease.unlink()
+        assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
+
+    def test_a_driver_that_claimed_it_and_has_not_written_lease_json_yet_holds_it(self, folder):
+        acquire(folder, NOON)
+        folder.lease.unlink()
+        with pytest.raises(LeaseHeld):
+            acquire(folder, NOON + 1)
+
+    def test_a_newer_lease_is_not_guessed_at(self, folder):
+        write_json(folder.lease, acquire(folder, NOON).to_json() | {"schema": "parlay.lease/2"})
+        with pytest.raises(ValueError, match=r"parlay\.lease/2"):
+            acquire(folder, NOON + LEASE_DURATION_S)
+
+
+class TestTheDead:
+    def test_a_holder_that_died_on_this_machine_is_taken_over_before_its_time_is_up(self, folder):
+        child = subprocess.Popen([sys.executable, "-c", ""])
+        child.wait()
+        write_json(folder.lease, replace(acquire(folder, NOON), pid=child.pid).to_json())
+        assert acquire(folder, NOON + 1).fencing == 2
+
+    def test_a_reused_pid_is_not_the_old_driver(self, folder):
+        mine = acquire(folder, NOON)
+        write_json(folder.lease, replace(mine, pid_started=mine.pid_started - 1).to_json())
+        assert acquire(folder, NOON + 1).fencing == 2
+
+    def test_a_dead_process_of_that_number_says_nothing_about_another_machine(self, folder):
+        other_driver(folder, pid_started=1)
+        with pytest.raises(LeaseHeld):
+            acquire(folder, NOON + 1)
+
+    def test_without_proc_only_the_heartbeat_counts(self, folder, monkeypatch):
+        monkeypatch.setattr(leases, "_pid_scope", lambda: None)
+        write_json(folder.lease, replace(acquire(folder, NOON), pid=2**22 + 1).to_json())
+        with pytest.raises(LeaseHeld):
+            acquire(folder, NOON + 1)
+
+    @pytest.mark.processes
+    @pytest.mark.timeout(60)
+    def test_a_killed_driver_that_nobody_buried_is_dead(self):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        assert leases._pid_started(child.pid) is not None
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert leases._pid_started(child.pid) is None
+        child.communicate()
+
+
+class TestKeepingIt:
+    def test_a_heartbeat_keeps_it_and_its_number(self, folder):
+        lease = renew(folder, acquire(folder, NOON), NOON + 100)
+        assert (lease.fencing, lease.heartbeat_at, lease.expires) == (1, NOON + 100, NOON + 100 + LEASE_DURATION_S)
+        assert current(folder) == lease
+
+    def test_a_holder_that_slept_too_long_has_lost_it_even_if_nobody_came(self, folder):
+        lease = acquire(folder, NOON)
+        with pytest.raises(LeaseLost, match="ran out"):
+            renew(folder, lease, NOON + LEASE_DURATION_S)
+
+    @pytest.mark.parametrize("use", [renew, release])
+    def test_a_holder_that_was_taken_over_can_neither_keep_nor_free_it(self, folder, use):
+        old = acquire(folder, NOON)
+        write_json(folder.lease, replace(old, expires=NOON).to_json())
+        new = acquire(folder, NOON + 1)
+        with pytest.raises(LeaseLost, match=f"taken over by process {os.getpid()}"):
+            use(folder, old, NOON + 2)
+        assert current(folder) == new
+
+    def test_an_old_holder_that_overwrites_lease_json_after_all_takes_nothing_back(self, folder):
+        old = acquire(folder, NOON)
+        write_json(folder.lease, replace(old, expires=NOON).to_json())
+        new = acquire(folder, NOON + 1)
+        write_json(folder.lease, old.to_json())
+        assert current(folder) == new
+        assert renew(folder, new, NOON + 2).fencing == 2
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+class TestRealProcesses:
+    def drivers(self, folder: SearchFolder, count: int) -> list[subprocess.Popen]:
+        command = [sys.executable, "-c", HOLD, str(folder.path), str(NOON)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+        drivers = [subprocess.Popen(command, **pipes) for _ in range(count)]
+        for driver in drivers:
+            assert driver.stdout.readline() == "ready\n"
+        return drivers
+
+    def race(self, drivers: list[subprocess.Popen]) -> list[list[str]]:
+        for driver in drivers:
+            driver.stdin.write("go\n")
+            driver.stdin.flush()
+        return [driver.stdout.readline().split() for driver in drivers]
+
+    def test_of_drivers_that_start_together_one_gets_it(self, folder):
+        for expected in (1, 2, 3):
+            drivers = self.drivers(folder, 4)
+            answers = self.race(drivers)
+            held = [driver for driver, answer in zip(drivers, answers, strict=True) if answer[0] == "held"]
+            assert [a for a in answers if a[0] == "held"] == [["held", str(expected)]]
+            assert all(a == ["refused", str(held[0].pid)] for a in answers if a[0] == "refused")
+            for driver in drivers:
+                driver.communicate("done\n")
+
+    def test_a_driver_killed_with_sigkill_is_followed_at_once(self, folder):
+        first, second = self.drivers(folder, 2)
+        assert self.race([first]) == [["held", "1"]]
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+        assert self.race([second]) == [["held", "2"]]
+        second.communicate("done\n")

@@ -1,0 +1,168 @@
+"""Searches told event by event, for tests: by hand with `Story`, or drawn by Hypothesis with `stories`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from search_spaces.layout import Layout
+from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState, apply
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
+
+SEARCH_ID = "story-aaaaaa"
+NOON = 1_780_000_000.0
+
+
+class Story:
+    """A search under way: every method adds one event, a second after the last, and returns it."""
+
+    def __init__(self, search_id: str = SEARCH_ID):
+        self.search_id = search_id
+        self.events: list[Event] = []
+        self.search: SearchRecord | None = None
+        self.fencing = 1
+
+    @property
+    def now(self) -> float:
+        return NOON + len(self.events)
+
+    def add(self, kind: EventKind, /, **data) -> Event:
+        event = Event(len(self.events) + 1, self.fencing, self.now, kind, data)
+        self.search = apply(self.search, self.search_id, event)
+        self.events.append(event)
+        return event
+
+    def create(self, **spec) -> Event:
+        return self.add(EventKind.SEARCH_CREATED, spec=spec, code_hash="c0de")
+
+    def propose(self, trial: str = "t0001", layout: Layout | None = None, prediction: dict | None = None) -> Event:
+        values = {"layout": (layout or Layout()).to_json(), "kind": "search", "prediction": prediction}
+        return self.add(EventKind.TRIAL_PROPOSED, trial=trial, **values)
+
+    def submit(self, trial: str = "t0001", attempt: str = "a1") -> Event:
+        values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5}
+        return self.add(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **values)
+
+    def launch(self, trial: str = "t0001", attempt: str = "a1", job_id: str | None = "4711") -> Event:
+        return self.add(EventKind.ATTEMPT_LAUNCHED, trial=trial, attempt=attempt, job_id=job_id)
+
+    def run(self, trial: str = "t0001", attempt: str = "a1") -> Event:
+        return self.add(
+            EventKind.ATTEMPT_RUNNING, trial=trial, attempt=attempt, started_at=self.now, nodes=["n1", "n2"]
+        )
+
+    def lose_sight(self, trial: str, attempt: str, since: float | None) -> Event:
+        return self.add(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt=attempt, unknown_since=since)
+
+    def measure(self, trial: str = "t0001", attempt: str = "a1", tokens_per_sec: float = 1000.0) -> Event:
+        outcome = Outcome(
+            self.search_id,
+            trial,
+            attempt,
+            "0" * 32,
+            OutcomeStatus.MEASURED,
+            flags=("time_limit",),
+            measured={"tokens_per_sec": tokens_per_sec, "startup_parts_s": {"import": 0.1}},
+            step_times_s=(0.1, 0.2),
+        )
+        return self._end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())
+
+    def fail(
+        self,
+        trial: str = "t0001",
+        attempt: str = "a1",
+        reason: FailureReason = FailureReason.LOST,
+        excerpt: str | None = None,
+    ) -> Event:
+        return self._end_attempt(trial, attempt, state="failed", reason=reason, outcome=None, excerpt=excerpt)
+
+    def _end_attempt(self, trial: str, attempt: str, **data) -> Event:
+        times = {"ended_at": self.now, "node_hours": 1 / 3}
+        return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data, **times)
+
+    def end_trial(self, trial: str = "t0001") -> Event:
+        last = self.search.trial(trial).last_attempt
+        state, reason = (last.state, last.reason) if last else (TrialState.FAILED, FailureReason.INVALID_LAYOUT)
+        return self.add(EventKind.TRIAL_ENDED, trial=trial, state=state, reason=reason)
+
+    def best(self, trial: str | None) -> Event:
+        return self.add(EventKind.BEST_CHANGED, trial=trial)
+
+    def set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> Event:
+        return self.add(EventKind.SEARCH_STATE, state=state, end_reason=reason, detail=detail)
+
+
+def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but one."""
+    story = Story(search_id)
+    story.create(**spec)
+    story.set_state(SearchState.RUNNING)
+    story.propose(prediction={"step_time_s": 0.25})
+    story.submit()
+    story.launch()
+    story.fail(excerpt="the node went away")
+    story.submit(attempt="a2")
+    story.launch(attempt="a2")
+    story.run(attempt="a2")
+    story.measure(attempt="a2")
+    story.end_trial()
+    story.best("t0001")
+    story.set_state(SearchState.COMPLETED, EndReason.MAX_TRIALS)
+    return story
+
+
+@st.composite
+def stories(draw, search_id: str = SEARCH_ID) -> Story:
+    """Any legal search of up to thirty events."""
+    story = Story(search_id)
+    story.create(**draw(st.dictionaries(st.text(max_size=4), _JSON, max_size=3)))
+    for _ in range(draw(st.integers(0, 30))):
+        draw(st.sampled_from(_continuations(story, draw)))()
+        story.fencing += draw(st.sampled_from((0, 0, 0, 1)))
+    return story
+
+
+_TEXT = st.text(max_size=8) | st.sampled_from(("\x00", "\ud800", "'; DROP TABLE search; --", "überläuft\n\ttäglich"))
+_JSON = (
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
+)
+
+
+def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
+    """What may legally happen next."""
+    number = len(story.search.trials) + 1
+    layout = Layout(micro_batch_size=number, pipeline_parallel=2, pipeline_schedule="gpipe")
+    state, reason = draw(st.sampled_from(SearchState)), draw(st.none() | st.sampled_from(EndReason))
+    nexts: list[Callable[[], Event]] = [
+        lambda: story.set_state(state, reason, draw(st.none() | _TEXT)),
+        # Not in the order of their names: the ledger has to keep the order they were proposed in.
+        lambda: story.propose(f"t{9999 - number:04d}", layout, draw(st.none() | st.just({"step_time_s": 0.1}))),
+        lambda: story.best(draw(st.sampled_from([None, *(t.trial for t in story.search.trials if t.measured)]))),
+    ]
+    for trial in story.search.trials:
+        if not trial.state.is_ended:
+            nexts += _continuations_of_trial(story, draw, trial)
+    return nexts
+
+
+def _continuations_of_trial(story: Story, draw, trial: Trial) -> list[Callable[[], Event]]:
+    last = trial.last_attempt
+    if last is not None and not last.state.is_ended:
+        return _continuations_of_attempt(story, draw, last)
+    name = f"a{len(trial.attempts) + 1}"
+    nexts = [lambda: story.end_trial(trial.trial)]
+    return nexts if last and last.state is TrialState.MEASURED else [*nexts, lambda: story.submit(trial.trial, name)]
+
+
+def _continuations_of_attempt(story: Story, draw, attempt: Attempt) -> list[Callable[[], Event]]:
+    name = (attempt.trial, attempt.attempt)
+    nexts: list[Callable[[], Event]] = [
+        lambda: story.run(*name),
+        lambda: story.lose_sight(*name, draw(st.none() | st.floats(0, 2e9))),
+        lambda: story.measure(*name, tokens_per_sec=draw(st.floats(1, 1e9))),
+        lambda: story.fail(*name, reason=draw(st.sampled_from(FailureReason)), excerpt=draw(st.none() | _TEXT)),
+    ]
+    if attempt.state is not TrialState.RUNNING:
+        nexts.append(lambda: story.launch(*name, job_id=draw(st.none() | st.just("4711"))))
+    return nexts

@@ -1,0 +1,197 @@
+"""The ledger's file: who may read it, which schema it has, and what happens when somebody else holds its lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import trials.ledger.migrations
+from search_spaces.errors import InputError
+from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
+from trials.ledger import database
+from trials.ledger.database import SCHEMA_REVISION, VERSION_TABLE, LedgerUnavailable, open_to_write
+from trials.ledger.reader import LedgerReader
+from trials.ledger.tables import Base
+from trials.ledger.writer import LedgerWriter
+
+NEXT_MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0002", "0001"
+
+def upgrade() -> None:
+    op.add_column("search", sa.Column("colour", sa.String))
+"""
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def url(path) -> str:
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def story(url) -> Story:
+    story = measured_story()
+    writer = LedgerWriter(url)
+    writer.catch_up(SEARCH_ID, story.events)
+    writer.close()
+    return story
+
+
+@pytest.fixture
+def newer_parlay(tmp_path, monkeypatch):
+    """A Parlay one schema ahead of this one."""
+    migrations = tmp_path / "migrations"
+    shutil.copytree(Path(trials.ledger.migrations.__file__).parent, migrations)
+    (migrations / "versions" / "r0002_colour.py").write_text(NEXT_MIGRATION)
+    monkeypatch.setattr(database, "MIGRATIONS", str(migrations))
+    monkeypatch.setattr(database, "SCHEMA_REVISION", "0002")
+
+
+def columns_of_search(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[1] for row in connection.execute("PRAGMA table_info(search)")]
+
+
+def test_only_its_owner_may_read_a_ledger_whatever_the_umask(path, url):
+    old = os.umask(0)
+    try:
+        LedgerWriter(url).apply(SEARCH_ID, measured_story().events[0])
+    finally:
+        os.umask(old)
+    assert {p.name: p.stat().st_mode & 0o777 for p in path.parent.glob("ledger.db*")} == {
+        "ledger.db": 0o600,
+        "ledger.db-wal": 0o600,
+        "ledger.db-shm": 0o600,
+    }
+
+
+def test_reading_makes_no_file(path, url):
+    assert LedgerReader(url).searches() == []
+    assert not path.exists()
+
+
+def test_a_file_that_is_still_being_made_is_an_empty_ledger(path, url):
+    path.touch()
+    assert LedgerReader(url).searches() == []
+
+
+def test_the_migrations_make_the_tables_the_code_uses(url):
+    with open_to_write(url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, Base.metadata) == []
+        assert context.get_current_revision() == SCHEMA_REVISION
+
+
+def test_the_newest_migration_is_the_one_the_code_names():
+    config = Config()
+    config.set_main_option("script_location", database.MIGRATIONS)
+    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA_REVISION]
+
+
+@pytest.mark.parametrize("opened_by", [LedgerReader, LedgerWriter])
+def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, opened_by):
+    opened = opened_by(url)
+    if opened_by is LedgerReader:
+        opened.searches()
+    assert "colour" in columns_of_search(path)
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
+    copy = path.with_name("ledger.db.schema-0001")
+    assert "colour" not in columns_of_search(copy)
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
+def test_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0007'")
+        connection.commit()
+    with pytest.raises(InputError, match="schema 0007, this Parlay knows schemas up to 0001") as caught:
+        open_it(url)
+    assert caught.value.problems[0].code == "ledger_schema"
+
+
+def test_a_file_that_is_no_database_is_refused(path, url):
+    path.write_text("name: quickstart\n" * 100)
+    for open_it in (LedgerWriter, lambda url: LedgerReader(url).searches()):
+        with pytest.raises(InputError, match="not an SQLite database"):
+            open_it(url)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot be written at .*nowhere"):
+        LedgerWriter(f"sqlite:///{tmp_path}/nowhere/ledger.db")
+
+
+def test_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
+    story, writer = measured_story(), LedgerWriter(url)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waits: list[float] = []
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr(database.time, "sleep", wait)
+        writer.apply(SEARCH_ID, story.events[0])
+    assert len(waits) == 3
+    assert len(set(waits)) > 1, "all contenders would come back at the same moment"
+    assert writer.last_seq(SEARCH_ID) == 1
+
+
+def test_a_ledger_that_stays_locked_is_unavailable_and_unchanged(path, url, monkeypatch):
+    writer = LedgerWriter(url)
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr(database.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            writer.apply(SEARCH_ID, measured_story().events[0])
+    assert LedgerReader(url).searches() == []
+
+
+def test_readers_are_not_held_up_by_a_writer_nor_it_by_them(path, url, story):
+    with closing(sqlite3.connect(path, isolation_level=None)) as someone:
+        someone.execute("BEGIN")
+        assert someone.execute("SELECT count(*) FROM trial").fetchone() == (1,)
+        LedgerWriter(url).apply("other-aaaaaa", Story("other-aaaaaa").create())
+        assert someone.execute("SELECT count(*) FROM search").fetchone() == (1,)
+    with closing(sqlite3.connect(path, isolation_level=None)) as someone:
+        someone.execute("BEGIN IMMEDIATE")
+        assert LedgerReader(url).search(SEARCH_ID) == story.search
+
+
+def test_a_ledger_on_a_read_only_disk_refuses_at_once(url, story, monkeypatch):
+    writer = LedgerWriter(url)
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: pytest.fail("waited for what cannot pass"))
+    with writer._engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA query_only = ON")
+    with pytest.raises(LedgerUnavailable, match="readonly"):
+        writer.copy_lease(SEARCH_ID, 1, {"host": "login1"})
+
+
+def test_a_database_driver_that_is_not_installed_is_named(monkeypatch):
+    def missing(*args, **options):
+        raise ModuleNotFoundError("No module named 'psycopg'", name="psycopg")
+
+    monkeypatch.setattr(database, "create_engine", missing)
+    with pytest.raises(InputError, match=r"psycopg is not installed[\s\S]*parlay\[postgres\]"):
+        LedgerWriter("postgresql+psycopg://localhost/parlay")

@@ -1,0 +1,179 @@
+"""Events and their fold: what may follow what, and that nothing is lost on the way through text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+
+from tests.trials.ledger.stories import NOON, Story, measured_story, stories
+from trials.ledger.events import Event, EventKind, Fenced, SearchState, apply, fold
+from trials.trial import FailureReason, TrialState
+
+
+@pytest.fixture
+def story() -> Story:
+    story = Story()
+    story.create()
+    story.propose()
+    return story
+
+
+@given(stories())
+def test_an_event_read_back_from_its_text_is_the_event_that_was_written(story):
+    texts = [json.dumps(event.to_json(), allow_nan=False) for event in story.events]
+    assert [Event.from_json(json.loads(text)) for text in texts] == story.events
+
+
+def test_times_stand_in_the_text_as_utc_and_keep_their_microseconds():
+    event = Event(1, 1, 0.1234567, EventKind.ATTEMPT_RUNNING, {"started_at": 1.0000004, "nodes": ("n1",)})
+    text = event.to_json()
+    assert (text["at"], text["data"]["started_at"]) == ("1970-01-01T00:00:00.123457Z", "1970-01-01T00:00:01.000000Z")
+    assert event.data == {"started_at": 1.0, "nodes": ["n1"]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_an_event_holds_nothing_that_json_cannot_say(value):
+    with pytest.raises((ValueError, TypeError)):
+        Event(1, 1, NOON, EventKind.SEARCH_CREATED, {"spec": {"x": value}, "code_hash": ""})
+
+
+def test_a_newer_event_is_refused():
+    newer = measured_story().events[0].to_json() | {"schema": "parlay.event/2"}
+    with pytest.raises(ValueError, match=r"parlay\.event/2"):
+        Event.from_json(newer)
+
+
+def test_the_fold_tells_how_the_search_went():
+    search = measured_story(folder="/scratch/story").search
+    trial = search.trial("t0001")
+    assert (search.state, search.best_trial, search.folder) == (SearchState.COMPLETED, "t0001", "/scratch/story")
+    assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
+    assert trial.measured["tokens_per_sec"] == 1000.0
+    assert search.node_hours_used == pytest.approx(2 / 3)
+    assert search.in_flight == ()
+    assert search.ended_at == search.created_at + 12
+
+
+def test_the_fold_of_nothing_is_nothing():
+    assert fold("story-aaaaaa", []) is None
+
+
+def test_node_hours_are_reserved_while_an_attempt_is_in_flight(story):
+    story.submit()
+    assert story.search.node_hours_reserved == pytest.approx(60.5 / 3600)
+
+
+def test_a_trial_between_two_attempts_has_not_ended(story):
+    story.submit()
+    story.fail()
+    assert not story.search.trial("t0001").state.is_ended
+    story.submit(attempt="a2")
+    assert story.search.trial("t0001").state is TrialState.SUBMITTED
+
+
+def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
+    story.submit()
+    story.run()
+    ending = {"state": "failed", "reason": "lost", "started_at": 0.0, "ended_at": 1.0, "node_hours": 0.0}
+    story.add(EventKind.ATTEMPT_ENDED, trial="t0001", attempt="a1", **ending)
+    assert story.search.trial("t0001").last_attempt.started_at == 0.0
+
+
+def test_an_event_in_sight_again_is_no_longer_unknown(story):
+    story.submit()
+    story.lose_sight("t0001", "a1", NOON)
+    assert story.search.in_flight[0].unknown_since == NOON
+    story.lose_sight("t0001", "a1", None)
+    assert story.search.in_flight[0].unknown_since is None
+
+
+def test_a_finished_trial_is_frozen():
+    story = measured_story()
+    for change in (story.submit, story.end_trial, lambda: story.launch(attempt="a2"), story.measure):
+        with pytest.raises(ValueError, match="frozen"):
+            change()
+
+
+def test_an_attempt_ends_once(story):
+    story.submit()
+    story.fail()
+    for change in (story.fail, story.run, story.launch, story.measure):
+        with pytest.raises(ValueError, match="not in flight"):
+            change()
+
+
+def test_there_is_never_more_than_one_live_attempt(story):
+    story.submit()
+    with pytest.raises(ValueError, match="another attempt"):
+        story.submit(attempt="a2")
+
+
+def test_a_trial_cannot_end_before_its_attempt(story):
+    story.submit()
+    with pytest.raises(ValueError, match="before its attempt a1"):
+        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason="lost")
+
+
+def test_a_trial_is_measured_only_by_its_last_attempt(story):
+    story.submit()
+    story.fail()
+    with pytest.raises(ValueError, match="not measured by its last attempt"):
+        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="measured")
+
+
+def test_a_measured_attempt_has_an_outcome(story):
+    story.submit()
+    with pytest.raises(ValueError, match="without an outcome"):
+        story.add(EventKind.ATTEMPT_ENDED, trial="t0001", attempt="a1", state="measured", ended_at=NOON, node_hours=0.0)
+
+
+@pytest.mark.parametrize(("state", "reason"), [("measured", "lost"), ("failed", None), ("running", None)])
+def test_every_ending_but_a_measurement_has_a_reason(story, state, reason):
+    with pytest.raises(ValueError, match=state):
+        story.add(EventKind.TRIAL_ENDED, trial="t0001", state=state, reason=reason)
+
+
+def test_an_attempt_that_runs_cannot_be_launched_again(story):
+    story.submit()
+    story.launch()
+    story.launch()
+    story.run()
+    with pytest.raises(ValueError, match="already runs"):
+        story.launch()
+
+
+def test_only_a_measured_trial_may_be_the_best(story):
+    with pytest.raises(ValueError, match="cannot be the best"):
+        story.best("t0001")
+    story.add(EventKind.TRIAL_ENDED, trial="t0001", state="failed", reason=FailureReason.INVALID_LAYOUT)
+    with pytest.raises(ValueError, match="cannot be the best"):
+        story.best("t0001")
+
+
+def test_a_trial_is_proposed_once_and_before_anything_else_of_it(story):
+    with pytest.raises(ValueError, match="twice"):
+        story.propose()
+    with pytest.raises(ValueError, match="never proposed"):
+        story.submit("t0002")
+    with pytest.raises(ValueError, match="never proposed"):
+        story.best("t0002")
+
+
+def test_a_gap_a_repeat_and_a_second_beginning_are_refused(story):
+    for seq in (2, 4):
+        with pytest.raises(ValueError, match="3 was expected"):
+            apply(story.search, story.search_id, Event(seq, 1, NOON, EventKind.BEST_CHANGED, {"trial": None}))
+    with pytest.raises(ValueError, match="once"):
+        story.create()
+    with pytest.raises(ValueError, match="once"):
+        Story().propose()
+
+
+def test_an_old_lease_is_fenced_off(story):
+    story.fencing = 2
+    story.submit()
+    story.fencing = 1
+    with pytest.raises(Fenced, match="old lease 1"):
+        story.run()

@@ -1,0 +1,153 @@
+"""The journal: what survives a killed writer, a full disk and a hand that edits it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.trials.ledger.stories import Story, measured_story
+from trials.ledger.events import Event, EventKind, Fenced
+from trials.ledger.journal import Journal, JournalDamaged
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def written(path: Path, events: list[Event]) -> Journal:
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)
+    return journal
+
+
+def test_what_was_appended_is_read_by_anybody(path):
+    events = measured_story().events
+    written(path, events)
+    assert Journal(path).read() == events
+
+
+def test_a_journal_nobody_wrote_is_empty_and_reading_makes_none(path):
+    assert Journal(path).read() == []
+    assert not path.exists()
+
+
+def test_only_its_owner_may_read_it_whatever_the_umask(path):
+    old = os.umask(0)
+    try:
+        written(path, measured_story().events)
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_another_writer_goes_on_after_the_last_line(path):
+    *first, last = measured_story().events
+    written(path, first).close()
+    written(path, [last])
+    assert Journal(path).read() == [*first, last]
+
+
+def test_a_last_line_cut_at_any_byte_is_passed_over_and_then_written_anew(path):
+    *first, last = measured_story().events[:2]
+    written(path, first).close()
+    whole = path.read_bytes()
+    written(path, [last]).close()
+    complete = path.read_bytes()
+    for size in range(len(whole), len(complete)):
+        path.write_bytes(complete[:size])
+        assert Journal(path).read() == first
+        written(path, [last]).close()
+        assert path.read_bytes() == complete
+
+
+@pytest.mark.parametrize("line", [1, 2, 3])
+def test_a_changed_byte_in_any_whole_line_is_an_error_that_names_it(path, line):
+    written(path, measured_story().events[:3]).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    for place in (0, len(lines[line - 1]) // 2, len(lines[line - 1]) - 3):
+        damaged = bytearray(lines[line - 1])
+        damaged[place] ^= 1
+        path.write_bytes(b"".join([*lines[: line - 1], bytes(damaged), *lines[line:]]))
+        with pytest.raises(JournalDamaged, match=rf"journal\.jsonl:{line}: "):
+            Journal(path).read()
+
+
+@pytest.mark.parametrize("change", [lambda ls: ls[1:], lambda ls: [ls[0], *ls], lambda ls: [ls[1], ls[0]]])
+def test_a_line_missing_doubled_or_out_of_order_is_an_error(path, change):
+    written(path, measured_story().events[:3]).close()
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(JournalDamaged, match="holds event"):
+        Journal(path).read()
+
+
+def test_nothing_is_appended_to_a_damaged_journal(path):
+    *first, last = measured_story().events
+    written(path, first).close()
+    path.write_bytes(path.read_bytes().replace(b"t0001", b"t0002", 1))
+    with pytest.raises(JournalDamaged):
+        Journal(path).append(last)
+
+
+def test_a_gap_or_a_repeat_is_refused(path):
+    events = measured_story().events
+    journal = written(path, events[:2])
+    for wrong in (events[1], events[3]):
+        with pytest.raises(ValueError, match="3 is due"):
+            journal.append(wrong)
+    assert journal.read() == events[:2]
+
+
+def test_an_old_driver_is_fenced_off_as_soon_as_the_new_one_has_written(path):
+    old, new = Story(), Story()
+    for story in (old, new):
+        story.create()
+    first = written(path, old.events)
+    new.fencing = 2
+    written(path, []).append(new.propose("t0001"))
+    with pytest.raises(Fenced, match="under lease 2, not 1"):
+        first.append(old.propose("t0009"))
+    assert Journal(path).read() == new.events
+
+
+@pytest.mark.parametrize("fails_in", ["write", "fsync"])
+def test_a_full_disk_changes_nothing_and_the_event_can_be_appended_later(path, monkeypatch, fails_in):
+    *first, last = measured_story().events
+    journal = written(path, first)
+    before, write = path.read_bytes(), os.write
+
+    def full(descriptor, data=b""):
+        if fails_in == "write":
+            write(descriptor, data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, fails_in, full)
+        with pytest.raises(OSError, match="No space"):
+            journal.append(last)
+    assert path.read_bytes() == before
+    journal.append(last)
+    assert journal.read() == [*first, last]
+
+
+def test_a_short_write_is_continued(path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    events = measured_story().events
+    assert written(path, events).read() == events
+
+
+def test_excerpts_of_any_bytes_stay_on_one_line(path):
+    story = Story()
+    story.create()
+    story.propose()
+    story.submit()
+    story.fail(excerpt="a\nb\r\x00\u2028\ud800 é")
+    written(path, story.events)
+    assert len(path.read_bytes().splitlines()) == len(story.events)
+    assert Journal(path).read() == story.events
+    assert story.events[-1].kind is EventKind.ATTEMPT_ENDED

@@ -1,0 +1,148 @@
+"""Where a ledger may lie: on this machine's own disk, unless a server is named, and never with a password."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from search_spaces.errors import InputError
+from trials.ledger import place
+from trials.ledger.place import checked_url, default_folder, ledger_url, network_file_system
+
+MOUNTS = r"""
+/dev/sda1 / ext4 rw,relatime 0 0
+tmpfs /tmp tmpfs rw 0 0
+home.example:/export/home /home nfs4 rw,vers=4.2 0 0
+/dev/sdb1 /home/local xfs rw 0 0
+10.0.0.1@o2ib:/scratch /scratch lustre rw,flock 0 0
+systemd-1 /work autofs rw 0 0
+gpfs1 /work gpfs rw 0 0
+beegfs_nodev /bee\040hive beegfs rw 0 0
+user@host:/ /mnt/far fuse.sshfs rw 0 0
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/ada/.local/state/parlay", "nfs4"),
+        ("/home/local/ada", None),
+        ("/homeless/ada", None),
+        ("/scratch/ada/ledger.db", "lustre"),
+        ("/work/ada", "gpfs"),
+        ("/bee hive/ada", "beegfs"),
+        ("/mnt/far/ledger.db", "sshfs"),
+        ("/tmp/parlay", None),
+        ("/", None),
+    ],
+)
+def test_the_deepest_mount_point_decides_whether_a_path_is_remote(path, kind):
+    assert network_file_system(Path(path), MOUNTS) == kind
+
+
+def test_without_a_table_of_mounts_every_path_counts_as_local():
+    assert network_file_system(Path("/home/ada"), "") is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "home", "folder"),
+    [
+        ({}, "/root", "/root/.local/state/parlay"),
+        ({"XDG_STATE_HOME": "/var/state"}, "/root", "/var/state/parlay"),
+        ({"XDG_STATE_HOME": "state"}, "/root", "/root/.local/state/parlay"),
+        ({"PARLAY_HOME": "/opt/parlay", "XDG_STATE_HOME": "/var/state"}, "/root", "/opt/parlay"),
+        ({}, "/home/ada", "/var/tmp/parlay-1000"),
+        ({"PARLAY_HOME": "/scratch/ada"}, "/root", "/var/tmp/parlay-1000"),
+    ],
+)
+def test_the_default_is_the_users_state_folder_unless_it_is_remote(environ, home, folder):
+    assert default_folder(environ, Path(home), 1000, MOUNTS) == Path(folder)
+
+
+def test_the_default_ledgers_folder_is_the_users_alone(own_home, monkeypatch):
+    folder = own_home / "deeper" / "parlay"
+    monkeypatch.setenv("PARLAY_HOME", str(folder))
+    assert make_url(ledger_url()).database == str(folder / "ledger.db")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_others_may_write_to_is_refused(own_home, mode):
+    own_home.chmod(mode)
+    with pytest.raises(InputError, match="can be written by others"):
+        ledger_url()
+
+
+def test_a_folder_of_another_user_is_refused(own_home, monkeypatch):
+    monkeypatch.setattr(place.os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(InputError, match="can be written by others"):
+        ledger_url()
+
+
+def test_a_link_in_the_place_of_the_folder_in_var_tmp_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "parlay-0").symlink_to(tmp_path)
+    monkeypatch.setattr(place, "default_folder", lambda *_: tmp_path / "parlay-0")
+    with pytest.raises(InputError, match="can be written by others"):
+        ledger_url()
+
+
+@pytest.mark.parametrize("database", ["/data/ledger.db", "/data/a b/%40?é.db", "/home/local/ledger.db"])
+def test_a_local_file_is_taken_as_it_is(database):
+    given = f"sqlite:///{database.replace('%', '%25').replace('?', '%3F')}"
+    assert make_url(checked_url(given, Path("/local"), MOUNTS)).database == database
+
+
+def test_a_relative_file_is_made_absolute_so_that_every_verb_finds_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert make_url(ledger_url("sqlite:///mine.db")).database == str(tmp_path / "mine.db")
+
+
+def test_postgres_is_spoken_to_by_psycopg():
+    expected = "postgresql+psycopg://ada@db.example:5433/parlay"
+    for scheme in ("postgresql", "postgresql+psycopg"):
+        assert checked_url(f"{scheme}://ada@db.example:5433/parlay", Path("/local"), MOUNTS) == expected
+
+
+def test_a_file_on_a_network_file_system_is_refused_with_the_local_path_to_use():
+    with pytest.raises(InputError, match="lustre") as caught:
+        checked_url("sqlite:////scratch/ada/ledger.db", Path("/var/tmp/parlay-1000"), MOUNTS)
+    (problem,) = caught.value.problems
+    assert problem.fix == "use sqlite:////var/tmp/parlay-1000/ledger.db"
+    assert problem.key == "ledger.url"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://ada@db.example/parlay",
+        "postgres://ada@db.example/parlay",
+        "postgresql+asyncpg://db.example/parlay",
+        "ledger.db",
+        "postgresql://db.example:port/parlay",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=memory&uri=true",
+    ],
+)
+def test_what_is_no_lasting_database_of_a_known_kind_is_refused(url):
+    with pytest.raises(InputError) as caught:
+        checked_url(url, Path("/local"), MOUNTS)
+    assert caught.value.problems[0].code == "ledger_url"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:hunter2@db.example/parlay",
+        "postgresql://ada@db.example/parlay?password=hunter2",
+        "postgresql://db.example/parlay?sslpassword=hunter2",
+        "postgresql://ada:hunter2@db.example:port/parlay",
+    ],
+)
+def test_a_password_in_the_url_is_refused_and_not_repeated(url):
+    with pytest.raises(InputError) as caught:
+        checked_url(url, Path("/local"), MOUNTS)
+    assert "hunter2" not in f"{caught.value}{caught.value.problems[0].to_json()}"
