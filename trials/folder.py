@@ -145,10 +145,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     ValueError when it is something else, or holds a number that is not finite.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        data = json.loads(path.read_bytes(), parse_constant=_finite, parse_float=_finite)
     except FileNotFoundError:
         return None
-    data = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, dict):
         raise ValueError(f"{path} holds {type(data).__name__}, not a JSON object")
     return data

@@ -1,0 +1,75 @@
+"""A spec and an outcome that belong together, for tests to spoil."""
+
+from __future__ import annotations
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trial import MeasureRules, Outcome, OutcomeStatus, TrialKind, TrialSpec
+
+TINY = ModelShape(
+    num_layers=4,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    ffn_hidden_size=256,
+    gated_mlp=False,
+    vocab_size=512,
+    seq_length=32,
+    tied_embeddings=True,
+    position_embedding="learned",
+    norm="layernorm",
+)
+LAYOUT = Layout(
+    tensor_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3, zero_stage=1, engine="deepspeed"
+)
+SPEC = TrialSpec(
+    search_id="tiny-aaaaaa",
+    trial="t0001",
+    attempt="a1",
+    nonce="0123456789abcdef" * 2,
+    kind=TrialKind.SEARCH,
+    layout=LAYOUT,
+    model=TINY,
+    global_batch_size=12,
+    num_gpus=4,
+    gpus_per_node=4,
+    accelerator="cpu",
+    measure=MeasureRules(min_steps=8),
+)
+MEASURED = {
+    "warmup_steps": 3,
+    "measured_steps": 8,
+    "step_time_s": 0.5,
+    "step_time_low_s": 0.48,
+    "step_time_high_s": 0.52,
+    "tokens_per_sec": 768.0,
+    "tokens_per_sec_low": 738.5,
+    "tokens_per_sec_high": 800.0,
+    "tokens_per_sec_per_gpu": 192.0,
+    "samples_per_sec": 24.0,
+    "peak_memory_gib": 0.4,
+    "startup_parts_s": {"import": 2.5},
+}
+PROOF = {
+    "world_size": 4,
+    "tensor_parallel": 2,
+    "pipeline_parallel": 1,
+    "data_parallel": 2,
+    "parameters": TINY.parameters,
+    "local_parameters_sum": TINY.parameters,
+    "micro_batches_per_step": 3,
+    "samples_per_data_rank": [66, 66],
+}
+OUTCOME = Outcome(
+    search_id=SPEC.search_id,
+    trial=SPEC.trial,
+    attempt=SPEC.attempt,
+    nonce=SPEC.nonce,
+    status=OutcomeStatus.MEASURED,
+    measured=MEASURED,
+    proof=PROOF,
+    fingerprint={"torch": "2.13.0"},
+    step_times_s=(0.5, 0.51),
+    started_at="2026-05-28T20:00:00.000000Z",
+    ended_at="2026-05-28T20:01:00.000000Z",
+)

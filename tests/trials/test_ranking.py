@@ -1,0 +1,152 @@
+"""The best of what was measured, what ties with it, and what may never be the best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.layout import Layout
+from tests.trials.examples import OUTCOME
+from trials.ranking import Objective, Ranking, Speedup, best_json, rank, speedup_over, value_of
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+
+SPEED = Objective.TOKENS_PER_SEC
+NODE_HOURS = Objective.NODE_HOURS_PER_BILLION_TOKENS
+
+
+def trial(
+    number: int, tokens_per_sec: float, spread: float | None = 0.0, flags: tuple[str, ...] = (), **layout
+) -> Trial:
+    """A measured trial whose interval reaches `spread` of its value to both sides; its layout differs by number."""
+    measured = {"tokens_per_sec": tokens_per_sec}
+    if spread is not None:
+        measured |= {
+            "tokens_per_sec_low": tokens_per_sec * (1 - spread),
+            "tokens_per_sec_high": tokens_per_sec * (1 + spread),
+        }
+    outcome = replace(OUTCOME, measured=measured, flags=flags)
+    attempt = Attempt(f"t{number:04d}", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
+    shape = {"data_parallel": 8, "tensor_parallel": number} | layout
+    return Trial(f"t{number:04d}", Layout(**shape), state=TrialState.MEASURED, attempts=(attempt,))
+
+
+def names(trials) -> list[str]:
+    return [t.trial for t in trials]
+
+
+class TestRanking:
+    def test_the_fastest_is_the_best_and_the_rest_follow(self):
+        ranking = rank([trial(1, 100.0), trial(2, 300.0), trial(3, 200.0)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0002", "t0003", "t0001"]
+        assert ranking.best.trial == "t0002"
+        assert ranking.ties == ()
+
+    def test_nothing_measured_has_no_best(self):
+        failed = Trial("t0001", Layout(data_parallel=8), state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+        assert rank([failed, Trial("t0002", Layout(data_parallel=8))], SPEED, 8) == Ranking(SPEED)
+
+    def test_only_layouts_of_the_same_global_batch_compete(self):
+        ranking = rank([trial(1, 100.0), trial(2, 300.0, grad_accum_steps=2)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0001"]
+
+    @pytest.mark.parametrize("flag", ["suspect_node", "fingerprint_changed", "lone_outlier"])
+    def test_a_suspect_is_never_the_best_however_fast(self, flag):
+        ranking = rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8)
+        assert ranking.best.trial == "t0002"
+        assert names(ranking.ordered) == ["t0002", "t0001"]
+        alone = rank([trial(1, 300.0, flags=(flag,))], SPEED, 8)
+        assert (alone.best, names(alone.ordered)) == (None, ["t0001"])
+
+    @pytest.mark.parametrize("flag", ["extrapolated", "time_limit", "failed_after_result", "host_memory_grows"])
+    def test_a_flag_that_explains_is_no_suspicion(self, flag):
+        assert rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8).best.trial == "t0001"
+
+    def test_of_equals_the_one_proposed_first_is_the_best(self):
+        assert rank([trial(2, 100.0), trial(1, 100.0)], SPEED, 8).best.trial == "t0002"
+
+    def test_layouts_whose_intervals_overlap_the_best_tie_with_it(self):
+        trials = [trial(1, 300.0, 0.05), trial(2, 280.0, 0.05), trial(3, 260.0, 0.05), trial(4, 290.0, 0.0)]
+        assert names(rank(trials, SPEED, 8).ties) == ["t0004", "t0002"]
+
+    def test_a_suspect_and_a_repeat_of_the_best_layout_are_no_ties(self):
+        again = trial(3, 299.0, 0.05, tensor_parallel=1)
+        ranking = rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05, ("suspect_node",)), again], SPEED, 8)
+        assert ranking.ties == ()
+
+    def test_an_unknown_interval_ties_only_with_one_that_reaches_it(self):
+        best = trial(1, 300.0, 0.05)
+        assert names(rank([best, trial(2, 290.0, None), trial(3, 280.0, None)], SPEED, 8).ties) == ["t0002"]
+
+    @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8), st.sampled_from(Objective))
+    def test_nothing_that_counts_is_better_than_the_best(self, speeds, objective):
+        trials = [trial(n, s, 0.01, num_nodes=n) for n, s in enumerate(speeds, start=1)]
+        ranking = rank(trials, objective, 8)
+        values = [value_of(t, objective) for t in ranking.ordered]
+        assert values == sorted(values, reverse=True)
+        assert value_of(ranking.best, objective) == max(values)
+
+
+class TestObjectives:
+    FEW, MANY = trial(1, 1000.0, num_nodes=2), trial(2, 1500.0, num_nodes=4)
+
+    def test_speed_counts_all_tokens(self):
+        assert rank([self.FEW, self.MANY], SPEED, 8).best is self.MANY
+
+    def test_speed_per_gpu_divides_by_the_ranks(self):
+        per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
+        assert value_of(self.FEW, per_gpu) == 1000 / 8
+        assert value_of(self.MANY, per_gpu) == 1500 / 16
+        assert rank([self.FEW, self.MANY], per_gpu, 8).best is self.FEW
+
+    def test_node_hours_are_minimised(self):
+        ranking = rank([self.FEW, self.MANY], NODE_HOURS, 8)
+        assert ranking.best is self.FEW
+        assert best_json(ranking)["value"] == pytest.approx(2 * 1e9 / 1000 / 3600)
+
+    def test_a_trial_that_was_not_measured_has_no_value(self):
+        with pytest.raises(ValueError, match="t0001 is proposed"):
+            value_of(Trial("t0001", Layout()), SPEED)
+
+
+class TestSpeedup:
+    def test_today_over_the_best_with_the_widest_interval(self):
+        speedup = speedup_over(trial(1, 100.0, 0.1), trial(2, 160.0, 0.1), SPEED)
+        assert speedup == Speedup(1.6, pytest.approx(144 / 110), pytest.approx(176 / 90))
+
+    def test_fewer_node_hours_are_faster(self):
+        few, many = trial(1, 1000.0, num_nodes=2), trial(2, 1500.0, num_nodes=4)
+        assert speedup_over(many, few, NODE_HOURS).ratio == pytest.approx(4 / 3)
+
+    def test_an_unknown_interval_stays_unknown(self):
+        assert speedup_over(trial(1, 100.0, None), trial(2, 150.0, 0.1), SPEED) == Speedup(1.5, None, None)
+
+    def test_there_is_none_over_what_was_not_measured_or_has_another_batch(self):
+        one = trial(1, 100.0)
+        assert speedup_over(Trial("t0002", Layout()), one, SPEED) is None
+        assert speedup_over(one, Trial("t0002", Layout()), SPEED) is None
+        assert speedup_over(trial(2, 100.0, grad_accum_steps=2), one, SPEED) is None
+
+
+class TestBestObject:
+    def test_it_has_the_contracts_names(self):
+        best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
+        assert best == {
+            "trial": "t0001",
+            "layout": Layout(data_parallel=8).to_json(),
+            "objective": "tokens_per_sec",
+            "value": 300.0,
+            "tokens_per_sec": 300.0,
+            "tokens_per_sec_low": 285.0,
+            "tokens_per_sec_high": 315.0,
+            "ties": ["t0002"],
+        }
+
+    def test_bounds_that_are_unknown_are_null(self):
+        best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
+        assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
+
+    def test_without_a_best_there_is_no_object(self):
+        assert best_json(Ranking(SPEED)) is None

@@ -1,0 +1,148 @@
+"""Specs and outcomes on their way through JSON, and the small rules of a trial."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from tests.trials.examples import OUTCOME, SPEC
+from trials.trial import (
+    Attempt,
+    FailureReason,
+    Outcome,
+    OutcomeStatus,
+    Trial,
+    TrialSpec,
+    TrialState,
+    require_schema,
+    utc_seconds,
+    utc_text,
+)
+
+
+def through_json(data: dict) -> dict:
+    return json.loads(json.dumps(data, allow_nan=False))
+
+
+def attempt(name: str, **values) -> Attempt:
+    return Attempt("t0001", name, "0" * 32, num_nodes=2, time_limit_s=1800, **values)
+
+
+class TestWords:
+    def test_a_state_is_its_lower_case_word_everywhere(self):
+        assert f"{TrialState.MEASURED} {FailureReason.GPU_OOM!s}" == "measured gpu_oom"
+        assert json.dumps([TrialState.MEASURED]) == '["measured"]'
+
+    def test_three_states_are_endings(self):
+        assert [s.value for s in TrialState if s.is_ended] == ["measured", "failed", "cancelled"]
+
+
+class TestSpec:
+    def test_a_spec_read_back_is_the_spec_that_was_written(self):
+        assert TrialSpec.from_json(through_json(SPEC.to_json())) == SPEC
+
+    def test_the_attempt_key_is_the_jobs_name(self):
+        assert SPEC.attempt_key == "tiny-aaaaaa.t0001.a1"
+
+    @pytest.mark.parametrize(("num_gpus", "nodes"), [(1, 1), (4, 1), (5, 2), (8, 2)])
+    def test_a_trial_takes_as_many_nodes_as_its_gpus_need(self, num_gpus, nodes):
+        assert replace(SPEC, num_gpus=num_gpus).num_nodes == nodes
+
+    def test_a_spec_of_a_newer_parlay_is_refused(self):
+        with pytest.raises(ValueError, match=r"parlay\.spec/2"):
+            TrialSpec.from_json(SPEC.to_json() | {"schema": "parlay.spec/2"})
+
+    def test_a_spec_with_an_unknown_layout_field_is_refused(self):
+        with pytest.raises(InputError, match="context_parallel"):
+            TrialSpec.from_json(SPEC.to_json() | {"layout": {"context_parallel": 2}})
+
+
+class TestOutcome:
+    @pytest.mark.parametrize(
+        "outcome",
+        [OUTCOME, replace(OUTCOME, status=OutcomeStatus.FAILED, reason=FailureReason.GPU_OOM, flags=("time_limit",))],
+    )
+    def test_an_outcome_read_back_is_the_outcome_that_was_written(self, outcome):
+        assert Outcome.from_json(through_json(outcome.to_json())) == outcome
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"schema": "parlay.outcome/2"},
+            {"schema": "parlay.spec/1"},
+            {"schema": None},
+            {"status": "splendid"},
+            {"status": None},
+            {"reason": "bad_luck"},
+            {"measured": None},
+            {"proof": [1]},
+            {"fingerprint": "torch"},
+            {"mood": "good"},
+        ],
+    )
+    def test_what_is_not_an_outcome_is_refused(self, change):
+        with pytest.raises(ValueError, match=r"outcome|splendid|None|bad_luck"):
+            Outcome.from_json(OUTCOME.to_json() | change)
+
+    @pytest.mark.parametrize("name", ["schema", "status", "nonce", "trial"])
+    def test_an_outcome_without_what_identifies_it_is_refused(self, name):
+        data = OUTCOME.to_json()
+        del data[name]
+        with pytest.raises(ValueError, match=r"outcome|OutcomeStatus"):
+            Outcome.from_json(data)
+
+
+class TestTrial:
+    def test_attempts_stay_in_order_and_the_last_one_speaks_for_the_trial(self):
+        trial = Trial("t0001", Layout())
+        for name in ("a2", "a10", "a1", "a9"):
+            trial = trial.with_attempt(attempt(name))
+        assert [a.attempt for a in trial.attempts] == ["a1", "a2", "a9", "a10"]
+        assert trial.last_attempt.attempt == "a10"
+
+    def test_an_attempt_replaces_the_one_of_its_name(self):
+        trial = Trial("t0001", Layout()).with_attempt(attempt("a1"))
+        (only,) = trial.with_attempt(attempt("a1", job_id="4711")).attempts
+        assert only.job_id == "4711"
+
+    def test_only_a_measured_trial_has_numbers(self):
+        measured = attempt("a1", state=TrialState.MEASURED, outcome=replace(OUTCOME, flags=("suspect_node",)))
+        trial = Trial("t0001", Layout(), attempts=(measured,))
+        assert trial.measured is None
+        assert replace(trial, state=TrialState.MEASURED).measured == OUTCOME.measured
+        assert trial.flags == ("suspect_node",)
+        assert Trial("t0002", Layout(), state=TrialState.MEASURED).measured is None
+        assert Trial("t0002", Layout()).flags == ()
+
+    def test_an_attempt_reserves_its_whole_time_limit_until_its_cost_is_known(self):
+        assert attempt("a1").spent_node_hours == attempt("a1").reserved_node_hours == 1.0
+        assert attempt("a1", node_hours=0.25).spent_node_hours == 0.25
+        assert attempt("a1", node_hours=0.0).spent_node_hours == 0.0
+
+
+class TestSchemaAndTime:
+    def test_an_older_schema_is_read_and_a_newer_one_is_not(self):
+        require_schema({"schema": "parlay.thing/1"}, "parlay.thing/2")
+        for found in ("parlay.thing/3", "parlay.other/1", "parlay.thing/", "parlay.thing/-1", ""):
+            with pytest.raises(ValueError, match=r"parlay\.thing/2"):
+                require_schema({"schema": found}, "parlay.thing/2")
+
+    @given(st.integers(0, 4_000_000_000_000_000))
+    def test_a_time_keeps_its_microseconds_through_text(self, microseconds):
+        seconds = microseconds / 1_000_000
+        assert utc_seconds(utc_text(seconds)) == seconds
+
+    def test_texts_sort_as_their_times_do(self):
+        assert utc_text(0) == "1970-01-01T00:00:00.000000Z"
+        assert utc_text(9.5) < utc_text(10) < utc_text(1_780_000_000)
+
+    @pytest.mark.parametrize("text", ["2026-05-28T20:26:40Z", "2026-05-28 20:26:40.000000", "now", ""])
+    def test_another_way_to_write_a_time_is_refused(self, text):
+        with pytest.raises(ValueError, match="does not match"):
+            utc_seconds(text)
