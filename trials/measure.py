@@ -134,12 +134,13 @@ def measured_fields(spec: TrialSpec, records: Sequence[StepRecord]) -> dict[str,
     }
     tokens = samples * spec.model.seq_length
     interval = median_interval([r.step_time_s for r in measured])
-    return fields | _throughput(spec, tokens, step_time_s, interval) | _host_memory(records, measured)
+    return fields | throughput_fields(spec, tokens, step_time_s, interval) | _host_memory(records, measured)
 
 
-def _throughput(
+def throughput_fields(
     spec: TrialSpec, tokens: int, step_time_s: float, interval: tuple[float, float] | None
 ) -> dict[str, Any]:
+    """What follows from a step's tokens and its median time with its interval (None: unknown), both in seconds."""
     tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
     fields: dict[str, Any] = {
         "tokens_per_sec": tokens / step_time_s,

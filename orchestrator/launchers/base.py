@@ -46,7 +46,8 @@ class Launcher(ABC):
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
 
-        Raises LaunchRefused when no attempt can be launched at all. Never waits for the attempt to start running.
+        Raises LaunchRefused when no attempt can be launched at all, ValueError for one that was launched before. Never
+        waits for the attempt to start running.
         """
 
     @abstractmethod
@@ -59,7 +60,11 @@ class Launcher(ABC):
 
     @abstractmethod
     def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
-        """What is known now of each of these attempts, with one question for all of them. Never raises."""
+        """What is known now of each of these attempts, with one question for all of them. Never raises.
+
+        An attempt it never launched nor adopted is unknown; one it was asked to cancel ends as cancelled_by_search,
+        and whoever asked knows better on whose wish.
+        """
 
     @abstractmethod
     def cancel(self, keys: Iterable[str]) -> set[str]:
@@ -70,7 +75,10 @@ class Launcher(ABC):
         return time.time()
 
     def wait(self, seconds: float) -> None:
-        """Let at most `seconds` of the launcher's clock pass; may return earlier when something changed."""
+        """Let at most `seconds` of the launcher's clock pass; may return earlier when something changed.
+
+        A simulated clock goes straight to the next change instead, however far that is.
+        """
         time.sleep(seconds)
 
     @abstractmethod

@@ -8,16 +8,21 @@ from functools import partial
 from orchestrator.launchers.base import Launcher, LaunchRefused
 from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.ray import RayLauncher
+from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.cluster import Cluster
+from search_spaces.measured import read_table
 
 
 def make_launcher(section: LauncherSection, *, parallel_trials: int, cluster: Cluster) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
 
-    Raises InputError when this machine cannot hold the trials, LaunchRefused when the named Ray cannot be reached.
+    Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
+    named Ray cannot be reached.
     """
+    if section.table_path is not None:
+        return RecordedLauncher(read_table(section.table_path).require_whole().observations, section.queue_wait_s), None
     if section.kind == "ray" and section.address is not None:
         return _ray_at(section.address), None
     slots = local_slots(cluster, parallel_trials, os.environ)

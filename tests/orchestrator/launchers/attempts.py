@@ -41,7 +41,7 @@ def stand_in_code(folder: Path) -> str:
 
 
 def attempt_request(
-    root: Path, behaviour: str = "measure", *, trial: str = "t0001", time_limit_s: float = 60.0, **trainer: object
+    root: Path, behaviour: str = "measure", *, trial: str = "t0001", time_limit_s: float = 7200.0, **trainer: object
 ) -> LaunchRequest:
     """A request for two ranks of one node, as the driver leaves it: spec.json lies in the attempt's folder."""
     spec = TrialSpec(

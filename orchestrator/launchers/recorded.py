@@ -1,0 +1,255 @@
+"""RecordedLauncher: answers from a measured table on a simulated clock, so that a search takes milliseconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
+from search_spaces.measured import Observation
+from search_spaces.measured_problem import MeasuredProblem, problem_for
+from trials.classify import Ending, Life
+from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.measure import throughput_fields
+from trials.trial import (
+    FailureReason,
+    Outcome,
+    OutcomeStatus,
+    TrialSpec,
+    require_schema,
+    utc_seconds,
+    utc_text,
+)
+
+RECORDED_SCHEMA = "parlay.recorded/1"
+
+UNREPEATED_SPREAD = 0.01
+"""Half the interval around a step time that was measured once, as a fraction of it: an assumption, not a finding."""
+
+
+@dataclass
+class _Played:
+    """An attempt on the simulated clock, all times known from the start (UTC seconds since the epoch)."""
+
+    request: LaunchRequest
+    row: Observation
+    started_at: float
+    ended_at: float
+    timed_out: bool
+    settled: bool = False
+    cancelled: bool = False
+
+
+class RecordedLauncher(Launcher):
+    """Every attempt starts `queue_wait_s` after its launch (or as its row says) and ends as its row did.
+
+    There is room for any number of attempts, and they outlive the driver. The clock stands still but in `wait`, which
+    goes straight to the next start or end.
+    """
+
+    name = "recorded"
+
+    def __init__(self, observations: Sequence[Observation], queue_wait_s: float = 0.0, now: float | None = None):
+        self._observations = observations
+        self._queue_wait_s = queue_wait_s
+        self._now = time.time() if now is None else now
+        self._attempts: dict[str, _Played] = {}
+        self._problems: dict[tuple[Any, ...], MeasuredProblem] = {}
+        self._caught_up = False
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        """LaunchRefused when the table has no row of the layout."""
+        self._catch_up(request.folder.search)
+        key = request.spec.attempt_key
+        if request.folder.ranks.exists():
+            raise ValueError(f"{key} was launched before")
+        self._attempts[key] = self._play(request, launched_at=self._now)
+        launched = {"schema": RECORDED_SCHEMA, "attempt_key": key, "launched_at": utc_text(self._now)}
+        write_json(request.folder.ranks, launched)
+        return key
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        accepted = {}
+        for key, request in requests.items():
+            self._catch_up(request.folder.search)
+            launched_at = _launched_at(request.folder)
+            if launched_at is not None:
+                self._attempts[key] = self._play(request, launched_at)
+                accepted[key] = key
+        self._settle()
+        return accepted
+
+    def _catch_up(self, search: SearchFolder) -> None:
+        """A search that goes on does so no earlier than where its last driver had brought the clock."""
+        if self._caught_up:
+            return
+        self._caught_up = True
+        for path in search.path.glob("trials/*/*"):
+            folder = AttemptFolder(path)
+            outcome = read_json(folder.outcome()) or {}
+            ended_at = utc_seconds(outcome["ended_at"]) if outcome.get("ended_at") else 0.0
+            self._now = max(self._now, ended_at, _launched_at(folder) or 0.0)
+
+    def _play(self, request: LaunchRequest, launched_at: float) -> _Played:
+        row = self._row(request.spec)
+        waited_s = self._queue_wait_s if row.queue_wait_s is None else row.queue_wait_s
+        started_at = launched_at + waited_s
+        return _Played(
+            request=request,
+            row=row,
+            started_at=started_at,
+            ended_at=started_at + min(row.duration_s, request.time_limit_s),
+            timed_out=row.duration_s > request.time_limit_s,
+        )
+
+    def _row(self, spec: TrialSpec) -> Observation:
+        problem = self._problem(spec)
+        row = problem.answer(spec.layout)
+        if row is None:
+            raise LaunchRefused(
+                f"the table has no row of {spec.layout.key}: `space.candidates` with the same table keeps a search to"
+                f" the {len(problem.answers)} layouts it has"
+            )
+        return row
+
+    def _problem(self, spec: TrialSpec) -> MeasuredProblem:
+        cluster = Cluster(ACCELERATORS[spec.accelerator], min(spec.gpus_per_node, spec.num_gpus), spec.num_nodes)
+        workload = (spec.model, cluster, spec.global_batch_size)
+        if workload not in self._problems:
+            try:
+                self._problems[workload] = problem_for(self._observations, *workload)
+            except InputError as error:
+                raise LaunchRefused(str(error)) from error
+        return self._problems[workload]
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        return {key: self._ending(key) for key in keys}
+
+    def _ending(self, key: str) -> Ending:
+        played = self._attempts.get(key)
+        if played is None:
+            return Ending(Life.UNKNOWN)
+        started = played.started_at <= self._now
+        started_at = played.started_at if started else None
+        if not played.settled:
+            return Ending(Life.ALIVE, started, started_at=started_at)
+        reason = detail = None
+        if played.cancelled:
+            reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled"
+        elif played.timed_out:
+            reason, detail = FailureReason.TIME_LIMIT, "the launcher's time limit passed"
+        failed = reason is not None or played.row.outcome != "ok"
+        return Ending(Life.ENDED, started, failed, reason, detail, (), started_at, played.ended_at)
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        for played in (self._attempts[key] for key in keys if key in self._attempts):
+            if not played.settled:
+                played.settled = played.cancelled = True
+                played.ended_at = self._now
+        return set()
+
+    def now(self) -> float:
+        return self._now
+
+    def wait(self, seconds: float) -> None:
+        """Go on to the next start or end, or by `seconds` when nothing is in flight."""
+        in_flight = [played for played in self._attempts.values() if not played.settled]
+        moments = [moment for played in in_flight for moment in (played.started_at, played.ended_at)]
+        self._now = min((moment for moment in moments if moment > self._now), default=self._now + seconds)
+        self._settle()
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _settle(self) -> None:
+        """Write the outcome of every attempt whose end has come."""
+        for played in self._attempts.values():
+            if not played.settled and played.ended_at <= self._now:
+                if not played.timed_out:
+                    outcome = self._outcome(played)
+                    write_json(played.request.folder.outcome(), outcome.to_json())
+                played.settled = True
+
+    def _outcome(self, played: _Played) -> Outcome:
+        spec, row = played.request.spec, played.row
+        said = Outcome(
+            search_id=spec.search_id,
+            trial=spec.trial,
+            attempt=spec.attempt,
+            nonce=spec.nonce,
+            status=OutcomeStatus.FAILED,
+            fingerprint={"recorded": row.source},
+            started_at=utc_text(played.started_at),
+            ended_at=utc_text(played.ended_at),
+        )
+        if row.step_time_s is None:
+            return replace(said, reason=_reason(row), excerpt=_excerpt(row))
+        measured = _measured(spec, row, row.step_time_s, self._interval_s(row, row.step_time_s))
+        return replace(said, status=OutcomeStatus.MEASURED, measured=measured, proof=_proof(spec))
+
+    def _interval_s(self, answer: Observation, step_time_s: float) -> tuple[float, float]:
+        """From the shortest to the longest step time that the rows of this layout have, repeats of one measurement."""
+        alike = [o.step_time_s for o in self._observations if o.step_time_s is not None and _same(o, answer)]
+        if len(alike) < 2:
+            return step_time_s * (1 - UNREPEATED_SPREAD), step_time_s * (1 + UNREPEATED_SPREAD)
+        return min(alike), max(alike)
+
+
+def _launched_at(folder: AttemptFolder) -> float | None:
+    data = read_json(folder.ranks)
+    if data is None:
+        return None
+    require_schema(data, RECORDED_SCHEMA)
+    return utc_seconds(data["launched_at"])
+
+
+def _same(a: Observation, b: Observation) -> bool:
+    workload_a, workload_b = ((o.model, o.cluster, o.global_batch_size, o.layout) for o in (a, b))
+    return workload_a == workload_b
+
+
+def _reason(row: Observation) -> FailureReason:
+    if row.outcome == "oom":
+        return FailureReason.GPU_OOM
+    try:
+        return FailureReason(row.failure_reason or FailureReason.SCRIPT_ERROR)
+    except ValueError:
+        return FailureReason.SCRIPT_ERROR
+
+
+def _excerpt(row: Observation) -> str:
+    """Names the layout, so that failures of unknown cause are not taken for one broken script."""
+    cause = row.failure_reason or ("out of memory" if row.outcome == "oom" else "failed, cause unknown")
+    return f"{row.source}: {row.layout.key}: {cause}"
+
+
+def _measured(spec: TrialSpec, row: Observation, step_time_s: float, interval_s: tuple[float, float]) -> dict[str, Any]:
+    """outcome.measured as far as a table knows it."""
+    tokens = spec.global_batch_size * spec.model.seq_length
+    known = {"step_time_p95_s": row.step_time_p95_s, "peak_memory_gib": row.peak_memory_gib}
+    return {
+        "measured_steps": spec.measure.min_steps,
+        "step_time_s": step_time_s,
+        "samples_per_sec": spec.global_batch_size / step_time_s,
+        **throughput_fields(spec, tokens, step_time_s, interval_s),
+        **{name: value for name, value in known.items() if value is not None},
+    }
+
+
+def _proof(spec: TrialSpec) -> dict[str, Any]:
+    layout = spec.layout
+    samples = spec.measure.min_steps * layout.micro_batch_size * layout.grad_accum_steps
+    return {
+        "world_size": spec.num_gpus,
+        "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel,
+        "data_parallel": layout.data_parallel,
+        "parameters": spec.model.parameters,
+        "local_parameters_sum": spec.model.parameters,
+        "micro_batches_per_step": layout.grad_accum_steps,
+        "samples_per_data_rank": [samples] * layout.data_parallel,
+    }
