@@ -42,6 +42,11 @@ class RecipeSource:
         return last.outcome
 
     @property
+    def python(self) -> str:
+        """The interpreter that was measured, as the ranks named it."""
+        return self.spec.trainer.get("python") or self.outcome.fingerprint.get("executable") or "python3"
+
+    @property
     def runs(self) -> list[tuple[Trial, Attempt, Outcome]]:
         """Every measurement of the trial's layout, in the order it was proposed."""
         return [

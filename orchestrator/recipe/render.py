@@ -27,12 +27,15 @@ def env_txt(environment: Mapping[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
-def launch_sh(spec: TrialSpec, environment: Mapping[str, str]) -> str:
-    """A bash script that starts the measured program on the layout, with torchrun. Made to pass shellcheck."""
+def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> str:
+    """A bash script that starts the measured program on the layout, with torchrun. Made to pass shellcheck.
+
+    `python` is the interpreter it takes unless it is told of another.
+    """
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
     several_nodes = spec.num_nodes > 1
     return _LAUNCH.format(
-        python=shlex.quote(spec.trainer.get("python") or "python3"),
+        python=shlex.quote(python),
         title=shlex.quote(f"{spec.search_id} {spec.trial}"),
         usage=_USAGE_SEVERAL if several_nodes else _USAGE_ONE,
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,

@@ -49,7 +49,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str) -> dic
         "spec.json": _json(source.spec.to_json()),
         "evidence.json": _json(evidence(source)),
         "env.txt": env_txt(environment),
-        "launch.sh": launch_sh(source.spec, environment),
+        "launch.sh": launch_sh(source.spec, environment, source.python),
     }
     layout = source.trial.layout
     if why_not_deepspeed(layout) is None:

@@ -20,6 +20,21 @@ GPT2_VOCAB_SIZE = 50257
 
 _MARKS = ("num-layers", "hidden-size", "tensor-model-parallel-size", "micro-batch-size")
 _DEEPSPEED_MARKS = ("deepspeed", "deepspeed-config", "zero-stage", "no-pipeline-parallel")
+_FLAGS = (
+    "bf16",
+    "checkpoint-activations",
+    "deepspeed",
+    "deepspeed-activation-checkpointing",
+    "fp16",
+    "group-query-attention",
+    "overlap-grad-reduce",
+    "recompute-activations",
+    "sequence-parallel",
+    "swiglu",
+    "untie-embeddings-and-output-weights",
+    "use-distributed-optimizer",
+)
+"""Common options without a value: a variable after one of them is not theirs."""
 _NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "gpus-per-node")
 _NOT_IN_A_LAYOUT = ("context-parallel-size", "expert-model-parallel-size", "num-experts", "ds-sequence-parallel-size")
 
@@ -34,7 +49,7 @@ def read_megatron_script(text: str) -> Found:
     options = _Options(_training_command(script), list(script.notes))
     source = MEGATRON_DEEPSPEED if options.has(*_DEEPSPEED_MARKS) else MEGATRON_LM
     model, layout, batch = _model(options), _layout(options), options.count("global-batch-size")
-    config = _here_config(script, options.notes)
+    config = _here_config(script, options)
     if config is not None:
         _require_agreement(layout, batch, config)
         layout, batch = {**config.layout, **layout}, batch or config.global_batch_size
@@ -73,12 +88,16 @@ class _Options:
     def __init__(self, words: list[str], notes: list[str]):
         self.notes = notes
         self._values: dict[str, str] = {}
+        takes_value = False
         for word, following in zip(words, [*words[1:], "--"], strict=True):
             if name := _option_name(word):
                 value = word.partition("=")[2] or ("" if following.startswith("--") else following)
                 self._values[name] = value
-            elif _is_unknown_word(word):
+                takes_value = name not in _FLAGS and "=" not in word
+                continue
+            if _is_unknown_word(word) and not takes_value:
                 notes.append(f"{word} stands in the training command, but the script does not say what it holds.")
+            takes_value = False
 
     def has(self, *names: str) -> bool:
         return any(name in self._values for name in names)
@@ -227,14 +246,16 @@ def _attention_kernel(options: _Options) -> str | None:
     return {"flash": "flash", "fused": "flash", "unfused": "math", "local": "math"}.get(backend or "")
 
 
-def _here_config(script: Script, notes: list[str]) -> Found | None:
+def _here_config(script: Script, options: _Options) -> Found | None:
     """The DeepSpeed config the script writes as a here-document, if it does and all of it is known."""
     for document in script.documents:
         if '"train_batch_size"' not in document and '"train_micro_batch_size_per_gpu"' not in document:
             continue
         if "$" not in document:
             return read_ds_config(document)
-        notes.append("The DeepSpeed config in the script has values that the script alone does not state.")
+        options.notes.append("The DeepSpeed config in the script has values that the script alone does not state.")
+    if options.has("deepspeed-config") and not script.documents:
+        options.notes.append("The file behind --deepspeed-config was not read; what only it says is missing.")
     return None
 
 

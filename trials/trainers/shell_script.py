@@ -183,9 +183,10 @@ class _Reader:
         is_array = written.startswith("(") and written.endswith(")")
         return self.expand(written[1:-1] if is_array else written, _VARIABLE_OR_QUOTE)
 
-    def _note_left_out(self, options: str) -> None:
-        if options:
-            self.script.notes.append(f"{options} is added under a condition in the script; it was left out.")
+    def _note_left_out(self, added: str) -> None:
+        """Names only: a value may be a secret."""
+        for option in (word.split("=")[0] for word in added.split() if word.startswith("--")):
+            self.script.notes.append(f"{option} is added under a condition in the script; it was left out.")
 
     def expand(self, text: str, pattern: re.Pattern[str]) -> str:
         """`text` with what is known put in; the rest stays as written."""
@@ -212,8 +213,8 @@ class _Reader:
         return value
 
     def _note_default(self, name: str, value: str) -> None:
-        note = f"{name} is taken as its default {value!r}; the environment may set another."
-        if value and "$" not in value and note not in self.script.notes:
+        note = f"{name} is taken as its default {value}; the environment may set another."
+        if value.isdigit() and note not in self.script.notes:
             self.script.notes.append(note)
 
     def _named(self, expression: str) -> str:

@@ -40,7 +40,10 @@ def test_a_megatron_lm_script_gives_model_layout_and_batch():
         "precision": "bf16",
     }
     assert (found.global_batch_size, found.num_nodes, found.gpus_per_node) == (64, 2, 8)
-    assert "PP is taken as its default '4'; the environment may set another." in found.notes
+    assert found.notes == (
+        "PP is taken as its default 4; the environment may set another.",
+        "vocab_size: 50257 of GPT-2's tokenizer was taken, padded as Megatron pads it.",
+    )
 
 
 def test_a_megatron_deepspeed_script_is_read_together_with_its_config():
@@ -97,7 +100,9 @@ def test_an_option_sets_its_layout_field(options, field, value):
 
 
 def test_an_unknown_variable_is_reported_and_not_guessed():
-    found = read_megatron_script(launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} $EXTRA_ARGS"))
+    found = read_megatron_script(
+        launch("--tensor-model-parallel-size $TP --micro-batch-size ${MBS} --bf16 $EXTRA_ARGS")
+    )
     assert not {"tensor_parallel", "data_parallel", "micro_batch_size"} & set(found.layout)
     assert "--tensor-model-parallel-size is $TP, whose value the script alone does not state." in found.notes
     assert "--micro-batch-size is ${MBS}, whose value the script alone does not state." in found.notes
@@ -108,6 +113,18 @@ def test_an_unknown_variable_is_reported_and_not_guessed():
 def test_a_variable_that_a_condition_sets_is_not_guessed():
     script = "TP=1\nif [ $GPUS -gt 8 ]; then\n  TP=2\nfi\n" + launch("--tensor-model-parallel-size $TP")
     assert "tensor_parallel" not in read_megatron_script(script).layout
+
+
+def test_values_that_may_be_secrets_are_not_repeated_in_notes():
+    script = 'KEY=${WANDB_API_KEY:-abcdef}\nif x; then A="$A --wandb-key abcdef"; fi\n'
+    found = read_megatron_script('A="--bf16"\n' + script + launch("--micro-batch-size 1 $A"))
+    assert "--wandb-key is added under a condition in the script; it was left out." in found.notes
+    assert "abcdef" not in " ".join(found.notes)
+
+
+def test_a_config_file_beside_the_script_is_said_not_to_be_read():
+    found = read_megatron_script(launch("--deepspeed --deepspeed_config ds.json --micro-batch-size 1"))
+    assert "The file behind --deepspeed-config was not read; what only it says is missing." in found.notes
 
 
 def test_what_no_layout_can_say_is_reported():

@@ -1,0 +1,328 @@
+"""`parlay init`: a first search file, as an example or around what the user trains with today. Pure but for one read.
+
+Three kinds of file are understood: a Megatron launch script, a DeepSpeed config, a Hugging Face config.json. Nothing
+in them is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from search_spaces.engines import broken_engine_rules
+from search_spaces.errors import InputError
+from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.yaml_source import MAX_BYTES, is_printable
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.found import Found
+from trials.trainers.hf_config import read_hf_config
+from trials.trainers.megatron_args import read_megatron_script
+
+FILL_IN = "FILL_IN"
+"""Stands where a value is needed that nobody knows but the user; a file with it in does not load."""
+
+_DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
+_MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
+_MOST_RANKS_LISTED = 64
+# Engines are asked about a layout's fields alone: this model breaks no rule of theirs.
+_ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A search file's content before it is text. `baseline` is empty when the layout run today is not known."""
+
+    title: str
+    name: str
+    model: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+    global_batch_size: int | str
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    space: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def render_example() -> str:
+    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks."""
+    return _render(
+        _Draft(
+            title="A search for the fastest layout of a very small GPT on four CPU ranks. Put your own model in.",
+            name="example",
+            model=_TINY_MODEL,
+            cluster=_FOUR_RANKS,
+            global_batch_size=16,
+            baseline={"tensor_parallel": 4, "pipeline_parallel": 1, "micro_batch_size": 1},
+            space={
+                "tensor_parallel": [1, 2, 4],
+                "pipeline_parallel": [1, 2, 4],
+                "micro_batch_size": [1, 2, 4, 8],
+                "engine": "torch",
+            },
+        )
+    )
+
+
+_TINY_MODEL = {
+    "num_layers": 4,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "seq_length": 128,
+}
+_FOUR_RANKS = {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 1}
+
+
+def render_from(path: Path) -> tuple[str, list[str]]:
+    """(a search file around what `path` says, what the user should know about it).
+
+    InputError when the file cannot be read or is of none of the three kinds.
+    """
+    try:
+        found = _read(_text_of(path))
+    except InputError as error:
+        raise error.at(file=str(path)) from None
+    draft = _draft(found, path)
+    return _render(draft), list(draft.notes)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError.of("file", "is not UTF-8 text", fix="give the script or config itself") from error
+    if len(content) > MAX_BYTES:
+        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read")
+    return text
+
+
+def _read(text: str) -> Found:
+    if not text.lstrip().startswith("{"):
+        return read_megatron_script(text)
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError.of("file", f"begins like JSON and is none: {error}") from error
+    if "model_type" in data:
+        return read_hf_config(text)
+    if any(key in data for key in _DEEPSPEED_KEYS):
+        return read_ds_config(text)
+    raise InputError.of(
+        "file",
+        "neither a DeepSpeed config nor a Hugging Face config.json",
+        rule=f"the first has one of {', '.join(_DEEPSPEED_KEYS)}, the second has model_type",
+    )
+
+
+def _draft(found: Found, path: Path) -> _Draft:
+    notes = [*found.notes]
+    model = {name: found.model.get(name, FILL_IN) for name in _MODEL_FIELDS}
+    if not found.model:
+        notes.append("The file says nothing about the model: fill the model section in.")
+    elif FILL_IN in model.values():
+        missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
+        notes.append(f"Fill in what the file does not say about the model: {missing}.")
+    cluster = _cluster(found, notes)
+    layout = _runnable(found, notes)
+    notes += _what_engines_lack(model, str(layout.get("engine", "torch")))
+    batch = found.global_batch_size
+    if batch is None:
+        batch = 32 if not found.layout else None
+        notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
+    return _Draft(
+        title=f"Made by `parlay init --from {path.name}`, which reads like {found.source}.",
+        name=_name(path),
+        model=model,
+        cluster=cluster,
+        global_batch_size=batch or FILL_IN,
+        baseline=_baseline(layout, notes),
+        space=_space(layout, cluster, model, batch or 32),
+        notes=tuple("".join(c if is_printable(c) else " " for c in note) for note in notes),
+    )
+
+
+def _name(path: Path) -> str:
+    """The file's name as a search's name."""
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+    return name[:41].strip("-") or "search"
+
+
+def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
+    if not found.layout:
+        notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
+        return dict(_FOUR_RANKS)
+    notes.append("The accelerator is not in the file: h100-80gb was taken; put yours in.")
+    gpus, nodes = found.gpus_per_node, found.num_nodes
+    if found.source == "deepspeed":
+        # Such a config knows data ranks only.
+        gpus, nodes = found.layout.get("data_parallel"), 1
+        notes.append("A DeepSpeed config does not say where it runs: one node with its data ranks was taken.")
+    for key, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
+        if value is None:
+            notes.append(f"cluster.{key} is not in the file: fill it in.")
+    return {"accelerator": "h100-80gb", "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+
+
+def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
+    """The layout run today, with what Parlay's own trainer cannot do yet replaced by what it can; each is noted."""
+    if not found.layout:
+        return {}
+    engine = "deepspeed" if found.source != "megatron-lm" or found.layout.get("zero_stage") else "torch"
+    layout = Layout(**{"engine": engine, **found.layout, **_FITTING_SIZES})
+    runnable = dict(found.layout)
+    for problem in broken_engine_rules(layout, _ANY_GPT):
+        rule = problem.code.partition(".")[2]
+        name = "virtual_pipeline_stages" if rule == "pipeline_schedule" else rule
+        if name in runnable:
+            today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
+            notes.append(f"{name} {_scalar(today)} cannot be measured yet; baseline has {_scalar(runnable[name])}.")
+    notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
+    return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
+
+
+_NEAREST = {"zero_stage": 1}
+"""What comes closest to a value that cannot be run; for the other fields it is the default."""
+_FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
+_DEFAULTS = {
+    name: value
+    for name, value in Layout().to_json().items()
+    if name not in ("num_nodes", "tensor_parallel", "pipeline_parallel", "micro_batch_size")
+}
+
+
+def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
+    if FILL_IN in model.values():
+        return
+    for problem in broken_engine_rules(Layout(engine=engine), ModelShape.from_json(model)):
+        yield f"Parlay's trainer cannot run this model yet: {problem.message}; {problem.rule}."
+
+
+def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The fields of the search file's baseline; empty when one that matters is not known."""
+    if not layout:
+        return {}
+    needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
+    defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
+    whole = defaults | dict(layout)
+    missing = [name for name in needed if name not in whole]
+    if missing:
+        notes.append(f"There is no baseline, the layout run today: {', '.join(missing)} is not known.")
+        return {}
+    derived = ("data_parallel", "grad_accum_steps")
+    return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in derived}
+
+
+def _space(
+    layout: Mapping[str, Any], cluster: Mapping[str, Any], model: Mapping[str, Any], batch: int
+) -> dict[str, Any]:
+    """Axes around the layout: every power of two that may fit, and what is run today."""
+    gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
+    layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MOST_RANKS_LISTED
+    engine = layout.get("engine", "torch")
+    axes: dict[str, Any] = {
+        "tensor_parallel": _around(layout.get("tensor_parallel"), gpus),
+        "pipeline_parallel": _around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
+        "micro_batch_size": _around(layout.get("micro_batch_size"), min(batch, 8)),
+        "activation_checkpointing": ["none", "full"],
+        "engine": engine,
+    }
+    if engine == "deepspeed":
+        axes["zero_stage"] = [0, 1]
+    fixed = {
+        n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", "data_parallel", "grad_accum_steps")
+    }
+    return axes | fixed
+
+
+def _around(today: int | None, most: int) -> list[int]:
+    powers = [2**n for n in range(7) if 2**n <= min(most, _MOST_RANKS_LISTED)]
+    return sorted({*powers, *([] if today is None else [today])})
+
+
+def _render(draft: _Draft) -> str:
+    sections = [
+        "\n".join(_comment(draft.title) + [line for note in draft.notes for line in _comment(note, "- ")]),
+        "schema: parlay.search/1",
+        _section("Begins the search's id.", {"name": draft.name}),
+        _section(
+            "What is trained. The vocabulary is the padded one: every tensor_parallel tried divides it. The name of a"
+            " ready-made model may stand here instead, for example `model: gpt2-124m`.",
+            {"model": draft.model},
+        ),
+        _section("What it is trained on: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
+        _section(
+            "Sequences per optimizer step, the same in every layout: micro_batch_size x grad_accum_steps x"
+            " data_parallel. grad_accum_steps follows from it, data_parallel from the ranks.",
+            {"global_batch_size": draft.global_batch_size},
+        ),
+        *([_section(_BASELINE, {"baseline": draft.baseline})] if draft.baseline else []),
+        _section(
+            "What may be tried: a value, a list, or {min, max, step}. Combinations that cannot work are left out;"
+            " `parlay plan` says which and why.",
+            {"space": draft.space},
+        ),
+        _REST,
+    ]
+    return "\n\n".join(sections)
+
+
+_BASELINE = "The layout run today. It is measured first, so that the answer can say how much faster the best one is."
+_REST = """\
+# tokens_per_sec, tokens_per_sec_per_gpu or node_hours_per_billion_tokens.
+objective: tokens_per_sec
+
+search:
+  sampler: deephyper # learns from each trial; random and grid do not
+  max_trials: 12 # layouts that are tried
+  parallel_trials: 1 # trials at the same time, each on its own nodes
+
+# A trial trains until its speed is steady, and then until it is known well enough.
+measure:
+  min_steps: 8
+  max_steps: 30
+  max_warmup_steps: 10
+  time_limit: 10m
+
+# ray: a private Ray on this machine, or with `address: host:port` a running cluster. local: plain processes here.
+launcher:
+  kind: ray
+"""
+
+
+def _section(comment: str, content: Mapping[str, Any]) -> str:
+    return "\n".join([*_comment(comment), *_lines(content, "")])
+
+
+def _comment(text: str, bullet: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        110,
+        initial_indent="# " + bullet,
+        subsequent_indent="# " + " " * len(bullet),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list):
+            yield f"{indent}{key}: [{', '.join(_scalar(v) for v in value)}]"
+        else:
+            yield f"{indent}{key}: {_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

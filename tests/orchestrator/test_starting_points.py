@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.starting_points import render_example, render_from
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
+
+
+def started_from(tmp_path, name: str, text: str):
+    """(the search it makes, the notes, the YAML)."""
+    source = tmp_path / name
+    source.write_text(text)
+    yaml_text, notes = render_from(source)
+    return loaded(tmp_path, yaml_text), notes, yaml_text
+
+
+def loaded(tmp_path, yaml_text: str):
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml_text)
+    return load_search_file(file)
+
+
+def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
+    spec = loaded(tmp_path, render_example())
+    space = candidates_of(spec)
+    assert len(space.feasible) > 12
+    assert space.baseline is not None
+    assert spec.baseline.tensor_parallel == 4
+
+
+def test_the_example_explains_every_section():
+    blocks = render_example().split("\n\n")
+    assert all(
+        block.startswith("# ") for block in blocks if block != "schema: parlay.search/1" and "sampler" not in block
+    )
+
+
+def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_path):
+    spec, notes, text = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM)
+    assert (spec.name, spec.global_batch_size, spec.cluster.num_gpus) == ("pretrain-gpt", 64, 16)
+    assert spec.model.hidden_size == 1024
+    assert spec.baseline == Layout(
+        num_nodes=2,
+        tensor_parallel=2,
+        pipeline_parallel=4,
+        data_parallel=2,
+        micro_batch_size=2,
+        grad_accum_steps=16,
+        zero_stage=1,
+        activation_checkpointing="full",
+        pipeline_schedule="1f1b",
+        engine="deepspeed",
+    )
+    space = candidates_of(spec)
+    assert spec.baseline in space.feasible
+    assert len(space.feasible) > 20
+    assert "precision bf16 cannot be measured yet; baseline has fp32." in notes
+    assert "# - precision bf16 cannot be measured yet; baseline has fp32." in text
+
+
+def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
+    spec, _, _ = started_from(tmp_path, "ds_pretrain.sh", MEGATRON_DEEPSPEED)
+    assert (spec.baseline.engine, spec.baseline.zero_stage, spec.baseline.data_parallel) == ("deepspeed", 1, 4)
+    assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(tmp_path):
+    (tmp_path / "ds_config.json").write_text(DEEPSPEED)
+    text, notes = render_from(tmp_path / "ds_config.json")
+    assert "The file says nothing about the model: fill the model section in." in notes
+    with pytest.raises(InputError, match="num_layers: is 'FILL_IN'"):
+        loaded(tmp_path, text)
+    head, _, rest = text.partition("model:\n")
+    spec = loaded(tmp_path, head + "model: gpt2-tiny\n" + rest[rest.index("\n\n") :])
+    assert (spec.global_batch_size, spec.baseline.zero_stage, spec.baseline.data_parallel) == (16, 1, 2)
+    assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):
+    spec, notes, _ = started_from(tmp_path, "config.json", HF_GPT2)
+    assert spec.model.num_layers == 12
+    assert spec.baseline is None
+    assert candidates_of(spec).feasible
+    assert any("four CPU ranks were taken" in note for note in notes)
+
+
+def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
+    spec, notes, _ = started_from(tmp_path, "config.json", HF_LLAMA)
+    assert spec.model.position_embedding == "rotary"
+    for field in ("norm is rmsnorm", "position_embedding is rotary", "gated_mlp is true", "num_key_value_heads is 8"):
+        assert any(note.startswith("Parlay's trainer cannot run this model yet") and field in note for note in notes)
+
+
+def test_what_cannot_be_measured_yet_is_replaced_by_the_nearest_and_noted(tmp_path):
+    script = MEGATRON_LM.replace(
+        "--use-distributed-optimizer", "--zero-stage 3 --num-virtual-stages-per-pipeline-rank 2"
+    )
+    spec, notes, _ = started_from(tmp_path, "x.sh", script)
+    assert (spec.baseline.zero_stage, spec.baseline.virtual_pipeline_stages) == (1, 1)
+    assert "zero_stage 3 cannot be measured yet; baseline has 1." in notes
+    assert "virtual_pipeline_stages 2 cannot be measured yet; baseline has 1." in notes
+    candidates_of(spec)
+
+
+def test_a_layout_that_is_only_partly_known_is_no_baseline(tmp_path):
+    script = MEGATRON_LM.replace("--micro-batch-size 2", "--micro-batch-size $MBS")
+    spec, notes, _ = started_from(tmp_path, "x.sh", script)
+    assert spec.baseline is None
+    assert "There is no baseline, the layout run today: micro_batch_size is not known." in notes
+
+
+def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):
+    (tmp_path / "x.sh").write_text(MEGATRON_LM.replace("GPUS_PER_NODE=8", ""))
+    text, notes = render_from(tmp_path / "x.sh")
+    assert "cluster.gpus_per_node is not in the file: fill it in." in notes
+    with pytest.raises(InputError, match="gpus_per_node: is 'FILL_IN'"):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("My Script_v2.sh", "my-script-v2"), ("---.sh", "search"), ("a" * 60, "a" * 41)]
+)
+def test_the_search_is_named_after_the_file(tmp_path, name, expected):
+    assert started_from(tmp_path, name, MEGATRON_LM)[0].name == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "begins like JSON and is none"),
+        (b'{"a": 1}', "neither a DeepSpeed config nor a Hugging Face"),
+        (b"echo hello", "no command with Megatron's options"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"{" + b" " * 2**20, "larger than"),
+    ],
+)
+def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, words):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match=words) as error:
+        render_from(tmp_path / "file")
+    assert error.value.problems[0].file == str(tmp_path / "file")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        render_from(tmp_path / "nothing.sh")
