@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
 from search_spaces.validation import Section, restored, validated
 from search_spaces.yaml_source import Document, read_document, with_overrides
+from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
 from trials.schema import TrainerSection
@@ -104,6 +106,16 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     return _resolved(validated(SearchFile, document), document)
 
 
+def spec_of(folder: SearchFolder) -> SearchSpec:
+    """A search as it was written down when it was created; InputError when `folder` holds none."""
+    data = read_json(folder.json)
+    if data is None:
+        raise InputError.of(
+            "unknown_id", f"{folder.path} is not the folder of a search", fix="name the folder that holds search.json"
+        )
+    return SearchSpec.from_json(data)
+
+
 def candidates_of(spec: SearchSpec) -> SearchSpace:
     """Every layout the search may try, and every rejected one; InputError where none is left, or the baseline is bad.
 
@@ -151,16 +163,15 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         space = space.model_copy(update=complete_axes(space.given_axes(), cluster.num_nodes))
     problems: list[Problem] = []
     baseline = candidates = None
-    try:
-        if file.baseline is not None:
+    if file.baseline is not None:
+        with _collected(problems, document, "baseline"):
             baseline = file.baseline.layout(space.given_axes(), cluster, file.global_batch_size)
-    except InputError as error:
-        problems += _placed(error, document, "baseline")
-    try:
-        if space.candidates is not None:
-            candidates = _table_layouts(file, document.folder, space.candidates)
-    except InputError as error:
-        problems += _placed(error, document, "space", "candidates")
+    if space.candidates is not None:
+        with _collected(problems, document, "space", "candidates"):
+            candidates = _layouts_in(resolved_path(document.folder, space.candidates), file)
+    if file.launcher.table is not None:
+        with _collected(problems, document, "launcher", "table"):
+            _layouts_in(Path(file.launcher.table), file)
     if problems:
         raise InputError(*problems)
     return SearchSpec(
@@ -183,17 +194,22 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     )
 
 
-def _placed(error: InputError, document: Document, *path: str) -> tuple[Problem, ...]:
-    return error.at(key=".".join(path), **document.place(path)._asdict()).problems
+@contextmanager
+def _collected(problems: list[Problem], document: Document, *path: str) -> Iterator[None]:
+    """Adds what goes wrong inside to `problems`, at this key of the file, instead of raising it."""
+    try:
+        yield
+    except InputError as error:
+        problems += error.at(key=".".join(path), **document.place(path)._asdict()).problems
 
 
-def _table_layouts(file: SearchFile, folder: Path, table: str) -> tuple[Layout, ...]:
+def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
+    """The layouts a measured table has for this search; InputError where it has none."""
     from search_spaces.measured import read_table
     from search_spaces.measured_problem import problem_for
 
-    measured = read_table(resolved_path(folder, table)).require_whole()
-    workload = (file.model.shape(), file.cluster.cluster(), file.global_batch_size)
-    return problem_for(measured.observations, *workload).layouts
+    observations = read_table(table).require_whole().observations
+    return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
 
 
 def _section_json(section: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from search_spaces.cluster import Cluster
 from search_spaces.errors import Problem
+from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
 
@@ -70,11 +71,10 @@ def first_broken(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule
     return first
 
 
-def broken_rules(
-    fields: Fields, workload: Workload, table: LayoutTable, rules: tuple[LayoutRule, ...]
-) -> list[Problem]:
-    """Every rule that the only row of `table`, written out in `fields`, breaks."""
-    return [rule.problem(fields, workload) for rule in rules if not rule.holds(table, workload)[0]]
+def broken_rules(layout: Layout, workload: Workload) -> list[Problem]:
+    """Every rule that one layout breaks."""
+    table = LayoutTable.of([layout])
+    return [rule.problem(layout.to_json(), workload) for rule in LAYOUT_RULES if not rule.holds(table, workload)[0]]
 
 
 def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -86,8 +86,7 @@ def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Lay
 
 def require_legal(baseline: Layout, workload: Workload) -> None:
     """InputError with every rule that this layout of the user's breaks."""
-    table = LayoutTable.of([baseline])
-    problems = broken_rules(baseline.to_json(), workload, table, LAYOUT_RULES)
+    problems = broken_rules(baseline, workload)
     problems += broken_engine_rules(baseline, workload.model)
     if baseline.num_gpus != workload.world(baseline.num_nodes):
         problems.insert(0, _other_world(baseline, workload))
