@@ -130,7 +130,7 @@ class Driver:
             self._record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
-        if self.search.state is SearchState.STOPPING and ending.reason is None:
+        if self.search.state is SearchState.STOPPING and ending.reason in (None, FailureReason.CANCELLED_BY_SEARCH):
             ending = cancelled(ending, self._cancel_reason())
         verdict = self._program.verdict(self._trial(attempt), attempt, ending)
         self._record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, verdict))
@@ -171,7 +171,8 @@ class Driver:
         best = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size).best
         if best is not None and best.trial != self.search.best_trial:
             self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
-            write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **best.measured})
+            measured = dict(best.measured or {})
+            write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **measured})
 
     def _obey(self) -> None:
         if self.search.state is not SearchState.STOPPING:

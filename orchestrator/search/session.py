@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from orchestrator.search.limits import Limits
 from orchestrator.search_file import SearchSpec, candidates_of
 from search_spaces.errors import InputError
 from search_spaces.space import SearchSpace
-from trials.folder import SearchFolder, read_json, write_json, write_text
+from trials.folder import SearchFolder, write_json, write_text
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.journal import Journal
 from trials.ledger.place import home_folder
@@ -88,20 +88,10 @@ def create_search(spec: SearchSpec, yaml_text: str, ledger_url: str) -> SearchFo
         part.path.rename(folder.path)
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
-    with _history(folder, ledger_url, time.time) as (history, _):
+    with _hold(folder, ledger_url, time.time) as hold:
         row = spec.to_json() | {"folder": str(folder.path)}
-        history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code_hash)
+        hold.history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code_hash)
     return folder
-
-
-def spec_of(folder: SearchFolder) -> SearchSpec:
-    """The search as it was written down when it was created; InputError when `folder` holds none."""
-    data = read_json(folder.json)
-    if data is None:
-        raise InputError.of(
-            "unknown_id", f"{folder.path} is not the folder of a search", fix="name the folder that holds search.json"
-        )
-    return SearchSpec.from_json(data)
 
 
 def drive(folder: SearchFolder, prepared: Prepared, ledger_url: str, watcher: Watcher) -> SearchRecord:
@@ -118,19 +108,20 @@ def drive(folder: SearchFolder, prepared: Prepared, ledger_url: str, watcher: Wa
         stack.callback(launcher.close)
         if remark:
             watcher.note(remark)
-        history, keep_lease = stack.enter_context(_history(folder, ledger_url, launcher.now))
+        hold = stack.enter_context(_hold(folder, ledger_url, launcher.now))
         reader = stack.enter_context(closing(LedgerReader(ledger_url)))
         worker = MlflowWorker(prepared.mlflow, folder, watcher.note) if prepared.mlflow else None
 
         def on_event(search: SearchRecord, event: Event) -> None:
             if search.state.is_ended:
+                _settle_commands(hold, reader, search)
                 write_best_recipe(folder, spec, search)
             if worker:
                 worker.hand(search)
             watcher.on_event(search, event)
 
-        hooks = Hooks(on_event, lambda: bool(reader.pending_commands(folder.search_id)), keep_lease)
-        driver = _driver(folder, prepared, history, launcher, hooks, watcher.note)
+        hooks = Hooks(on_event, lambda: bool(reader.pending_commands(folder.search_id)), hold.keep_lease)
+        driver = _driver(folder, prepared, hold.history, launcher, hooks, watcher.note)
         watcher.on_driver(driver)
         search = driver.run()
         if search.state.is_ended and not folder.recipe.exists():
@@ -180,26 +171,42 @@ def _driver(
     return Driver(history, program_of(folder, spec), sampler, launcher, goal, limits, hooks)
 
 
+@dataclass
+class _Hold:
+    """A driver's hold on a search. The lease runs on real time, whatever clock the search runs on."""
+
+    folder: SearchFolder
+    lease: leases.Lease
+    ledger: LedgerWriter
+    history: History
+
+    def keep_lease(self) -> None:
+        if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
+            self.lease = leases.renew(self.folder, self.lease, time.time())
+            self.copy_lease()
+
+    def copy_lease(self) -> None:
+        self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
+
+
 @contextmanager
-def _history(
-    folder: SearchFolder, ledger_url: str, clock: Callable[[], float]
-) -> Iterator[tuple[History, Callable[[], None]]]:
-    """The search's history under its lease, and what keeps the lease. The lease runs on real time, whatever `clock`."""
+def _hold(folder: SearchFolder, ledger_url: str, clock: Callable[[], float]) -> Iterator[_Hold]:
     lease = leases.acquire(folder, time.time())
     try:
         with closing(Journal(folder.journal)) as journal, closing(LedgerWriter(ledger_url)) as ledger:
-            history = History(folder.search_id, journal, ledger, lease.fencing, clock)
-
-            def keep_lease() -> None:
-                nonlocal lease
-                if time.time() - lease.heartbeat_at >= leases.HEARTBEAT_S:
-                    lease = leases.renew(folder, lease, time.time())
-                    ledger.copy_lease(folder.search_id, lease.fencing, lease.to_json())
-
-            yield history, keep_lease
-            ledger.copy_lease(folder.search_id, lease.fencing, lease.to_json())
+            hold = _Hold(folder, lease, ledger, History(folder.search_id, journal, ledger, lease.fencing, clock))
+            if not hold.history.is_empty:
+                hold.copy_lease()
+            yield hold
     finally:
-        leases.release(folder, lease, time.time())
+        with suppress(leases.LeaseLost):  # then there is nothing left to free
+            leases.release(folder, lease, time.time())
+
+
+def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) -> None:
+    """Whatever was asked of a search that has ended is done, or too late."""
+    if pending := reader.pending_commands(search.search_id):
+        hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
 
 
 def _checked_mlflow(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:

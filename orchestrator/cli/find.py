@@ -1,0 +1,69 @@
+"""From what a person types to a search: its folder and its record."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces.errors import InputError
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord, fold
+from trials.ledger.journal import Journal
+from trials.ledger.place import ledger_url
+from trials.ledger.reader import LedgerReader
+from trials.trial import Attempt, Trial
+
+
+@dataclass(frozen=True)
+class Found:
+    """A search, where it lies, and the ledger it is written in."""
+
+    record: SearchRecord
+    folder: SearchFolder
+    ledger_url: str
+
+
+def find_search(given: str | None, ledger: str | None) -> Found:
+    """The search of this id, shortened id or folder; the newest of the ledger when nothing is given.
+
+    InputError unknown_id or ambiguous_id.
+    """
+    url = ledger_url(ledger)
+    if given is not None and ("/" in given or (Path(given) / "journal.jsonl").exists()):
+        return _from_folder(SearchFolder(Path(given).resolve()), url)
+    with closing(LedgerReader(url)) as reader:
+        record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
+    return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+
+
+def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
+    """The attempt that `t0001` (its last one) or `t0001.a2` names; InputError when there is none."""
+    trial_name, _, attempt_name = name.partition(".")
+    for trial in search.trials:
+        for attempt in reversed(trial.attempts):
+            if trial.trial == trial_name and attempt_name in ("", attempt.attempt):
+                return trial, attempt
+    known = ", ".join(t.trial for t in search.trials if t.attempts) or "none yet"
+    raise InputError.of("unknown_id", f"{search.search_id} has no attempt {name!r}", value=name, fix=f"one of: {known}")
+
+
+def _from_folder(folder: SearchFolder, url: str) -> Found:
+    record = fold(folder.search_id, Journal(folder.journal).read())
+    if record is None:
+        raise InputError.of(
+            "unknown_id",
+            f"{folder.path} is not the folder of a search",
+            value=str(folder.path),
+            fix="name the folder that holds journal.jsonl",
+        )
+    return Found(record, folder, url)
+
+
+def _newest(reader: LedgerReader) -> str:
+    searches = reader.searches()
+    if not searches:
+        raise InputError.of(
+            "unknown_id", "there is no search in this ledger yet", fix="start one: parlay run search.yaml"
+        )
+    return searches[0].search_id

@@ -1,0 +1,233 @@
+"""Verbs that look at a search and at what it found: status, best, logs, replay, dashboard."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LauncherKind, LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, answer, fail, say
+from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from orchestrator.recipe.read import LoadedRecipe
+    from orchestrator.replay import ReplayResult, ReplayRules
+
+BEST_SCHEMA = "parlay.best/1"
+LOGS_SCHEMA = "parlay.logs/1"
+SEARCHES_SCHEMA = "parlay.searches/1"
+EXCERPT_LINES = 40
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    for verb in (status, best, logs, replay, dashboard):
+        app.command()(verb)
+
+
+def status(
+    search: SearchId = None,
+    every: Annotated[bool, typer.Option("--all", help="One line for each search of the ledger.")] = False,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a search stands."""
+    if every:
+        _list_searches(ledger, as_json)
+        return
+    from orchestrator.cli.find import find_search
+    from orchestrator.cli.summary import search_summary, show_search
+    from orchestrator.search_file import spec_of
+
+    found = find_search(search, ledger)
+    spec = spec_of(found.folder)
+    summary = search_summary(found.record, spec, found.folder)
+    answer(summary, as_json)
+    if not as_json:
+        show_search(found.record, spec, found.folder)
+
+
+def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+    """Print the best layout of a search and where its recipe lies."""
+    from orchestrator.cli.find import find_search
+    from orchestrator.cli.summary import answer_in_words, recipe_path
+    from orchestrator.search_file import spec_of
+    from trials.ranking import best_json, rank
+
+    found = find_search(search, ledger)
+    spec = spec_of(found.folder)
+    ranking = rank(found.record.trials, spec.objective, spec.global_batch_size)
+    winner = best_json(ranking)
+    if winner is None:
+        problem = Problem("no_measurement", f"search {found.record.search_id} has measured no layout")
+        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+    data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
+    data |= {"recipe": recipe_path(found.folder)}
+    answer(data, as_json, f"{answer_in_words(found.record, spec)}\nrecipe: {data['recipe'] or 'not written yet'}")
+
+
+def logs(
+    trial: Annotated[str, typer.Argument(help="t0001 (its last attempt) or t0001.a1.")],
+    search: Annotated[
+        str | None, typer.Option("--search", help="The search's id or folder; the newest if absent.")
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Print the whole log of this rank.")] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a trial's ranks wrote, and the first real error among it."""
+    from orchestrator.cli.find import find_attempt, find_search
+
+    found = find_search(search, ledger)
+    which, attempt = find_attempt(found.record, trial)
+    folder = found.folder.attempt(which.trial, attempt.attempt)
+    excerpt = attempt.excerpt
+    if rank is not None:
+        excerpt = _whole_log(folder.rank_log(rank))
+    elif excerpt is None and folder.rank_logs():
+        excerpt = "\n".join(_whole_log(folder.rank_logs()[0]).splitlines()[-EXCERPT_LINES:])
+    data = {
+        "schema": LOGS_SCHEMA,
+        "trial": which.trial,
+        "attempt": attempt.attempt,
+        "files": [str(path) for path in folder.rank_logs()],
+        "excerpt": excerpt,
+    }
+    heading = f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")
+    answer(data, as_json, "\n".join([heading, *data["files"], "", excerpt or "(nothing was written)"]))
+
+
+def replay(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")
+    ] = None,
+    launcher: LauncherKind = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 3,
+    margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a recipe's layout again and say whether it was reproduced."""
+    from orchestrator.recipe.read import read_recipe
+    from orchestrator.replay import ReplayRules
+
+    loaded = read_recipe(_recipe_folder(recipe, ledger), force)
+    if loaded.banner:
+        say(loaded.banner)
+    result = _replayed(loaded, launcher, ReplayRules(repeats, margin), as_json)
+    answer(result.to_json(), as_json, None if as_json else _replay_words(result))
+    if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
+        raise Exit(code)
+
+
+def dashboard(
+    uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Another tracking store than the default.")] = None,
+    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; a free one.")] = None,
+) -> None:
+    """Open MLflow's UI on what was recorded, on this machine's loopback, until ctrl-C."""
+    from dashboards.mlflow_sync import tracking_uri
+    from dashboards.server import ServerFailed, show_dashboard
+    from trials.ledger.place import home_folder
+
+    home = home_folder()
+    try:
+        show_dashboard(tracking_uri(uri, home), home, say, port)
+    except ServerFailed as error:
+        fail(ExitCode.REFUSED, Problem("mlflow", str(error)), False)
+    except KeyboardInterrupt:
+        pass
+
+
+_REPLAY_EXITS = {
+    "reproduced": ExitCode.DONE,
+    "slower": ExitCode.REPLAY_SLOWER,
+    "faster": ExitCode.REPLAY_FASTER,
+    "impossible": ExitCode.REPLAY_IMPOSSIBLE,
+    "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
+}
+
+
+def _list_searches(ledger: str | None, as_json: bool) -> None:
+    from trials.ledger.place import ledger_url
+    from trials.ledger.reader import LedgerReader
+
+    with closing(LedgerReader(ledger_url(ledger))) as reader:
+        searches = reader.searches()
+    rows = [
+        {
+            "search_id": s.search_id,
+            "state": s.state,
+            "end_reason": s.end_reason,
+            "num_trials": s.num_trials,
+            "best_trial": s.best_trial,
+            "folder": s.folder,
+        }
+        for s in searches
+    ]
+    lines = [f"{r['search_id']}  {r['state']}  {r['num_trials']} trials  {r['folder']}" for r in rows]
+    answer({"schema": SEARCHES_SCHEMA, "searches": rows}, as_json, "\n".join(lines) or "no search yet")
+
+
+def _whole_log(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise InputError.of("unknown_id", f"there is no log {path.name}", value=str(path), key="--rank") from None
+
+
+def _recipe_folder(given: str | None, ledger: str | None) -> Path:
+    """The recipe a person means: a path, or the recipe of a search."""
+    from orchestrator.cli.find import find_search
+
+    if given is not None and ("/" in given or Path(given).exists()):
+        return Path(given)
+    found = find_search(given, ledger)
+    if not found.folder.recipe.exists():
+        raise InputError.of(
+            "recipe", f"search {found.record.search_id} has no recipe yet", fix="one is written when it has ended"
+        )
+    return found.folder.recipe
+
+
+def _replayed(loaded: LoadedRecipe, launcher_kind: str | None, rules: ReplayRules, as_json: bool) -> ReplayResult:
+    """Measure under a launcher of its own; `ray` falls back to plain processes as in a search."""
+    from orchestrator.launchers.base import LaunchRefused
+    from orchestrator.launchers.factory import make_launcher
+    from orchestrator.launchers.schema import LauncherSection
+    from orchestrator.replay import replay as measure_again
+    from orchestrator.replay import this_machine
+    from trials.folder import SearchFolder
+
+    cluster = loaded.recipe.cluster
+    here = this_machine(cluster, os.environ)
+    folder = SearchFolder(loaded.folder.resolve().parent / "replays" / f"replay-{secrets.token_hex(3)}")
+    try:
+        section = LauncherSection.model_validate({"kind": launcher_kind or "local"})
+        launcher, remark = make_launcher(section, parallel_trials=1, cluster=here)
+        say(remark or f"measuring {rules.repeats} times in {folder.path}")
+        with closing(launcher):
+            return measure_again(loaded, launcher, folder, python=sys.executable, rules=rules, here=here)
+    except LaunchRefused as refused:
+        fail(ExitCode.REFUSED, Problem("refused", str(refused)), as_json)
+
+
+def _replay_words(result: ReplayResult) -> str:
+    lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s"]
+    found = result.comparison
+    if found is not None and result.measured_tokens_per_sec is not None:
+        lines[0] += (
+            f", now {result.measured_tokens_per_sec:,.0f}"
+            f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
+        )
+    if result.detail:
+        lines.append(result.detail)
+    lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
+    return "\n".join(lines)

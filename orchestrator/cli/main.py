@@ -1,0 +1,62 @@
+"""The command `parlay`: verbs, errors and exit codes. What a verb needs is imported when the verb runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from orchestrator.cli import files, looking, running
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import Exit, answer, report_input_error, say
+from search_spaces.errors import InputError, Problem
+
+app = typer.Typer(
+    name="parlay",
+    help="Finds the fastest way to lay a GPT training out over a cluster.",
+    epilog="Begin with: parlay init > search.yaml; parlay plan search.yaml; parlay run search.yaml",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verbs in (files, running, looking):
+    verbs.add_to(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(int(run(words)))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; its exit code. Only our own bugs escape, as exceptions with a traceback."""
+    as_json = "--json" in words
+    try:
+        return app(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.DONE
+    except Exit as exit:
+        return exit.code
+    except InputError as error:
+        return report_input_error(error, as_json)
+    except click.ClickException as error:
+        return _usage(error, as_json)
+    except click.Abort:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone; nothing is left to say
+        return ExitCode.DONE
+
+
+def _usage(error: click.ClickException, as_json: bool) -> int:
+    problem = Problem("usage", error.format_message(), fix="parlay --help")
+    if as_json:
+        answer({"error": problem.to_json()}, True)
+    else:
+        say(f"parlay: {problem}")
+    return ExitCode.BAD_INPUT
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A search in the contract's words and in a person's, for `run`, `resume`, `status` and `best`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+from dashboards.live import console_for, headline, results_table
+from orchestrator.search_file import SearchSpec
+from trials.folder import SearchFolder, read_json
+from trials.ledger.events import SearchRecord
+from trials.ranking import best_json, rank
+from trials.trial import TrialState
+
+STATUS_SCHEMA = "parlay.status/1"
+
+
+def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
+    """The contract's object of a search; what is unknown or not there is null."""
+    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    return {
+        "schema": STATUS_SCHEMA,
+        "search_id": search.search_id,
+        "state": search.state,
+        "end_reason": search.end_reason,
+        "detail": search.detail,
+        "best": best_json(ranking),
+        "num_trials": len(search.trials),
+        "trials": _counts(search),
+        "reasons": dict(Counter(t.reason.value for t in search.trials if t.reason is not None)),
+        "budget": {
+            "node_hours_used": search.node_hours_used,
+            "node_hours_reserved": search.node_hours_reserved,
+            "node_hours_limit": spec.search.budget_node_hours,
+        },
+        "recipe": recipe_path(folder),
+        "mlflow": _mlflow(folder),
+    }
+
+
+def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
+    """Print the table of all trials, the answer, and where to look next."""
+    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    if search.trials:
+        console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
+    sys.stdout.write(
+        "\n".join([_state_words(search), answer_in_words(search, spec), *_next_words(search, folder)]) + "\n"
+    )
+
+
+def answer_in_words(search: SearchRecord, spec: SearchSpec) -> str:
+    """The best layout in a sentence, against what runs today."""
+    return headline(search, rank(search.trials, spec.objective, spec.global_batch_size), baseline_key(spec))
+
+
+def baseline_key(spec: SearchSpec) -> str | None:
+    """The layout key of what runs today, where the file says so."""
+    return None if spec.baseline is None else spec.baseline.key
+
+
+def recipe_path(folder: SearchFolder) -> str | None:
+    """The recipe's folder, once there is one."""
+    return str(folder.recipe) if folder.recipe.exists() else None
+
+
+def _counts(search: SearchRecord) -> dict[str, int]:
+    states = Counter(trial.state for trial in search.trials)
+    ended = (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)
+    return {state.value: states[state] for state in ended} | {
+        "in_flight": sum(count for state, count in states.items() if not state.is_ended)
+    }
+
+
+def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
+    data = read_json(folder.mlflow)
+    return None if data is None else {"uri": data["uri"], "run_id": data["run_id"]}
+
+
+def _state_words(search: SearchRecord) -> str:
+    why = f" ({search.end_reason})" if search.end_reason else ""
+    words = f"search {search.search_id} is {search.state}{why}, {search.node_hours_used:.3f} node-hours used"
+    return words + (f"\n{search.detail}" if search.detail else "")
+
+
+def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
+    """Where to look next, as far as there is something to see."""
+    words = []
+    if folder.recipe.exists():
+        words.append(f"recipe:  {folder.recipe} (README.md says what it is)")
+        words.append(f"replay:  parlay replay {search.search_id}")
+    if folder.mlflow.exists():
+        words.append("MLflow:  parlay dashboard")
+    failed = [t.trial for t in search.trials if t.reason is not None]
+    if failed:
+        words.append(f"failed:  parlay logs {failed[0]} --search {search.search_id}")
+    if not search.state.is_ended:
+        words.append(f"go on:   parlay resume {search.search_id} (if no driver runs)")
+    return words
