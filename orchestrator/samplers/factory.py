@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.deephyper import DeepHyperSampler
@@ -12,6 +11,7 @@ from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.ordered import GridSampler, RandomSampler
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
+from search_spaces.validation import did_you_mean
 
 SAMPLERS = ("deephyper", "random", "grid")
 """What `search.sampler` may say."""
@@ -36,12 +36,11 @@ def make_sampler(
 
 
 def _unknown(name: str) -> InputError:
-    near = get_close_matches(name, SAMPLERS, n=1)
     return InputError.of(
         "sampler",
         f"unknown sampler {name!r}",
         key="search.sampler",
         value=name,
         rule="one of " + ", ".join(SAMPLERS),
-        fix=f"did you mean {near[0]}?" if near else None,
+        fix=did_you_mean(name, SAMPLERS),
     )

@@ -1,0 +1,144 @@
+"""How many trials a sampler needs to come near the best layout of a measured table.
+
+    python -m benchmarks.search_efficiency TABLE.csv ... [--sampler deephyper,random] [--seeds 5] [--json]
+
+The rows of a problem are the candidates; one trial at a time is asked for and answered from the table. A layout that
+failed costs a trial. Nothing is fitted to the tables beforehand (`mode` is cold).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NoReturn
+
+import numpy as np
+
+from orchestrator.samplers.base import Told
+from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from search_spaces.measured import Observation, read_table
+from search_spaces.measured_problem import MeasuredProblem, problems_in
+from trials.trial import FailureReason
+
+# A few candidates are found by anybody: such problems are summarised apart.
+_FEWEST_CANDIDATES = 20
+_LONE_OUTLIER = 1.25
+_FIGURES = ("median", "mean", "p90")
+
+
+def main() -> None:
+    arguments = _arguments()
+    tables = [path for path in arguments.tables if path.is_file()]
+    for path in set(arguments.tables) - set(tables):
+        print(f"{path} is not there: skipped", file=sys.stderr)
+    lines = []
+    for line in _lines(tables, arguments):
+        lines.append(line)
+        if arguments.json:
+            print(json.dumps(line), flush=True)
+    for summary in summaries(lines):
+        print(json.dumps(summary) if arguments.json else _readable(summary))
+
+
+def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> dict[str, Any]:
+    """One search of one problem until it is within 2 % of the best: the contract's line."""
+    sampler = make_sampler(sampler_name, problem.layouts, seed, _never_replaced)
+    times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
+    history: list[Told] = []
+    rows: list[Observation] = []
+    while not _is_within(rows, times[0], 0.02):
+        layout = sampler.ask(1, history)[0]
+        rows.append(problem.answers[layout.key])
+        history.append(_told(rows[-1]))
+    return {
+        "problem": name,
+        "source": rows[0].source,
+        "candidates": len(problem.answers),
+        "sampler": sampler_name,
+        "seed": seed,
+        "mode": "cold",
+        "trials_to_2pct": len(rows),
+        "trials_to_5pct": next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], times[0], 0.05)),
+        "node_seconds_to_2pct": round(sum(row.duration_s for row in rows) * problem.cluster.num_nodes, 1),
+        "stop_trials": None,  # none of these samplers knows when to stop
+        "stop_regret": None,
+        "lone_outlier": len(times) > 1 and times[1] >= _LONE_OUTLIER * times[0],
+    }
+
+
+def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Trials to 2 %: a line a sampler and source, and one averaged over the sources; small problems apart."""
+    for small in (False, True):
+        chosen = [line for line in lines if (line["candidates"] < _FEWEST_CANDIDATES) is small]
+        for sampler in dict.fromkeys(line["sampler"] for line in chosen):
+            by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for line in chosen:
+                if line["sampler"] == sampler:
+                    by_source[line["source"]].append(line)
+            rows = [_summary(sampler, source, found) for source, found in by_source.items()]
+            averaged = {figure: fmean(row[figure] for row in rows) for figure in _FIGURES}
+            rows.append({"summary": True, "sampler": sampler, "source": "macro", **averaged})
+            yield from (row | {"candidates": f"{'<' if small else '>='}{_FEWEST_CANDIDATES}"} for row in rows)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
+    parser.add_argument("--sampler", default="deephyper,random", help=f"of {', '.join(SAMPLERS)}; several with commas")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each search")
+    parser.add_argument("--problem", default="", help="only problems whose name contains this")
+    parser.add_argument("--json", action="store_true", help="a JSON line a search, and the summary as JSON")
+    return parser.parse_args()
+
+
+def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for table in tables:
+        for name, problem in problems_in(read_table(table).require_whole().observations).items():
+            if arguments.problem not in name or not any(row.step_time_s for row in problem.answers.values()):
+                continue
+            for sampler in arguments.sampler.split(","):
+                for seed in range(arguments.seeds):
+                    yield run(name, problem, sampler, seed)
+
+
+def _never_replaced(words: str) -> NoReturn:
+    raise RuntimeError(words)
+
+
+def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool:
+    return any(row.step_time_s is not None and row.step_time_s <= best_s * (1 + share) for row in rows)
+
+
+def _told(row: Observation) -> Told:
+    if row.step_time_s is not None:
+        return Told(row.layout, value=row.global_batch_size * row.model.seq_length / row.step_time_s)
+    return Told(row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR)
+
+
+def _summary(sampler: str, source: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    trials = [line["trials_to_2pct"] for line in lines]
+    return {
+        "summary": True,
+        "sampler": sampler,
+        "source": source,
+        "median": median(trials),
+        "mean": fmean(trials),
+        "p90": float(np.percentile(trials, 90)),
+        "problems": len({line["problem"] for line in lines}),
+        "lone_outliers": len({line["problem"] for line in lines if line["lone_outlier"]}),
+    }
+
+
+def _readable(summary: dict[str, Any]) -> str:
+    figures = "  ".join(f"{figure} {summary[figure]:5.1f}" for figure in _FIGURES)
+    problems = f"  {summary['problems']} problems" if "problems" in summary else ""
+    return f"{summary['sampler']:10} {summary['source']:20} {summary['candidates']:>5} candidates  {figures}{problems}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""A sampler that raises is replaced, and that is said once."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.samplers.base import Sampler
+from orchestrator.samplers.fallback import FallbackSampler
+from orchestrator.samplers.ordered import GridSampler
+from search_spaces.layout import Layout
+
+CANDIDATES = [Layout(micro_batch_size=size) for size in (1, 2, 4)]
+
+
+class Breaking(Sampler):
+    """Answers like a grid until it is asked for the `broken_at`-th time."""
+
+    name = "breaking"
+
+    def __init__(self, broken_at: int):
+        self._asks_left = broken_at - 1
+        self.asks = 0
+
+    def ask(self, count, history):
+        self.asks += 1
+        if self.asks > self._asks_left:
+            raise ArithmeticError("no surrogate")
+        return GridSampler(CANDIDATES).ask(count, history)
+
+
+def test_a_sampler_that_works_is_not_replaced():
+    notes: list[str] = []
+    sampler = FallbackSampler(GridSampler(CANDIDATES), Breaking(1), notes.append)
+    assert sampler.ask(2, []) == CANDIDATES[:2]
+    assert sampler.name == "grid"
+    assert notes == []
+
+
+def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
+    notes: list[str] = []
+    breaking = Breaking(broken_at=2)
+    sampler = FallbackSampler(breaking, GridSampler(CANDIDATES[::-1]), notes.append)
+    assert sampler.ask(1, []) == CANDIDATES[:1]
+    assert sampler.ask(1, []) == CANDIDATES[-1:]
+    assert sampler.ask(1, []) == CANDIDATES[-1:]
+    assert breaking.asks == 2
+    assert notes == ["sampler breaking failed (ArithmeticError: no surrogate); going on with grid"]
+
+
+def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
+    sampler = FallbackSampler(Breaking(1), Breaking(1), lambda words: None)
+    with pytest.raises(ArithmeticError):
+        sampler.ask(1, [])
