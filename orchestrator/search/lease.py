@@ -28,7 +28,7 @@ HEARTBEAT_S = LEASE_DURATION_S / 4
 
 
 class LeaseLost(Exception):
-    """This driver's lease ran out or was taken over: it stops and writes nothing more."""
+    """Another driver took this one's lease over: it stops and writes nothing more."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION
 
 
 def renew(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
-    """The same lease with a new heartbeat. LeaseLost when it ran out meanwhile, or another driver took over."""
-    if now >= lease.expires:
-        raise LeaseLost(f"the lease of {lease.search_id} ran out at {utc_text(lease.expires)}")
+    """The same lease with a new heartbeat; LeaseLost when another driver took over.
+
+    One that ran out is renewed if nobody came: a driver held up by a hanging file system goes on afterwards.
+    """
     _require_newest(folder, lease)
     renewed = replace(lease, heartbeat_at=now, expires=now + duration_s)
     write_json(folder.lease, renewed.to_json())

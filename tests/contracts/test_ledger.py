@@ -65,6 +65,7 @@ def tell(writer: LedgerWriter, story: Story) -> Story:
     return story
 
 
+@pytest.mark.timeout(120)
 class TestFolding:
     numbers = itertools.count()
 

@@ -48,9 +48,12 @@ class Journal:
         OSError (disk full), after which the journal is as it was and the same event can be appended again.
         """
         descriptor = self._open()
-        if os.fstat(descriptor).st_size != self._known.size:
-            self._take_stock(descriptor)
+        size = os.fstat(descriptor).st_size
+        if size != self._known.size:
+            self._known = _parse(self.path, self.path.read_bytes())
         self._require_next(event)
+        if size > self._known.size:
+            os.ftruncate(descriptor, self._known.size)  # a line that a killed writer left unfinished
         line = _line(event)
         try:
             _write_all(descriptor, line)
@@ -71,15 +74,9 @@ class Journal:
             is_new = not self.path.exists()
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o600)
-            self._take_stock(self._descriptor)
             if is_new:
                 sync_folder(self.path.parent)
         return self._descriptor
-
-    def _take_stock(self, descriptor: int) -> None:
-        """Learn what others wrote, and cut off a line that a killed writer left unfinished."""
-        self._known = _parse(self.path, self.path.read_bytes())
-        os.ftruncate(descriptor, self._known.size)
 
     def _require_next(self, event: Event) -> None:
         last = self._known.last

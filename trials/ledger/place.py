@@ -137,7 +137,12 @@ def _sqlite_url(path: Path) -> str:
 
 def _make_private(folder: Path) -> None:
     """/var/tmp is everybody's: a folder that another user prepared there is not ours."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(
+            f"{folder} cannot be made: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"
+        ) from error
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise _refused(

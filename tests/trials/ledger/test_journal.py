@@ -114,6 +114,20 @@ def test_an_old_driver_is_fenced_off_as_soon_as_the_new_one_has_written(path):
     assert Journal(path).read() == new.events
 
 
+def test_an_old_driver_does_not_cut_a_line_the_new_one_is_writing(path):
+    old, new = Story(), Story()
+    for story in (old, new):
+        story.create()
+    journal = written(path, old.events)
+    new.fencing = 2
+    written(path, []).append(new.propose("t0001"))
+    with path.open("ab") as stream:
+        stream.write(b'{"schema":')
+    with pytest.raises(Fenced):
+        journal.append(old.propose("t0009"))
+    assert path.read_bytes().endswith(b'{"schema":')
+
+
 @pytest.mark.parametrize("fails_in", ["write", "fsync"])
 def test_a_full_disk_changes_nothing_and_the_event_can_be_appended_later(path, monkeypatch, fails_in):
     *first, last = measured_story().events

@@ -69,6 +69,13 @@ def test_the_default_ledgers_folder_is_the_users_alone(own_home, monkeypatch):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "file" / "parlay"))
+    with pytest.raises(InputError, match=r"file/parlay cannot be made"):
+        ledger_url()
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_others_may_write_to_is_refused(own_home, mode):
     own_home.chmod(mode)
