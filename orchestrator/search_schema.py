@@ -40,7 +40,10 @@ class SearchSection(Section):
 
 
 class SearchFile(Section):
-    """A search for the fastest layout: what is trained, on what, and what may be tried."""
+    """A search for the fastest layout: what is trained, on what, and what may be tried.
+
+    Sections are described by their own docstrings.
+    """
 
     schema_version: Literal["parlay.search/1"] = Field(
         default="parlay.search/1", alias="schema", description="Which version of this format the file is written in."
@@ -49,33 +52,27 @@ class SearchFile(Section):
         pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
         description="Begins the search's id: a-z, 0-9 and -, at most 41 characters.",
     )
-    model: ModelSection = Field(description="The model to train, or the name of a ready-made one.")
-    cluster: ClusterSection = Field(description="The machine, the name of a ready-made one, or a cluster file's path.")
+    model: ModelSection
+    cluster: ClusterSection
     global_batch_size: int = Field(
         ge=1,
         le=10**9,
         description="Sequences per optimizer step. Fixed: accumulation follows from it and from the layout.",
     )
-    baseline: BaselineSection | None = Field(
-        default=None, description="The layout run today, measured first and compared with the best."
-    )
-    space: SpaceSection = Field(description="What may be tried.")
+    baseline: BaselineSection | None = None
+    space: SpaceSection
     objective: Objective = Field(
         default=Objective.TOKENS_PER_SEC,
         strict=False,
         description="What is optimised; node_hours_per_billion_tokens is minimised, the others are maximised.",
     )
-    constraints: ConstraintsSection = Field(
-        default=ConstraintsSection(), description="What a layout must keep to, beside being able to run."
-    )
-    search: SearchSection = Field(default=SearchSection(), description="How long and how widely to search.")
-    measure: MeasureSection = Field(default=MeasureSection(), description="When a throughput counts.")
-    trainer: TrainerSection = Field(default=TrainerSection(), description="The program that runs in a trial.")
-    launcher: LauncherSection = Field(default=LauncherSection(), description="What starts a trial's ranks.")
-    tracking: TrackingSection = Field(
-        default=TrackingSection(), description="MLflow. A search goes on when it is down."
-    )
-    ledger: LedgerSection = Field(default=LedgerSection(), description="Where trials are written down.")
+    constraints: ConstraintsSection = ConstraintsSection()
+    search: SearchSection = SearchSection()
+    measure: MeasureSection = MeasureSection()
+    trainer: TrainerSection = TrainerSection()
+    launcher: LauncherSection = LauncherSection()
+    tracking: TrackingSection = TrackingSection()
+    ledger: LedgerSection = LedgerSection()
     work_dir: str = Field(
         default="runs",
         min_length=1,

@@ -11,6 +11,7 @@ from search_spaces.errors import InputError
 
 GRAMMAR = "minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss as in Slurm, or a number with s, m, h or d"
 LONGEST_S = 366 * 86400
+JSON_FORMAT = "slurm-duration"
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([smhd])")
@@ -30,13 +31,18 @@ def seconds_of(value: Any) -> float:
     return seconds
 
 
+def duration_text(seconds: float) -> str:
+    """A duration as it is written down, with its unit: `90s`."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
 Duration = Annotated[
     float,
     BeforeValidator(seconds_of),
-    PlainSerializer(lambda seconds: f"{seconds:.6f}".rstrip("0").rstrip(".") + "s", return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]}),
+    PlainSerializer(duration_text, return_type=str),
+    WithJsonSchema({"type": ["string", "integer"], "format": JSON_FORMAT}),
 ]
-"""A field given as a duration and held as seconds; it is written back with its unit, `90s`."""
+"""A field given as a duration and held as seconds."""
 
 
 def _in_minutes(value: int) -> float:

@@ -28,7 +28,9 @@ class _Named(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [{"type": "string", "description": cls.name_schema()}, handler(core_schema)]}
+        fields = handler(core_schema)
+        about = {"title": fields.pop("title"), "description": fields.pop("description")}
+        return about | {"anyOf": [{"type": "string", "description": cls.name_schema()}, fields]}
 
     @classmethod
     def name_schema(cls) -> str:
@@ -205,9 +207,10 @@ class SpaceSection(Section):
 
 
 class BaselineSection(Section):
-    """The layout run today. A field that is not given takes the space's value where that has only one, or its default.
+    """The layout run today, measured first and compared with the best.
 
-    data_parallel is derived, and so is grad_accum_steps when it is not given.
+    A field that is not given takes the space's value where that has only one, or its default. data_parallel is
+    derived, and so is grad_accum_steps when it is not given.
     """
 
     refused = _DERIVED_DATA_PARALLEL

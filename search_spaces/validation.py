@@ -40,7 +40,7 @@ def validated(section: type[S], document: Document) -> S:
 
 def restored(section: type[S], data: Any) -> S:
     """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError when it is something else."""
-    return validated(section, Document(data, {}, Path()))
+    return validated(section, Document(data, {}, None, Path()))
 
 
 def folder_of(info: ValidationInfo) -> Path:

@@ -35,18 +35,19 @@ class Place(NamedTuple):
 class Document:
     """A YAML mapping as plain data, and the place of every key and list element in it.
 
-    `folder` is where relative paths in it start from.
+    `file` is what errors call it, `folder` where relative paths in it start from.
     """
 
     data: Mapping[str, Any]
     places: Mapping[KeyPath, Place]
+    file: str | None
     folder: Path
 
     def place(self, path: KeyPath) -> Place:
         """The place of this path, or of the nearest thing around it that the document holds."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, Place(None, None))
+        return self.places.get(path, Place(self.file, None))
 
     def value(self, path: KeyPath) -> Any:
         """What stands at this path; None where the document holds nothing there."""
@@ -76,7 +77,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     data = builder.root(text)
     if not isinstance(data, dict):
         _refuse("a list or a single value, where keys are due", Place(file, 1), fix="write `key: value` lines")
-    document = Document(data, builder.places, folder)
+    document = Document(data, builder.places, file, folder)
     _require_harmless(document)
     return document
 
@@ -266,7 +267,7 @@ def _overridden(document: Document, override: str) -> Document:
     places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
     places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
     places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
-    return Document(_with_value(document.data, path, value, name), places, document.folder)
+    return Document(_with_value(document.data, path, value, name), places, document.file, document.folder)
 
 
 _FROM_SET = Place("--set", None)

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from search_spaces.durations import Duration
+from search_spaces.durations import Duration, duration_text
 from search_spaces.errors import InputError
 from search_spaces.validation import Section
 from trials.trial import MeasureRules
@@ -43,6 +43,7 @@ class MeasureSection(Section):
         default=_DEFAULTS.time_limit_s,
         alias="time_limit",
         description="Longest time one trial may take, start-up included.",
+        json_schema_extra={"default": duration_text(_DEFAULTS.time_limit_s)},
     )
     memory_limit_gib: float | None = Field(
         default=None,

@@ -39,7 +39,7 @@ def test_every_key_and_list_element_knows_its_line():
 def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
     document = parsed("a: 1\nb:\n  c: 2\n")
     assert document.place(("b", "missing", "deeper")) == Place("search.yaml", 2)
-    assert document.place(("elsewhere",)) == Place(None, None)
+    assert document.place(("elsewhere",)) == Place("search.yaml", None)
 
 
 def test_row_2_the_same_key_twice_is_refused_with_both_lines():
