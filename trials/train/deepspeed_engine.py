@@ -132,10 +132,12 @@ def _join_deepspeed(training: Training) -> None:
 
 
 def _mark_parameters(stage: Stage) -> None:
-    """Tell ZeRO's norm which parameters this rank answers for; by itself it drops all stages but the first."""
+    """Tell ZeRO's norm which parameters this rank answers for: by itself it misses all shards but the first tensor
+    rank's, and counts the token table of a tied pipeline twice."""
     counted = {id(parameter) for parameter in stage.counted_parameters()}
     for parameter in stage.parameters():
         parameter.model_parallel = id(parameter) in counted  # type: ignore[attr-defined]
+        parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
 
 
 def _configuration(training: Training) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Stage(nn.Module):
         self.head = Head(model, ranks, weights) if plan.has_head else None
         if model.tied_embeddings and self.embedding and self.head:
             self.head.weight = self.embedding.tokens.weight
-        self.tied_weight = self._tied_weight() if model.tied_embeddings else None
+        self._is_tied = model.tied_embeddings
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.micro_batches += 1
@@ -89,18 +89,21 @@ class Stage(nn.Module):
         """Mean cross entropy of this stage's logits (B, S, V / T) against token ids (B, S)."""
         return vocab_parallel_cross_entropy(logits, targets, self.ranks)
 
+    @property
+    def tied_weight(self) -> nn.Parameter | None:
+        """The token table of a tied model: first and last stage both hold it."""
+        if not self._is_tied:
+            return None
+        if self.embedding is not None:
+            return self.embedding.tokens.weight
+        return None if self.head is None else self.head.weight
+
     def counted_parameters(self) -> Iterator[nn.Parameter]:
         """Those this rank answers for when all ranks of a replica are added up: each of the model's exactly once."""
         replica = self.tied_weight if self.embedding is None else None
         for parameter in self.parameters():
             if parameter is not replica and (self.ranks.rank == 0 or is_sharded(parameter)):
                 yield parameter
-
-    def _tied_weight(self) -> nn.Parameter | None:
-        """The token table on the first and on the last stage, which hold it both."""
-        if self.embedding is not None:
-            return self.embedding.tokens.weight
-        return None if self.head is None else self.head.weight
 
 
 class Embedding(nn.Module):

@@ -1,0 +1,126 @@
+"""Ranks for tests, forked from one process that has torch and DeepSpeed imported: a second instead of ten a case.
+
+The warm process reads one request a line and answers with one line. It is separate from pytest, whose other tests
+may leave threads behind that a fork would not survive.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 120.0
+
+
+class RanksFailed(Exception):
+    """Some rank raised, died or was not done in time; the message has every rank's words."""
+
+
+class WarmRanks:
+    """Runs `module:function` of the tests on forked ranks. `function(arguments, folder)` returns JSON."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.trials.train.ranks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PARLAY_PARENT_PID": ""},
+        )
+
+    def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 30.0) -> list[Any]:
+        """Each rank's answer, in rank order; RanksFailed when there is not one from each."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        request = {"function": function, "world_size": world_size, "arguments": arguments, "limit_s": limit_s}
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        answer = json.loads(self._server.stdout.readline())
+        if answer["errors"]:
+            raise RanksFailed("\n".join(answer["errors"]))
+        return answer["results"]
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(timeout=30)
+
+
+def serve() -> None:
+    """The warm process: import once, then fork for each request until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not end up among the answers
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    sys.modules["mlflow"] = None  # type: ignore[assignment]
+    for module in ("torch.distributed.pipelining", "trials.train.torch_engine", "trials.train.deepspeed_engine"):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        answers.write(json.dumps(_run(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _run(request: Mapping[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="parlay-ranks-") as folder:
+        children = {_fork(rank, request, Path(folder)): rank for rank in range(request["world_size"])}
+        late = _wait(children, time.monotonic() + request["limit_s"])
+        return _collect(request["world_size"], Path(folder), late)
+
+
+def _fork(rank: int, request: Mapping[str, Any], folder: Path) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(request["world_size"]), LOCAL_RANK=str(rank))
+    try:
+        module, _, name = request["function"].partition(":")
+        result = getattr(importlib.import_module(module), name)(request["arguments"], folder)
+        (folder / f"result-{rank}").write_text(json.dumps(result))
+    except BaseException:
+        (folder / f"error-{rank}").write_text(traceback.format_exc())
+    os._exit(0)
+
+
+def _wait(children: dict[int, int], deadline: float) -> set[int]:
+    """Reap all children, killing those still there at the deadline, whose ranks are returned.
+
+    One that raised takes its peers along: they would wait for it.
+    """
+    living, late = dict(children), set()
+    while living:
+        for pid in list(living):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del living[pid]
+        if living and time.monotonic() > deadline:
+            late = set(living.values())
+            for pid in living:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return late
+
+
+def _collect(world_size: int, folder: Path, late: set[int]) -> dict[str, Any]:
+    errors, results = [], []
+    for rank in range(world_size):
+        if (error := folder / f"error-{rank}").exists():
+            errors.append(f"rank {rank}: {error.read_text()}")
+        elif (result := folder / f"result-{rank}").exists():
+            results.append(json.loads(result.read_text()))
+        else:
+            errors.append(f"rank {rank}: {'not done in time' if rank in late else 'died'}")
+    return {"results": results, "errors": errors}
+
+
+if __name__ == "__main__":
+    serve()
