@@ -103,13 +103,19 @@ def replay(
 
 
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
-    """The runs recipe.yaml rests on; InputError when it names none."""
-    runs = [_run(run) for run in loaded.recipe.evidence.get("runs") or () if run.get("step_time_s")]
-    if not runs:
-        raise InputError.of(
-            "recipe", "evidence.runs names no run", key="evidence.runs", rule="a recipe rests on at least one run"
-        )
-    return runs
+    """The runs recipe.yaml rests on; InputError when it names none, or one without a step time."""
+    try:
+        runs = [_run(run) for run in loaded.recipe.evidence["runs"]]
+        if runs and all(run.step_time_s > 0 for run in runs):
+            return runs
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise InputError.of(
+        "recipe",
+        "evidence.runs names no run with a step time",
+        key="evidence.runs",
+        rule="a recipe rests on at least one run",
+    )
 
 
 def _run(measured: Mapping[str, Any]) -> Run:

@@ -89,18 +89,11 @@ class Recipe:
                 "schema", str(error), key="schema", rule="a recipe of this version or an older one"
             ) from error
         _require_fields(data)
-        recipe = cls(
-            **{f.name: data[f.name] for f in fields(cls)}
-            | {
-                "layout": Layout.from_json(data["layout"]),
-                "model": _model(data["model"]),
-                "cluster": _cluster(data["cluster"]),
-                "ties": tuple(data["ties"]),
-                "compared_with": tuple(data["compared_with"]),
-                "caveats": tuple(data["caveats"]),
-            }
-        )
-        problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
+        try:
+            recipe = cls(**{f.name: data[f.name] for f in fields(cls)} | _parts(data))
+            problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError.of("recipe", f"a value of another kind than a recipe has: {error!r}") from error
         if problems:
             raise InputError(*problems)
         return recipe
@@ -168,20 +161,26 @@ def _cluster(data: Mapping[str, Any]) -> Cluster:
     return Cluster(accelerator_named(data["accelerator"]), data["gpus_per_node"], data["num_nodes"])
 
 
-def _model(data: Mapping[str, Any]) -> ModelShape:
-    try:
-        return ModelShape.from_json(data)
-    except TypeError as error:
-        raise InputError.of("model", f"other fields than a model has: {error}", key="model") from error
+def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are more than plain data."""
+    lists = {name: tuple(data[name]) for name in _LISTS}
+    return lists | {
+        "layout": Layout.from_json(data["layout"]),
+        "model": ModelShape.from_json(data["model"]),
+        "cluster": _cluster(data["cluster"]),
+    }
+
+
+_SECTIONS = ("layout", "model", "cluster", "batch", "measured", "constraints", "trainer", "fingerprint", "evidence")
+_LISTS = ("ties", "compared_with", "caveats")
 
 
 def _require_fields(data: Mapping[str, Any]) -> None:
     expected = {*_FIELDS, "checksum"}
     wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
     wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
-    for name in ("layout", "model", "cluster", "batch", "measured", "evidence", "fingerprint", "trainer"):
-        if not isinstance(data.get(name, {}), Mapping):
-            wrong.append(f"{name} has no keys")
+    wrong += [f"{name} has no keys" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
+    wrong += [f"{name} is no list" for name in _LISTS if not isinstance(data.get(name, []), list)]
     if wrong:
         raise InputError.of("recipe", "; ".join(wrong), rule="recipe.yaml has the fields " + ", ".join(_FIELDS))
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.code_snapshot import snapshot_code
 from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.local import LocalLauncher
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
@@ -194,8 +197,9 @@ def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows
     assert this_machine(Cluster(H100, 8, 1), {"CUDA_VISIBLE_DEVICES": ""}).accelerator.name == "cpu"
 
 
-def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path):
-    evidence = dict(loaded.recipe.evidence) | {"runs": []}
+@pytest.mark.parametrize("runs", [[], None, 3, [{"trial": "t0001"}], [{"step_time_s": "fast"}], [{"step_time_s": 0}]])
+def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
+    evidence = dict(loaded.recipe.evidence) | {"runs": runs}
     bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
     with pytest.raises(InputError, match=r"evidence\.runs names no run"):
         replayed(bare, ScriptedLauncher(), tmp_path)
@@ -205,3 +209,24 @@ def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path):
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(InputError):
         ReplayRules(**rules)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
+    snapshot_code(tmp_path / "code")
+    file = write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
+    launcher = LocalLauncher([[]])
+    try:
+        result = replay(
+            read_recipe(file),
+            launcher,
+            SearchFolder(tmp_path / "r"),
+            python=sys.executable,
+            rules=ReplayRules(repeats=1),
+        )
+    finally:
+        launcher.close()
+    assert result.detail is None
+    assert result.comparison is not None
+    assert {d["field"] for d in result.differences} >= {"kernel", "host"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,12 +77,20 @@ def test_readers_of_both_yaml_versions_get_the_same_data():
         ({"schema": "parlay.spec/1"}, "schema is 'parlay.spec/1'"),
         ({"surprise": 1}, "surprise is unknown"),
         ({"batch": "many"}, "batch has no keys"),
-        ({"model": {"num_layers": 2}}, "other fields than a model has"),
+        ({"model": {"num_layers": 2}}, "a value of another kind"),
+        ({"cluster": {"accelerator": "cpu"}}, "a value of another kind"),
+        ({"ties": 3}, "ties is no list"),
     ],
 )
 def test_what_is_no_recipe_of_ours_is_refused(change, words):
     with pytest.raises(InputError, match=words):
         Recipe.from_json(recipe().to_json() | change)
+
+
+@given(field=st.sampled_from(FIELDS), value=values)
+def test_no_value_of_any_field_is_anything_but_read_or_refused(field, value):
+    with suppress(InputError):
+        Recipe.from_json(recipe().to_json() | {field: value})
 
 
 def test_a_missing_field_is_named():

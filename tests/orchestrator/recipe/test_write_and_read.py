@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.recipe.read import read_recipe
-from orchestrator.recipe.write import write_recipe
+from orchestrator.recipe.write import GRADIENT_CLIPPING, write_recipe
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 from trials.trial import TrialKind
@@ -144,6 +144,12 @@ def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, c
 def test_ds_config_has_the_layouts_batch(folder):
     config = json.loads((folder / "ds_config.json").read_text())
     assert config["train_batch_size"] == LAYOUT.global_batch_size
+
+
+def test_ds_config_clips_gradients_as_the_trials_did():
+    from trials.train.optimizer import Optimisation
+
+    assert Optimisation().max_grad_norm == GRADIENT_CLIPPING
 
 
 def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):

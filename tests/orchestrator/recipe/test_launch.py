@@ -1,0 +1,74 @@
+"""launch.sh, really run: bash, torchrun, four ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.code_snapshot import snapshot_code
+from orchestrator.recipe.write import write_recipe
+from search_spaces.layout import Layout
+from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of, spec_of
+from trials.classify import outcome_fault
+from trials.folder import read_json
+from trials.trial import Outcome, OutcomeStatus, TrialSpec
+
+
+def recipe_folder(tmp_path, layout: Layout):
+    source = source_of(measured_trial("t0001", layout, 0.1))
+    source = replace(source, spec=replace(source.spec, trainer={"kind": "parlay", "python": sys.executable}))
+    snapshot_code(tmp_path / "code")
+    write_recipe(tmp_path / "recipe", source, tmp_path / "code")
+    return tmp_path / "recipe"
+
+
+def launch(folder, *arguments: str, cwd) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(folder / "launch.sh"), *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):
+    folder = recipe_folder(tmp_path, LAYOUT)
+    elsewhere = tmp_path / "else where"
+    (elsewhere / "trials").mkdir(parents=True)  # a stray package of the same name must not hide the recipe's
+    (elsewhere / "trials" / "__init__.py").write_text("raise SystemExit('the wrong trials')")
+
+    ran = launch(folder, "new run", cwd=elsewhere)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    attempt = elsewhere / "new run" / "trials" / "t0001" / "a1"
+    outcome = Outcome.from_json(read_json(attempt / "outcome.r0.json"))
+    assert outcome.status is OutcomeStatus.MEASURED
+    assert outcome_fault(TrialSpec.from_json(read_json(attempt / "spec.json")), outcome) is None
+    assert "quickstart-abc234 t0001 wrote" in ran.stdout
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(30)
+def test_launch_sh_refuses_a_folder_that_exists(tmp_path):
+    folder = recipe_folder(tmp_path, LAYOUT)
+    ran = launch(folder, str(tmp_path), cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "exists; name a new folder" in ran.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(30)
+def test_on_several_nodes_launch_sh_asks_for_the_folder_the_node_and_the_address(tmp_path):
+    layout = Layout(num_nodes=2, data_parallel=4)
+    source = source_of(measured_trial("t0001", layout, 0.1))
+    source = replace(source, spec=spec_of(layout))
+    (tmp_path / "code").mkdir()
+    write_recipe(tmp_path / "recipe", source, tmp_path / "code")
+    ran = launch(tmp_path / "recipe", cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "name a new folder that all nodes share" in ran.stderr
+    ran = launch(tmp_path / "recipe", "run", cwd=tmp_path)
+    assert "the number of this node" in ran.stderr
+    assert not (tmp_path / "run").exists()
