@@ -91,7 +91,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         evidence={
             "code_hash": source.search.code_hash,
             "files": dict(files),
-            "runs": [_run(*run) for run in source.runs],
+            "runs": _printable([_run(*run) for run in source.runs]),
         },
         caveats=tuple(_caveats(source)),
     )
@@ -176,14 +176,10 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield "Measured with Parlay's own training program; not measured with another trainer."
     if source.baseline is not None and source.baseline.measured is None:
         yield f"The layout run today ({source.baseline.trial}) was not measured: {_why(source.baseline)}."
-    yield from _host_memory_caveat(source.trial.measured or {})
+    full_at = source.outcome.measured.get("host_memory_full_at_step")
+    if full_at is not None:
+        yield f"Host memory grows: at this rate a node is full at step {full_at}."
 
 
 def _why(trial: Trial) -> str:
     return trial.state.value if trial.reason is None else trial.reason.value
-
-
-def _host_memory_caveat(measured: Mapping[str, Any]) -> Iterator[str]:
-    full_at = measured.get("host_memory_full_at_step")
-    if full_at is not None:
-        yield f"Host memory grows: at this rate a node is full at step {full_at}."
