@@ -60,10 +60,12 @@ RETRIES: Mapping[FailureReason, int] = {
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 _KNOWN_BY_THE_RANK = (
+    FailureReason.INVALID_LAYOUT,
     FailureReason.GPU_OOM,
     FailureReason.HOST_OOM,
     FailureReason.DOMINATED,
     FailureReason.DIRTY_GPU,
+    FailureReason.RESULT_INVALID,
 )
 """What only a rank can have seen: true whatever ended the others. Its other reasons may be echoes of that end."""
 

@@ -62,9 +62,10 @@ class TestWhatCountsFirst:
         assert (verdict.reason, verdict.excerpt) == (FailureReason.NODE_FAILURE, "n7 is down")
 
     @pytest.mark.parametrize("ending", [FailureReason.TIME_LIMIT, FailureReason.CANCELLED_BY_SEARCH])
-    def test_out_of_memory_is_true_whatever_ended_the_other_ranks(self, ending):
-        verdict = classify(SPEC, failed(FailureReason.GPU_OOM), replace(ENDED, reason=ending))
-        assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.GPU_OOM)
+    @pytest.mark.parametrize("cause", [FailureReason.GPU_OOM, FailureReason.INVALID_LAYOUT])
+    def test_what_only_a_rank_can_know_is_true_whatever_ended_the_others(self, cause, ending):
+        verdict = classify(SPEC, failed(cause), replace(ENDED, reason=ending))
+        assert (verdict.state, verdict.reason) == (TrialState.FAILED, cause)
 
     def test_a_rank_that_ended_itself_because_it_was_told_to_is_cancelled(self):
         verdict = classify(
