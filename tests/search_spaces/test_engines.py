@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.engines import broken_engine_rules
+from search_spaces.layout import ENGINES, Layout
+from search_spaces.model_shape import ModelShape
+
+MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
+LLAMA = {"norm": "rmsnorm", "position_embedding": "rotary", "gated_mlp": True, "num_key_value_heads": 2}
+
+
+def broken(model: ModelShape = MODEL, **fields) -> list[str]:
+    return [problem.code for problem in broken_engine_rules(replace(LAYOUT, **fields), model)]
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
+    assert broken(engine=engine) == []
+    assert broken(engine=engine, tensor_parallel=2, activation_checkpointing="full", attention_kernel="flash") == []
+
+
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("torch", "deepspeed")])
+def test_other_trainers_are_not_ours(engine):
+    assert broken(engine=engine) == [f"{engine}.not_ours"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "rule"),
+    [
+        ("torch", {"grad_accum_steps": 1}, "micro_batches"),
+        ("torch", {"virtual_pipeline_stages": 2}, "pipeline_schedule"),
+        ("deepspeed", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
+        ("torch", {"zero_stage": 1}, "zero_stage"),
+        ("deepspeed", {"zero_stage": 2}, "zero_stage"),
+        ("torch", {"offload": "optimizer"}, "offload"),
+        ("torch", {"activation_checkpointing": "selective"}, "activation_checkpointing"),
+        ("torch", {"tensor_parallel": 2, "sequence_parallel": True}, "sequence_parallel"),
+        ("torch", {"precision": "fp16"}, "precision"),
+        ("deepspeed", {"precision": "bf16"}, "precision"),
+        ("torch", {"torch_compile": True}, "torch_compile"),
+        ("torch", {"rank_order": "tp-pp-dp"}, "rank_order"),
+        ("deepspeed", {"overlap_comm": True}, "overlap_comm"),
+        ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
+    ],
+)
+def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
+    assert broken(engine=engine, **fields) == [f"{engine}.{rule}"]
+
+
+@pytest.mark.parametrize(("name", "value"), LLAMA.items())
+def test_model_parts_not_built_yet_are_refused_by_name(name, value):
+    assert broken(replace(MODEL, **{name: value})) == [f"torch.{name}"]
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_uneven_stages_are_legal_and_empty_ones_are_not(engine):
+    assert broken(replace(MODEL, num_layers=3), engine=engine) == []
+    assert broken(replace(MODEL, num_layers=1), engine=engine) == [f"{engine}.layers"]
+
+
+def test_deepspeed_and_gpipe_run_fewer_micro_batches_than_stages():
+    assert broken(engine="deepspeed", grad_accum_steps=1) == []
+    assert broken(pipeline_schedule="gpipe", grad_accum_steps=1) == []
+
+
+def test_a_field_without_effect_breaks_no_rule():
+    assert broken(tensor_parallel=1, sequence_parallel=True) == []
+    assert broken(data_parallel=1, zero_stage=3) == []
+    assert broken(pipeline_parallel=1, pipeline_schedule="interleaved_1f1b", grad_accum_steps=1) == []
+
+
+def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
+    (problem,) = broken_engine_rules(replace(LAYOUT, grad_accum_steps=1), MODEL)
+    assert problem.message == "1 micro-batches for 2 stages"
+    assert "at least as many micro-batches" in problem.rule
+    assert "micro_batch_size" in problem.fix

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.measure import (
+    Measurement,
+    Stop,
+    measured_fields,
+    median_interval,
+    percentile,
+    slope_per_step,
+    warmup_length,
+)
+from trials.metrics import StepPhase, StepRecord
+from trials.trial import MeasureRules, TrialKind, TrialSpec
+
+RULES = MeasureRules(min_steps=8, max_steps=20, max_warmup_steps=12, ci_relative_width=0.05, time_limit_s=600)
+MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+LAYOUT = Layout(data_parallel=2, micro_batch_size=2, grad_accum_steps=4)
+SPEC = TrialSpec("s-aaaaaa", "t0001", "a1", "0" * 32, TrialKind.SEARCH, LAYOUT, MODEL, 16, 2, 2, "cpu", RULES)
+
+
+def run(times: list[float], rules: MeasureRules = RULES, seconds_a_step: float = 1.0) -> Measurement:
+    """A measurement fed with these step times until it stops or they end."""
+    measurement = Measurement(rules)
+    for number, time in enumerate(times, 1):
+        if measurement.stop is not None:
+            break
+        measurement.add(time, elapsed_s=number * seconds_a_step)
+    return measurement
+
+
+class TestWarmup:
+    def test_ends_after_six_steps_that_agree(self):
+        assert warmup_length([1.0] * 20, 12) == 6
+
+    def test_lasts_while_steps_get_faster(self):
+        assert warmup_length([8, 6, 4, 3, 2, 1.5, 1.2, 1.0, 1.0, 1.0, 1.0, 1.0], 20) == 12
+
+    def test_lasts_while_steps_get_slower(self):
+        assert warmup_length([1.0, 1.0, 1.0, 1.3, 1.3, 1.3, 1.3, 1.3], 12) == 8
+
+    def test_forgives_one_stray_step(self):
+        assert warmup_length([9.0, 1.0, 1.0, 1.0, 5.0, 1.0], 12) == 6
+
+    def test_is_unknown_while_it_lasts(self):
+        assert warmup_length([1.0] * 5, 12) is None
+        assert warmup_length([2.0**-n for n in range(11)], 12) is None
+
+    def test_ends_at_its_longest_in_any_case(self):
+        assert warmup_length([2.0**-n for n in range(15)], 12) == 12
+        assert warmup_length([1.0, 1.0], 2) == 2
+        assert warmup_length([], 0) == 0
+
+    def test_more_steps_never_change_the_answer(self):
+        draw = random.Random(3)
+        times = [draw.uniform(0.5, 2.0) for _ in range(30)]
+        known = [warmup_length(times[:n], 12) for n in range(31)]
+        assert {w for w in known if w is not None} == {warmup_length(times, 12)}
+
+
+class TestMeasurement:
+    def test_stops_at_the_fewest_steps_when_they_agree(self):
+        measurement = run([1.0] * 40)
+        assert (measurement.stop, measurement.warmup_steps) == (Stop.PRECISE, 6)
+        assert len(measurement.measured_times_s) == RULES.min_steps
+
+    def test_goes_on_to_the_most_steps_when_they_do_not(self):
+        measurement = run([1.0] * 6 + [1.0, 2.0] * 20)
+        assert measurement.stop is Stop.MAX_STEPS
+        assert len(measurement.measured_times_s) == RULES.max_steps
+
+    def test_stops_before_the_time_limit_with_enough_steps(self):
+        measurement = run([1.0] * 6 + [1.0, 2.0] * 20, replace(RULES, time_limit_s=20))
+        assert measurement.stop is Stop.TIME_LIMIT
+        assert measurement.has_enough_steps
+        assert len(measurement.step_times_s) < 20
+
+    def test_stops_before_the_time_limit_with_too_few_steps(self):
+        measurement = run([1.0] * 40, replace(RULES, time_limit_s=10))
+        assert measurement.stop is Stop.TIME_LIMIT
+        assert not measurement.has_enough_steps
+
+    def test_a_step_is_of_the_phase_that_was_known_before_it(self):
+        measurement = Measurement(RULES)
+        phases = [measurement.add(1.0, elapsed_s=n) for n in range(8)]
+        assert phases == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * 2
+
+
+class TestMedianInterval:
+    @pytest.mark.parametrize(("count", "ranks"), [(6, (1, 6)), (8, (1, 8)), (9, (2, 8)), (20, (6, 15)), (40, (14, 27))])
+    def test_has_the_ranks_of_the_published_table(self, count, ranks):
+        # Conover, Practical Nonparametric Statistics: 95 % confidence limits of the median.
+        assert median_interval(list(range(1, count + 1))) == ranks
+
+    def test_is_unknown_below_six_values(self):
+        assert median_interval([1.0] * 5) is None
+        assert median_interval([]) is None
+
+    def test_holds_the_true_median_as_often_as_it_says(self):
+        draw = random.Random(5)
+        samples = [[draw.expovariate(1.0) for _ in range(11)] for _ in range(4000)]
+        true_median = 0.6931
+        held = sum(low <= true_median <= high for low, high in map(median_interval, samples))
+        # Binomial(11, 1/2) below 2 on either side: 1 - 2 x 12 / 2048.
+        assert held / len(samples) == pytest.approx(0.988, abs=0.005)
+
+
+def test_a_percentile_is_one_of_the_values():
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.95) == 4.0
+    assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
+
+
+def test_the_slope_of_a_line_is_its_slope():
+    assert slope_per_step([(3, 1.0), (4, 1.5), (6, 2.5)]) == pytest.approx(0.5)
+    assert slope_per_step([(1, 1.0)]) is None
+
+
+def records(times: list[float], warmup: int = 2) -> list[StepRecord]:
+    return [
+        StepRecord(
+            step=number,
+            phase=StepPhase.WARMUP if number <= warmup else StepPhase.MEASURED,
+            time="2026-11-20T12:00:00.000000Z",
+            step_time_s=time,
+            fastest_rank_step_time_s=time / 2,
+            loss=6.0 - 0.1 * number,
+            grad_norm=1.0,
+            samples=16,
+            host_memory_gib=1.0 + number / 1024,
+        )
+        for number, time in enumerate(times, 1)
+    ]
+
+
+class TestMeasuredFields:
+    TIMES = (9.0, 3.0, 1.0, 2.0, 1.5, 1.25, 1.75, 1.6, 1.4)
+
+    def test_rates_rest_on_the_median_of_the_measured_steps(self):
+        fields = measured_fields(SPEC, records(list(self.TIMES)))
+        step = median(self.TIMES[2:])
+        assert fields["step_time_s"] == step == 1.5
+        assert (fields["warmup_steps"], fields["measured_steps"]) == (2, 7)
+        assert fields["samples_per_sec"] == 16 / step
+        assert fields["tokens_per_sec"] == 16 * 64 / step
+        assert fields["tokens_per_sec_per_gpu"] == 16 * 64 / step / 2
+        assert fields["fastest_rank_step_time_s"] == step / 2
+        assert fields["step_time_p95_s"] == 2.0
+        flops = MODEL.model_flops_per_token * fields["tokens_per_sec_per_gpu"]
+        assert fields["model_tflops_per_gpu"] == pytest.approx(flops / 1e12)
+
+    def test_the_slow_end_of_the_interval_is_the_low_throughput(self):
+        fields = measured_fields(SPEC, records(list(self.TIMES)))
+        assert (fields["step_time_low_s"], fields["step_time_high_s"]) == (1.0, 2.0)
+        assert (fields["tokens_per_sec_low"], fields["tokens_per_sec_high"]) == (512.0, 1024.0)
+
+    def test_the_losses_are_those_of_the_first_and_the_last_step(self):
+        fields = measured_fields(SPEC, records(list(self.TIMES)))
+        assert (fields["loss_first"], fields["loss_last"]) == (5.9, pytest.approx(5.1))
+
+    def test_growing_host_memory_shows_as_a_slope(self):
+        fields = measured_fields(SPEC, records(list(self.TIMES)))
+        assert fields["host_memory_slope_mib_per_step"] == pytest.approx(1.0)
+        assert fields["peak_host_memory_gib"] == 1.0 + 9 / 1024
+
+    def test_without_a_known_peak_there_is_no_utilisation(self):
+        assert not {"mfu", "hfu"} & set(measured_fields(SPEC, records(list(self.TIMES))))
+
+    def test_utilisation_is_the_share_of_the_devices_peak(self):
+        fast = replace(LAYOUT, activation_checkpointing="full", precision="bf16")
+        spec = replace(SPEC, accelerator="a100-40gb", layout=fast)
+        fields = measured_fields(spec, records(list(self.TIMES)))
+        assert fields["mfu"] == pytest.approx(fields["model_tflops_per_gpu"] / 312)
+        assert fields["hfu"] > fields["mfu"]
+
+    def test_with_few_steps_the_interval_is_absent(self):
+        fields = measured_fields(SPEC, records([1.0] * 7))
+        assert "step_time_low_s" not in fields
+        assert "tokens_per_sec_low" not in fields
+
+    def test_without_a_measured_step_there_is_nothing_to_report(self):
+        with pytest.raises(ValueError, match="no measured step"):
+            measured_fields(SPEC, records([1.0, 1.0]))
