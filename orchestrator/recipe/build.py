@@ -43,8 +43,8 @@ class RecipeSource:
 
     @property
     def python(self) -> str:
-        """The interpreter that was measured, as the ranks named it."""
-        return self.spec.trainer.get("python") or self.outcome.fingerprint.get("executable") or "python3"
+        """The interpreter that was measured."""
+        return self.outcome.fingerprint.get("executable", "python3")
 
     @property
     def runs(self) -> list[tuple[Trial, Attempt, Outcome]]:

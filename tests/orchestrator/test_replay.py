@@ -93,7 +93,13 @@ def measured_outcome(spec: TrialSpec, step_time_s: float) -> Outcome:
             "micro_batches_per_step": layout.grad_accum_steps,
             "samples_per_data_rank": [10 * layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
         },
-        fingerprint={"torch": "2.14.0", "python": "3.11.2", "kernel": "1e3", "host": "node01"},
+        fingerprint={
+            "torch": "2.14.0",
+            "python": "3.11.2",
+            "kernel": "1e3",
+            "host": "node01",
+            "executable": sys.executable,
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from orchestrator.recipe.build import RecipeSource
@@ -78,7 +79,13 @@ def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: fl
             "tokens_per_sec_high": tokens / low,
             "peak_memory_gib": 0.25,
         },
-        fingerprint={"torch": "2.13.0", "python": "3.11.2", "kernel": "1e3", "host": "node01"},
+        fingerprint={
+            "torch": "2.13.0",
+            "python": "3.11.2",
+            "kernel": "1e3",
+            "host": "node01",
+            "executable": sys.executable,
+        },
         step_times_s=(low, step_time_s, high),
     )
     attempt = Attempt(

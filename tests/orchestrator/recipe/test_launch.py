@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,10 +17,8 @@ from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 
 def recipe_folder(tmp_path, layout: Layout):
-    source = source_of(measured_trial("t0001", layout, 0.1))
-    source = replace(source, spec=replace(source.spec, trainer={"kind": "parlay", "python": sys.executable}))
     snapshot_code(tmp_path / "code")
-    write_recipe(tmp_path / "recipe", source, tmp_path / "code")
+    write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", layout, 0.1)), tmp_path / "code")
     return tmp_path / "recipe"
 
 
