@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from orchestrator.cli import files, looking, running
@@ -40,16 +39,16 @@ def run(words: Sequence[str]) -> int:
         return exit.code
     except InputError as error:
         return report_input_error(error, as_json)
-    except click.ClickException as error:
+    except typer.TyperException as error:
         return _usage(error, as_json)
-    except click.Abort:
+    except typer.Abort:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; nothing is left to say
         return ExitCode.DONE
 
 
-def _usage(error: click.ClickException, as_json: bool) -> int:
+def _usage(error: typer.TyperException, as_json: bool) -> int:
     problem = Problem("usage", error.format_message(), fix="parlay --help")
     if as_json:
         answer({"error": problem.to_json()}, True)

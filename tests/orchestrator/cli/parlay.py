@@ -1,0 +1,69 @@
+"""The command as a user runs it: a process of its own, with its exit code, its object on stdout and its words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = (sys.executable, "-m", "orchestrator.cli.main")
+
+TINY_SEARCH = """\
+schema: parlay.search/1
+name: tiny
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
+global_batch_size: 8
+baseline: {tensor_parallel: 2, micro_batch_size: 1}
+space:
+  tensor_parallel: [1, 2]
+  pipeline_parallel: [1, 2]
+  micro_batch_size: [1, 2, 4]
+search: {sampler: random, max_trials: 3}
+measure: {min_steps: 5, max_steps: 6, max_warmup_steps: 3, ci_relative_width: 1.0}
+launcher: {kind: local}
+"""
+"""A search of two ranks that trains for a few milliseconds a step."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return json.loads(self.out)
+
+
+def parlay(*words: str | Path, cwd: Path, timeout_s: float = 120.0) -> Answer:
+    """Run one command to its end."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout_s
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def start(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    """Start one command and go on."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def environment() -> dict[str, str]:
+    """This test's environment, with the project importable from anywhere."""
+    root = Path(__file__).resolve().parents[3]
+    return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"}
+
+
+def write_search(folder: Path, text: str = TINY_SEARCH) -> Path:
+    path = folder / "search.yaml"
+    path.write_text(text)
+    return path

@@ -1,0 +1,235 @@
+"""Whole searches as a user runs them: real ranks, a real ledger, MLflow, a driver that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from search_spaces.layout import LAYOUT_FIELDS
+from tests.orchestrator.cli.parlay import parlay, start, write_search
+from trials.folder import SearchFolder
+from trials.ledger.events import EventKind
+from trials.ledger.journal import Journal
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A search that ran under the Ray launcher with MLflow, its folder and what the command answered."""
+    place = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_HOME", str(place / "home"))
+        answer = parlay("run", write_search(place), "--launcher", "ray", "--json", cwd=place, timeout_s=240)
+    assert answer.code == 0, answer.err
+    return place, answer.json
+
+
+@pytest.fixture
+def in_its_home(finished, monkeypatch):
+    """The finished search, with commands that look into its home."""
+    monkeypatch.setenv("PARLAY_HOME", str(finished[0] / "home"))
+    return finished
+
+
+def test_run_answers_with_the_best_layout_of_what_was_measured(finished):
+    _, answer = finished
+    assert answer["schema"] == "parlay.status/1"
+    assert (answer["state"], answer["end_reason"]) == ("completed", "max_trials")
+    assert answer["trials"] == {"measured": 3, "failed": 0, "cancelled": 0, "in_flight": 0}
+    best = answer["best"]
+    assert best["tokens_per_sec_low"] <= best["tokens_per_sec"] <= best["tokens_per_sec_high"]
+    assert tuple(best["layout"]) == LAYOUT_FIELDS
+    assert answer["budget"]["node_hours_used"] > 0
+
+
+def test_best_and_status_say_the_same_afterwards(in_its_home):
+    place, answer = in_its_home
+    best = parlay("best", "--json", cwd=place)
+    assert best.code == 0
+    assert best.json["trial"] == answer["best"]["trial"]
+    assert Path(best.json["recipe"], "recipe.yaml").exists()
+    assert parlay("status", answer["search_id"][:7], "--json", cwd=place).json == answer
+
+
+def test_the_answer_for_people_names_the_best_and_the_baseline(in_its_home):
+    place, answer = in_its_home
+    text = parlay("status", cwd=place).out
+    assert f"best: {answer['best']['trial']}" in text
+    assert "today" in text
+
+
+def test_logs_show_each_ranks_file(in_its_home):
+    place, _ = in_its_home
+    logs = parlay("logs", "t0001", "--json", cwd=place).json
+    assert [Path(path).name for path in logs["files"]] == ["rank-00000.log", "rank-00001.log"]
+    assert parlay("logs", "t0009", cwd=place).code == 4
+
+
+def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
+    _, answer = in_its_home
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(answer["mlflow"]["uri"])
+    experiment = client.get_experiment_by_name("parlay")
+    runs = client.search_runs(
+        [experiment.experiment_id], filter_string=f"tags.`parlay.search_id` = '{answer['search_id']}'"
+    )
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = {run.info.run_name: run for run in runs if "mlflow.parentRunId" in run.data.tags}
+    assert [run.info.run_id for run in parents] == [answer["mlflow"]["run_id"]]
+    assert sorted(children) == ["t0001", "t0002", "t0003"]
+    best = children[answer["best"]["trial"]]
+    assert best.data.metrics["tokens_per_sec"] == pytest.approx(answer["best"]["tokens_per_sec"])
+    assert {*LAYOUT_FIELDS} - {"bucket_mib"} <= set(best.data.params)
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_replay_measures_again_and_its_exit_code_is_its_verdict(in_its_home):
+    place, answer = in_its_home
+    replayed = parlay("replay", answer["search_id"], "--repeats", "2", "--json", cwd=place)
+    codes = {"reproduced": 0, "slower": 10, "faster": 11, "inconclusive": 13}
+    assert replayed.code == codes[replayed.json["verdict"]], replayed.err
+    assert replayed.json["measured"] > 0
+
+
+def test_a_replay_of_a_recipe_that_was_edited_is_refused(in_its_home, tmp_path):
+    place, answer = in_its_home
+    recipe = Path(answer["recipe"], "recipe.yaml")
+    text = recipe.read_text()
+    try:
+        recipe.write_text(text.replace("micro_batch_size", "micro_batch_size", 1) + "\n# faster\nextra: 1\n")
+        assert parlay("replay", answer["recipe"], cwd=place).code == 2
+    finally:
+        recipe.write_text(text)
+
+
+def events(folder: Path) -> list:
+    return Journal(SearchFolder(folder).journal).read()
+
+
+def only_search(place: Path) -> Path:
+    [folder] = [path for path in (place / "runs").iterdir() if not path.name.startswith(".")]
+    return folder
+
+
+def wait_for(what, limit_s: float = 90.0):
+    """The first true answer of `what`: the processes watched here are real ones."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if answer := what():
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"nothing after {limit_s} s")
+
+
+def running_attempts(place: Path) -> int:
+    if not (place / "runs").exists():
+        return 0
+    found = [path for path in (place / "runs").iterdir() if not path.name.startswith(".")]
+    return sum(e.kind is EventKind.ATTEMPT_RUNNING for e in events(found[0])) if found else 0
+
+
+def alive_ranks(folder: Path) -> list[int]:
+    """Processes whose command line names this search."""
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"trials.train" in words and any(str(folder).encode() in word for word in words):
+            pids.append(int(path.parent.name))
+    return pids
+
+
+def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_twice(tmp_path):
+    driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
+    wait_for(lambda: running_attempts(tmp_path) == 2)
+    driver.kill()
+    driver.communicate()
+    folder = only_search(tmp_path)
+    before = events(folder)
+    wait_for(lambda: not alive_ranks(folder))
+    answer = parlay("resume", folder.name, "--json", cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    after = events(folder)
+    assert [e.data for e in after[: len(before)]] == [e.data for e in before]
+    proposed = [e.data["layout"] for e in after if e.kind is EventKind.TRIAL_PROPOSED]
+    assert len({json.dumps(layout) for layout in proposed}) == len(proposed) == 3
+    assert answer.json["trials"]["measured"] == 3
+    assert answer.json["reasons"] == {}
+
+
+def test_a_search_that_is_driven_is_not_driven_twice(tmp_path):
+    driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
+    try:
+        wait_for(lambda: running_attempts(tmp_path))
+        second = parlay("resume", "--json", cwd=tmp_path)
+        assert second.code == 5
+        assert str(driver.pid) in second.json["error"]["message"]
+    finally:
+        driver.terminate()
+        driver.communicate()
+    assert driver.returncode == 75
+    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+
+
+def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
+    driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
+    wait_for(lambda: running_attempts(tmp_path))
+    driver.send_signal(signal.SIGINT)
+    _, err = driver.communicate(timeout=90)
+    assert driver.returncode == 130
+    assert "parlay resume" in err
+    status = parlay("status", "--json", cwd=tmp_path).json
+    assert (status["state"], status["trials"]["in_flight"]) == ("running", 0)
+    assert parlay("resume", "--json", cwd=tmp_path).json["trials"]["measured"] == 3
+
+
+def test_a_submitted_search_outlives_its_command_and_can_be_cancelled(tmp_path):
+    long = write_search(tmp_path)
+    changes = (
+        "--set",
+        "tracking.enabled=false",
+        "--set",
+        "measure.max_steps=100000",
+        "--set",
+        "measure.min_steps=90000",
+    )
+    answer = parlay("submit", long, *changes, "--json", cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    os.kill(answer.json["pid"], 0)
+    wait_for(lambda: running_attempts(tmp_path))
+    cancelled = parlay("cancel", answer.json["search_id"], "--json", cwd=tmp_path)
+    assert cancelled.code == 0, cancelled.err
+    assert cancelled.json["cancelled"] == ["t0001"]
+    assert cancelled.json["unreached"] == []
+    assert not alive_ranks(only_search(tmp_path))
+    status = parlay("status", "--json", cwd=tmp_path).json
+    assert (status["state"], status["reasons"]) == ("cancelled", {"cancelled_by_user": 1})
+
+
+def test_a_search_nobody_drives_can_be_cancelled(tmp_path):
+    driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
+    wait_for(lambda: running_attempts(tmp_path))
+    driver.kill()
+    driver.communicate()
+    cancelled = parlay("cancel", "--json", cwd=tmp_path)
+    assert cancelled.code == 0, cancelled.err
+    assert parlay("status", "--json", cwd=tmp_path).json["state"] == "cancelled"
+    assert not alive_ranks(only_search(tmp_path))
+
+
+def test_an_mlflow_that_is_down_changes_nothing(tmp_path):
+    answer = parlay(
+        "run", write_search(tmp_path), "--set", "tracking.mlflow_uri=http://127.0.0.1:9", "--json", cwd=tmp_path
+    )
+    assert answer.code == 0, answer.err
+    assert answer.json["trials"]["measured"] == 3
+    assert "MLflow" in answer.err

@@ -1,0 +1,115 @@
+"""How the command line starts, and what it says to bad usage: nothing heavy, nothing launched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
+
+HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["schema", "--help"]])
+def test_help_imports_nothing_heavy(words, tmp_path):
+    program = (
+        "import sys\nfrom orchestrator.cli.main import run\n"
+        f"code = run({words!r})\nprint([m for m in {HEAVY!r} if m in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert done.stderr.strip() == "[] 0"
+    assert "Usage: parlay" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run", "--set", "tracking.enabled=false"]]
+)
+def test_verbs_that_launch_nothing_import_nothing_that_trains(words, tmp_path):
+    write_search(tmp_path)
+    program = (
+        "import sys\nfrom orchestrator.cli.main import run\n"
+        f"code = run({words!r})\nprint([m for m in {HEAVY[:5]!r} if m in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.stderr.strip().splitlines()[-1] == "[] 0"
+    assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
+
+
+def test_an_unknown_verb_is_bad_usage(tmp_path):
+    answer = parlay("serach", cwd=tmp_path)
+    assert answer.code == 2
+    assert "serach" in answer.err
+
+
+def test_with_json_bad_usage_is_an_error_object(tmp_path):
+    answer = parlay("run", "--json", "--lanucher", "local", cwd=tmp_path)
+    assert answer.code == 2
+    assert answer.json["error"]["code"] == "usage"
+
+
+def test_every_problem_of_a_file_is_named_with_line_value_rule_and_fix(tmp_path):
+    bad = TINY_SEARCH.replace("max_trials: 3", "max_trils: 3").replace("global_batch_size: 8", "global_batch_size: 0")
+    answer = parlay("run", write_search(tmp_path, bad), "--json", cwd=tmp_path)
+    assert answer.code == 2
+    error = answer.json["error"]
+    found = {e["key"]: e for e in (error, *error["others"])}
+    assert found["global_batch_size"]["line"] == 5
+    assert found["global_batch_size"]["value"] == 0
+    assert "max_trials" in found["search.max_trils"]["fix"]
+    assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
+
+
+def test_an_unknown_search_is_exit_code_4(tmp_path):
+    answer = parlay("status", "nothing", "--json", cwd=tmp_path)
+    assert answer.code == 4
+    assert answer.json["error"]["code"] == "unknown_id"
+
+
+def test_a_missing_file_is_bad_input(tmp_path):
+    answer = parlay("plan", "absent.yaml", cwd=tmp_path)
+    assert answer.code == 2
+    assert "absent.yaml" in answer.err
+
+
+def test_a_set_on_an_unknown_path_suggests_the_known_one(tmp_path):
+    answer = parlay("plan", write_search(tmp_path), "--set", "serach.max_trials=3", cwd=tmp_path)
+    assert answer.code == 2
+    assert "search" in answer.err
+
+
+@pytest.mark.parametrize("verb", ["run", "submit"])
+def test_a_space_without_a_legal_layout_names_each_rule_and_writes_nothing(verb, tmp_path):
+    none = TINY_SEARCH.replace("tensor_parallel: [1, 2]", "tensor_parallel: 3").replace(
+        "baseline: {tensor_parallel: 2, micro_batch_size: 1}\n", ""
+    )
+    answer = parlay(verb, write_search(tmp_path, none), cwd=tmp_path)
+    assert answer.code == 2
+    assert "world" in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interpreter_that_is_not_there_is_said_before_anything_is_written(tmp_path):
+    answer = parlay("run", write_search(tmp_path), "--set", "trainer.python=/nowhere/python3", cwd=tmp_path)
+    assert answer.code == 2
+    assert "trainer.python" in answer.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
+    answer = parlay("plan", write_search(tmp_path), "--rejected", "--json", cwd=tmp_path)
+    assert answer.code == 0
+    plan = answer.json
+    assert plan["num_layouts"] == len(plan["layouts"]) > 5
+    assert sum(plan["rejected"].values()) == len(plan["rejected_layouts"]) > 0
+    assert {r["rule"] for r in plan["rejected_layouts"]} == set(plan["rejected"])
+
+
+def test_a_work_directory_inside_a_search_is_refused(tmp_path):
+    (tmp_path / "journal.jsonl").write_text("")
+    answer = parlay("run", write_search(tmp_path), cwd=tmp_path)
+    assert answer.code == 2
+    assert "work_dir" in answer.err
