@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -280,11 +280,9 @@ class _Store:
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
 
-        with _alone(self._home / "mlflow.lock"):
-            client = MlflowClient(self._uri)
-            # An SQLite file gets its tables on first use, and of several users at once all but one would fail.
-            client.search_experiments(max_results=1)
-        return client
+        # An SQLite file gets its tables here, on first use, and of several processes at once all but one would fail.
+        with _alone(self._home / "mlflow.lock") if self._uri.startswith(_SQLITE_FILE) else nullcontext():
+            return MlflowClient(self._uri)
 
     @cached_property
     def _experiment_id(self) -> str:

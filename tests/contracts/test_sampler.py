@@ -11,8 +11,6 @@ from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.layout import Layout
 from trials.trial import FailureReason
 
-NumTrials = int
-
 
 def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:
     """Every tensor x pipeline x micro batch split of a small world, some with ZeRO: a few dozen candidates."""
@@ -44,7 +42,9 @@ def run_alone(sampler: Sampler, measure: Callable[[Layout], Told], num_trials: i
 
 def speed(layout: Layout) -> Told:
     """A made-up throughput: pipelines and tensor groups cost, micro batches help."""
-    return Told(layout, value=1e5 * layout.micro_batch_size**0.3 / layout.tensor_parallel**0.4 / layout.pipeline_parallel)
+    return Told(
+        layout, value=1e5 * layout.micro_batch_size**0.3 / layout.tensor_parallel**0.4 / layout.pipeline_parallel
+    )
 
 
 def out_of_memory(layout: Layout) -> Told:
