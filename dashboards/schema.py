@@ -15,15 +15,17 @@ SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databrick
 
 def _require_tracking_uri(uri: str) -> str:
     """InputError for a store MLflow no longer writes, or a scheme it does not know."""
+    if uri == "databricks":
+        return uri
     parts = _split(uri)
     scheme = parts.scheme.partition("+")[0]
-    if scheme in ("", "file") and uri != "databricks":
+    if scheme in ("", "file"):
         raise _bad(
             uri,
             "MLflow no longer writes folders of files (file:, ./mlruns)",
             "use a database, for example sqlite:///mlflow.db, or the http address of a server",
         )
-    if scheme not in SCHEMES and uri != "databricks":
+    if scheme not in SCHEMES:
         rule = "a tracking address begins with " + ", ".join(f"{s}:" for s in SCHEMES)
         raise _bad(uri, rule, did_you_mean(scheme, SCHEMES))
     if scheme in ("http", "https") and not parts.hostname:
@@ -33,11 +35,9 @@ def _require_tracking_uri(uri: str) -> str:
 
 def _split(uri: str) -> SplitResult:
     try:
-        parts = urlsplit(uri)
-        _ = parts.port
+        return urlsplit(uri)
     except ValueError as error:
         raise _bad(uri, f"an address: {error}", None) from error
-    return parts
 
 
 def _bad(uri: str, rule: str, fix: str | None) -> InputError:

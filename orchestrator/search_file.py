@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
 from search_spaces.validation import Section, restored, validated
-from search_spaces.yaml_source import Document, read_document, with_overrides
+from search_spaces.workload import Workload
+from search_spaces.yaml_source import Document, Place, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
@@ -37,7 +38,8 @@ class SearchSpec:
 
     `global_batch_size` counts sequences; only layouts of this global batch compete to be the best. `space` holds
     every axis, defaults included; `candidates` the layouts of `space.candidates`, None where the axes say what may be
-    tried. `baseline` is canonical. `work_dir` is absolute.
+    tried. `baseline` is canonical. `work_dir` is absolute. `places` says where each top-level key was given, for
+    errors found later; a spec that was read back has none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SearchSpec:
     tracking: TrackingSection
     ledger: LedgerSection
     work_dir: Path
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """search.json."""
@@ -122,7 +125,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
     The same for the same spec: candidates, their order, and what is drawn of a space too large to list.
     """
     # numpy is not needed to read a file, and reading one should be instant.
-    from search_spaces.space import Workload, closed_space, search_space
+    from search_spaces.space import closed_space, search_space
 
     axes = spec.space.given_axes()
     workload = Workload(
@@ -133,10 +136,13 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         allow_tensor_parallel_across_nodes=spec.space.allow_tensor_parallel_across_nodes,
         max_nodes=spec.constraints.max_nodes,
     )
-    if spec.candidates is not None:
-        return closed_space(workload, spec.candidates, spec.baseline)
     seed = spec.search.seed if spec.search.sample_space else None
-    return search_space(workload, axes, spec.baseline, sample_seed=seed)
+    try:
+        if spec.candidates is not None:
+            return closed_space(workload, spec.candidates, spec.baseline)
+        return search_space(workload, axes, spec.baseline, sample_seed=seed)
+    except InputError as error:
+        raise InputError(*(_found(problem, spec.places) for problem in error.problems)) from None
 
 
 def json_schema() -> dict[str, Any]:
@@ -165,7 +171,8 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     baseline = candidates = None
     if file.baseline is not None:
         with _collected(problems, document, "baseline"):
-            baseline = file.baseline.layout(space.given_axes(), cluster, file.global_batch_size)
+            workload = Workload(file.model.shape(), cluster, file.global_batch_size)
+            baseline = file.baseline.layout(space.given_axes(), workload)
     if space.candidates is not None:
         with _collected(problems, document, "space", "candidates"):
             candidates = _layouts_in(resolved_path(document.folder, space.candidates), file)
@@ -190,8 +197,15 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         launcher=file.launcher,
         tracking=file.tracking,
         ledger=file.ledger,
-        work_dir=Path(file.work_dir).expanduser().absolute(),
+        work_dir=resolved_path(Path.cwd(), file.work_dir),
+        places={key: document.place((key,)) for key in document.data},
     )
+
+
+def _found(problem: Problem, places: Mapping[str, Place]) -> Problem:
+    """The problem with file and line of the top-level key it is about."""
+    place = places.get((problem.key or "").partition(".")[0], Place(None, None))
+    return replace(problem, file=place.file, line=place.line)
 
 
 @contextmanager

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from search_spaces.cluster import Cluster
 from search_spaces.errors import Problem
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
-from search_spaces.model_shape import ModelShape
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What is to be trained on what, and what the search allows.
-
-    `global_batch_size` counts sequences per step. With `batch_is_free` accumulation is an axis of its own and the
-    global batch follows from it.
-    """
-
-    model: ModelShape
-    cluster: Cluster
-    global_batch_size: int
-    batch_is_free: bool = False
-    allow_tensor_parallel_across_nodes: bool = False
-    max_nodes: int | None = None
-
-    def world(self, num_nodes: Any) -> Any:
-        """Ranks on so many nodes, for a number or a column."""
-        return num_nodes * self.cluster.gpus_per_node
-
-
-Fields = Mapping[str, Any]
+from search_spaces.workload import Fields, Workload, batch_numbers, world_numbers
 
 
 @dataclass(frozen=True)
@@ -102,17 +77,6 @@ def _fits_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
     return (table["data_parallel"] > 0) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
-def _world_numbers(f: Fields, w: Workload) -> str:
-    nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
-    if nodes > w.cluster.num_nodes:
-        return f"{nodes} nodes are asked for, the cluster has {w.cluster.num_nodes}"
-    ranks = f["tensor_parallel"] * f["pipeline_parallel"]
-    return (
-        f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} = {ranks} ranks do not divide"
-        f" the world of {nodes} nodes x {gpus} = {w.world(nodes)}"
-    )
-
-
 def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
     # Groups are contiguous ranks: one that does not divide the node's ranks straddles two nodes, small as it may be.
     fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
@@ -124,14 +88,6 @@ def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
     return table["grad_accum_steps"] > 0
 
 
-def _batch_numbers(f: Fields, w: Workload) -> str:
-    sequences = f["micro_batch_size"] * f["data_parallel"]
-    return (
-        f"micro batch {f['micro_batch_size']} x data {f['data_parallel']} = {sequences} sequences do not divide"
-        f" the global batch {w.global_batch_size}"
-    )
-
-
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -141,7 +97,7 @@ WORLD = LayoutRule(
     "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are",
     "change tensor_parallel, pipeline_parallel or num_nodes",
     _fits_the_world,
-    _world_numbers,
+    world_numbers,
 )
 MAX_NODES = LayoutRule(
     "max_nodes",
@@ -165,7 +121,7 @@ BATCH = LayoutRule(
     "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers",
     "use a micro_batch_size that divides global_batch_size / data_parallel",
     _meets_the_batch,
-    _batch_numbers,
+    batch_numbers,
 )
 LAYERS = LayoutRule(
     "layers",

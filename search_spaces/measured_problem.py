@@ -12,10 +12,11 @@ import numpy as np
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
-from search_spaces.layout_rules import LAYERS, SPLIT_RULES, Workload, first_broken
+from search_spaces.layout_rules import LAYERS, SPLIT_RULES, first_broken
 from search_spaces.layout_table import LayoutTable
 from search_spaces.measured import Observation
 from search_spaces.model_shape import ModelShape
+from search_spaces.workload import Workload
 
 # A vocabulary is padded by most trainers themselves, and key-value heads may be copied; these no engine gets around.
 _EVERY_ENGINES_RULES = (SPLIT_RULES["heads"], SPLIT_RULES["ffn"], LAYERS)

@@ -15,6 +15,7 @@ from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import Section, folder_of, validated
+from search_spaces.workload import Workload, batch_numbers, world_numbers
 from search_spaces.yaml_source import read_document
 
 _DERIVED_DATA_PARALLEL = {
@@ -110,7 +111,7 @@ class ClusterSection(_Named):
             return data
         if "/" not in data and not data.endswith((".yaml", ".yml")):
             return presets.preset(presets.CLUSTERS, data).data
-        document = read_document(folder_of(info) / data)
+        document = read_document(resolved_path(folder_of(info), data))
         validated(cls, document)
         return document.data
 
@@ -240,31 +241,22 @@ class BaselineSection(Section):
     overlap_comm: bool | None = Field(default=None, description="Reduce gradients while the backward pass still runs.")
     bucket_mib: axes.Count | None = Field(default=None, description="Size of a gradient bucket in MiB.")
 
-    def layout(self, space: Mapping[str, Sequence[Any]], cluster: Cluster, global_batch_size: int) -> Layout:
+    def layout(self, searched: Mapping[str, Sequence[Any]], workload: Workload) -> Layout:
         """The whole layout, canonical; InputError where it cannot be spread over the ranks or the global batch.
 
-        `space` holds every axis of the search; whether the layout is legal is asked of the search space.
+        `searched` holds all axes of the search; whether the layout is legal is asked of the search space.
         """
-        alone = {name: values[0] for name, values in space.items() if len(values) == 1}
-        fields = Layout(num_nodes=cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
-        model_parallel = fields["tensor_parallel"] * fields["pipeline_parallel"]
-        world = fields["num_nodes"] * cluster.gpus_per_node
-        fields["data_parallel"] = _quotient(
-            "world",
-            world,
-            model_parallel,
-            f"tensor {fields['tensor_parallel']} x pipeline {fields['pipeline_parallel']} = {model_parallel} ranks"
-            f" do not divide the world of {fields['num_nodes']} nodes x {cluster.gpus_per_node} = {world}",
-        )
+        alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
+        fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
+        world, ranks = workload.world(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
+        if world % ranks:
+            raise InputError.of("world", world_numbers(fields, workload))
+        fields["data_parallel"] = world // ranks
         if self.grad_accum_steps is None:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
-            fields["grad_accum_steps"] = _quotient(
-                "batch",
-                global_batch_size,
-                sequences,
-                f"micro batch {fields['micro_batch_size']} x data {fields['data_parallel']} = {sequences} sequences"
-                f" do not divide the global batch {global_batch_size}",
-            )
+            if workload.global_batch_size % sequences:
+                raise InputError.of("batch", batch_numbers(fields, workload))
+            fields["grad_accum_steps"] = workload.global_batch_size // sequences
         return Layout(**fields).canonical()
 
 
@@ -276,12 +268,9 @@ class ConstraintsSection(Section):
     )
 
 
-def _quotient(code: str, whole: int, part: int, message: str) -> int:
-    if whole % part:
-        raise InputError.of(code, message)
-    return whole // part
-
-
 def resolved_path(folder: Path, path: str) -> Path:
     """A path given in a file, absolute: `~` is the home folder, and it starts from the file's own folder."""
-    return folder / Path(path).expanduser()
+    try:
+        return folder / Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError.of("path", f"is {path!r}", rule=str(error), value=path) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,8 +14,9 @@ from search_spaces.axes import complete_axes
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
-from search_spaces.layout_rules import LAYOUT_RULES, Workload, broken_rules, first_broken, with_derived
+from search_spaces.layout_rules import LAYOUT_RULES, broken_rules, first_broken, with_derived
 from search_spaces.layout_table import LayoutTable
+from search_spaces.workload import Workload
 
 MOST_POINTS = 1_000_000
 
@@ -45,8 +46,8 @@ class SearchSpace:
     num_points: int
     baseline: Layout | None = None
     is_sampled: bool = False
-    _rejected: LayoutTable | None = None
-    _broken_engine_rules: tuple[Rejected, ...] = ()
+    _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
+    _broken_engine_rules: tuple[Rejected, ...] = field(default=(), repr=False, compare=False)
 
     def rejected(self) -> Iterator[Rejected]:
         """Every rejected layout with the first rule it breaks; made as they are asked for."""
@@ -57,7 +58,9 @@ class SearchSpace:
         yield from self._broken_engine_rules
 
 
-def search_space(workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None):
+def search_space(
+    workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None
+) -> SearchSpace:
     """All feasible layouts of these axes; fields without an axis keep their default.
 
     With `sample_seed`, more than `MOST_POINTS` combinations are allowed and as many are drawn, the same for the same
@@ -100,7 +103,8 @@ def _other_world(layout: Layout, workload: Workload) -> Problem:
     return Problem(
         "world",
         f"tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel}"
-        f" = {layout.num_gpus} ranks, but {layout.num_nodes} nodes have {workload.world(layout.num_nodes)}",
+        f" = {layout.num_gpus} ranks, but num_nodes {layout.num_nodes} x gpus_per_node {workload.cluster.gpus_per_node}"
+        f" = {workload.world(layout.num_nodes)}",
     )
 
 

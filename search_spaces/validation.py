@@ -21,7 +21,7 @@ class Section(BaseModel):
     `refused` says, for a key somebody may well expect here, why it is not one.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, validate_by_name=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     refused: ClassVar[Mapping[str, str]] = {}
 

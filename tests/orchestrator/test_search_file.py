@@ -16,7 +16,7 @@ from search_spaces import presets, space
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
 from search_spaces.measured import render_table
-from tests.search_spaces.test_measured import only
+from tests.search_spaces.tables import only
 from trials.ranking import Objective
 
 MINIMAL = """\
@@ -164,7 +164,7 @@ def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tm
 @pytest.mark.parametrize(
     ("baseline", "code", "words"),
     [
-        ("tensor_parallel: 3", "world", "tensor 3 x pipeline 1 = 3 ranks do not divide the world of 1 nodes x 4 = 4"),
+        ("tensor_parallel: 3", "world", "tensor 3 x pipeline 1 = 3 ranks do not divide the world: num_nodes 1 x"),
         ("micro_batch_size: 5", "batch", "micro batch 5 x data 4 = 20 sequences do not divide the global batch 16"),
     ],
 )
@@ -176,8 +176,9 @@ def test_rows_7_and_10_a_baseline_that_does_not_come_out_is_refused_with_all_num
 
 def test_row_10_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL + "baseline: {micro_batch_size: 1, grad_accum_steps: 3}\n")
-    with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16"):
+    with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16") as caught:
         candidates_of(spec)
+    assert caught.value.problems[0].line == 7
 
 
 def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
@@ -234,6 +235,7 @@ tracking: {mlflow_uri: ./mlruns}
         ("launcher: {slurm: {}}", "launcher.slurm", "remove it"),
         ("baseline: {tensor_paralel: 2}", "baseline.tensor_paralel", "did you mean tensor_parallel?"),
         ("Search: {}", "Search", "did you mean search?"),
+        ("measure: {time_limit_s: 10m}", "measure.time_limit_s", "did you mean time_limit?"),
     ],
 )
 def test_row_1_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path, text: str, key: str, fix: str):
@@ -286,8 +288,11 @@ def test_row_13_absurd_numbers_are_refused(tmp_path: Path, key: str, value: str)
 
 
 def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
-    with pytest.raises(InputError, match="world removed 1"):
-        candidates_of(loaded(tmp_path, MINIMAL, "space.tensor_parallel=8"))
+    spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
+    with pytest.raises(InputError, match="world removed 1") as caught:
+        candidates_of(spec)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == (str(tmp_path / "search.yaml"), 5, "space")
 
 
 def test_row_15_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
@@ -400,6 +405,11 @@ def test_a_store_mlflow_has_is_accepted(tmp_path: Path, uri: str):
 def test_row_49_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL, "serch.max_trials=3")
     assert (problem.file, problem.key, problem.fix) == ("--set", "serch", "did you mean search?")
+
+
+@pytest.mark.parametrize("override", ["work_dir=~nobody-here/x", "cluster=~nobody-here/c.yaml"])
+def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, override: str):
+    assert the_problem(tmp_path, MINIMAL, override).code == "path"
 
 
 def test_set_wins_over_the_file(tmp_path: Path):

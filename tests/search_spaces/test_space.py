@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from time import perf_counter
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +11,11 @@ from search_spaces import layout as names
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
-from search_spaces.layout_rules import Workload, broken_rules
+from search_spaces.layout_rules import broken_rules
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
 from search_spaces.space import Rejected, SearchSpace, closed_space, search_space
+from search_spaces.workload import Workload
 
 MODEL = ModelShape(
     num_layers=6,
@@ -127,7 +127,10 @@ def test_several_numbers_of_nodes_are_several_worlds():
 def test_row_7_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
     rejected = the_rejection({"tensor_parallel": [2], "pipeline_parallel": [3]})
     assert rejected.problem.code == "world"
-    assert "tensor 2 x pipeline 3 = 6 ranks do not divide the world of 1 nodes x 4 = 4" in rejected.problem.message
+    assert (
+        "tensor 2 x pipeline 3 = 6 ranks do not divide the world: num_nodes 1 x gpus_per_node 4 = 4"
+        in rejected.problem.message
+    )
     assert rejected.fields["data_parallel"] is None
 
 
@@ -254,7 +257,7 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
     problems = caught.value.problems
     assert {p.key for p in problems} == {"baseline"}
     assert [p.code for p in problems] == ["world", "heads", "kv_heads", "torch.offload", "batch"]
-    assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but 1 nodes have 4" in problems[0].message
+    assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but num_nodes 1 x gpus_per_node 4 = 4" in problems[0].message
     assert "= 6 sequences, but global_batch_size is 16" in problems[-1].message
 
 
@@ -319,15 +322,13 @@ def test_distinct_rows_come_in_the_order_of_the_layout_fields():
     assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(20)
 def test_a_million_points_are_sifted_in_seconds():
     axes = {
         "tensor_parallel": list(range(1, 101)),
         "pipeline_parallel": list(range(1, 101)),
         "micro_batch_size": list(range(1, 101)),
     }
-    started = perf_counter()
     space = search_space(workload(global_batch_size=64), axes)
     assert space.num_points == 1_000_000
     assert len(space.feasible) + sum(space.rejected_by_rule.values()) == 1_000_000
-    assert perf_counter() - started < 20

@@ -1,0 +1,54 @@
+"""Workload: what is trained on what, and the two products every layout must come out to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.cluster import Cluster
+from search_spaces.model_shape import ModelShape
+
+Fields = Mapping[str, Any]
+"""A layout's fields, of which the derived ones may be missing."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be trained on what, and what the search allows.
+
+    `global_batch_size` counts sequences per step. With `batch_is_free` accumulation is an axis of its own and the
+    global batch follows from it.
+    """
+
+    model: ModelShape
+    cluster: Cluster
+    global_batch_size: int
+    batch_is_free: bool = False
+    allow_tensor_parallel_across_nodes: bool = False
+    max_nodes: int | None = None
+
+    def world(self, num_nodes: Any) -> Any:
+        """Ranks on so many nodes, for a number or a column."""
+        return num_nodes * self.cluster.gpus_per_node
+
+
+def world_numbers(f: Fields, w: Workload) -> str:
+    """Why these ranks do not fill the world."""
+    nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
+    if nodes > w.cluster.num_nodes:
+        return f"{nodes} nodes are asked for, the cluster has {w.cluster.num_nodes}"
+    ranks = f["tensor_parallel"] * f["pipeline_parallel"]
+    return (
+        f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} = {ranks} ranks do not divide"
+        f" the world: num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+    )
+
+
+def batch_numbers(f: Fields, w: Workload) -> str:
+    """Why this micro batch does not come out to the global batch."""
+    sequences = f["micro_batch_size"] * f["data_parallel"]
+    return (
+        f"micro batch {f['micro_batch_size']} x data {f['data_parallel']} = {sequences} sequences do not divide"
+        f" the global batch {w.global_batch_size}"
+    )
