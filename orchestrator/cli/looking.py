@@ -93,15 +93,16 @@ def logs(
         excerpt = _whole_log(folder.rank_log(rank))
     elif excerpt is None and folder.rank_logs():
         excerpt = "\n".join(_whole_log(folder.rank_logs()[0]).splitlines()[-EXCERPT_LINES:])
+    paths = [str(path) for path in folder.rank_logs()]
     data = {
         "schema": LOGS_SCHEMA,
         "trial": which.trial,
         "attempt": attempt.attempt,
-        "files": [str(path) for path in folder.rank_logs()],
+        "files": paths,
         "excerpt": excerpt,
     }
     heading = f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")
-    answer(data, as_json, "\n".join([heading, *data["files"], "", excerpt or "(nothing was written)"]))
+    answer(data, as_json, "\n".join([heading, *paths, "", excerpt or "(nothing was written)"]))
 
 
 def replay(

@@ -161,6 +161,7 @@ def _drive(folder: SearchFolder, prepared: Prepared, url: str, as_json: bool) ->
     from orchestrator.search.lease import LeaseHeld, LeaseLost
     from orchestrator.search.session import Watcher, drive
     from trials.ledger.database import LedgerUnavailable
+    from trials.ledger.events import Fenced
 
     spec = prepared.spec
     signals = _Signals()
@@ -170,7 +171,7 @@ def _drive(folder: SearchFolder, prepared: Prepared, url: str, as_json: bool) ->
             record = drive(folder, prepared, url, watcher)
     except LeaseHeld as held:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix="wait for it, or cancel the search"), as_json)
-    except LeaseLost as lost:
+    except (LeaseLost, Fenced) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
     except (LaunchRefused, LedgerUnavailable) as refused:
         fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=_resume_fix(folder)), as_json)
