@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
@@ -13,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.text import printable
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.trial import Attempt, Trial, TrialState, utc_text
@@ -112,17 +112,6 @@ def event_line(event: Event, search: SearchRecord) -> str | None:
     """The event as one line with its UTC time; None where the next event says it better. `search` is after it."""
     words = _words_of(event, search)
     return None if words is None else f"{utc_text(event.at)[11:19]} {printable(words)}"
-
-
-def printable(text: str) -> str:
-    """The text in one line, without anything that could steer a terminal."""
-    return "".join(_visible(character) for character in text)
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character)[0] != "C":
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def _words_of(event: Event, search: SearchRecord) -> str | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards import mlflow_runs as runs
 from dashboards.mlflow_runs import Point, RunStatus, RunView
+from dashboards.text import masked, one_line
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -159,7 +159,7 @@ class MlflowSync:
     def _complete_parent(self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]) -> None:
         view, parent = runs.parent_view(search), sent[None]
         tags = dict(view.tags)
-        if search.best_trial in sent:
+        if search.best_trial is not None:
             tags["parlay.best_run_id"] = sent[search.best_trial].run_id
         if (folder.recipe / "recipe.yaml").is_file():
             tags["parlay.recipe"] = str(folder.recipe)
@@ -169,17 +169,6 @@ class MlflowSync:
         self._store.put_tags(parent, tags)
         if view.status.is_ended and not parent.is_ended:
             self._store.end(parent, view)
-
-
-def masked(uri: str) -> str:
-    """The address without a user's name and password."""
-    return re.sub(r"://[^/@\s]+@", "://***@", uri)
-
-
-def one_line(error: Exception) -> str:
-    """The first line of what went wrong, fit to be shown."""
-    first = (str(error).splitlines() or [""])[0]
-    return masked(f"{type(error).__name__}: {first[:300]}")
 
 
 @dataclass
@@ -194,7 +183,10 @@ class _Sent:
 
 
 def _shows(sent: _Sent | None, view: RunView) -> bool:
-    return sent is not None and sent.is_ended == view.status.is_ended and view.tags.items() <= sent.tags.items()
+    """Whether MLflow has what the view says; a description may be a person's own."""
+    if sent is None or sent.is_ended != view.status.is_ended:
+        return False
+    return all(sent.tags.get(key) == value for key, value in view.tags.items() if key != runs.NOTE)
 
 
 class _Store:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dashboards.mlflow_sync import MlflowSync, SyncReport, masked, one_line
+from dashboards.mlflow_sync import MlflowSync, SyncReport
+from dashboards.text import masked, one_line
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
 

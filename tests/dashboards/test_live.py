@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.table import Table
 
-from dashboards.live import LiveView, console_for, event_line, headline, printable, progress_line, results_table
+from dashboards.live import LiveView, console_for, event_line, headline, progress_line, results_table
 from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind, SearchRecord
@@ -183,7 +183,6 @@ def test_control_characters_cannot_steer_the_terminal():
     search.fail(search.start(Layout()), FailureReason.SCRIPT_ERROR, excerpt="bad \x1b[2Jname\u202e\x07")
     event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
     assert event_line(event, search.record).endswith(r"bad \x1b[2Jname\u202e\x07")
-    assert printable("a\nb") == r"a\nb"
 
 
 def test_an_attempt_that_cannot_be_seen_is_not_called_ended():

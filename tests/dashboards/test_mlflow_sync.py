@@ -256,8 +256,10 @@ def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, reque
     sync.sync(search, folder)
     run_id = runs_by_name(client, request.node.name)["t0003"].info.run_id
     client.set_tag(run_id, "mlflow.note.content", "see the ticket")
-    MlflowSync(None, request.node.name, home).sync(search, folder)
+    later = MlflowSync(None, request.node.name, home)
+    later.sync(search, folder)
     assert client.get_run(run_id).data.tags["mlflow.note.content"] == "see the ticket"
+    assert later.unsent(search) == []
 
 
 def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
@@ -273,6 +275,13 @@ def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
     found = runs_by_name(client, request.node.name)
     assert "parlay.best" not in found["t0001"].data.tags
     assert found["t0002"].data.tags["parlay.best"] == "true"
+
+
+def test_without_a_best_the_parent_names_none(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.GPU_OOM)
+    sync.sync(search.record, search_folder(tmp_path, search.record))
+    assert "parlay.best_run_id" not in runs_by_name(client, request.node.name)[SEARCH_ID].data.tags
 
 
 def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, request):

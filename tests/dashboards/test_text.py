@@ -1,0 +1,32 @@
+"""Text from elsewhere, made fit for a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.text import masked, one_line, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("größe ± 1", "größe ± 1"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\x9b2J", r"\x9b2J"),
+        ("abc\u202edef", r"abc\u202edef"),
+    ],
+)
+def test_what_could_steer_a_terminal_is_spelled_out(text, shown):
+    assert printable(text) == shown
+
+
+def test_a_password_in_an_address_is_not_shown():
+    assert masked("postgresql://me:secret@db/mlflow") == "postgresql://***@db/mlflow"
+    assert masked("http://host:5000/a@b") == "http://host:5000/a@b"
+
+
+def test_an_error_is_told_in_one_line_without_secrets():
+    error = ConnectionError("no answer from http://me:secret@host\x1b[1m\nand a long story")
+    assert one_line(error) == r"ConnectionError: no answer from http://***@host\x1b[1m"
+    assert one_line(KeyError()) == "KeyError: "
