@@ -55,3 +55,7 @@ class InputError(ValueError):
         return InputError(
             *(replace(p, file=p.file or file, line=p.line or line, key=p.key or key) for p in self.problems)
         )
+
+
+class OutsideRefused(Exception):
+    """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own."""

@@ -9,8 +9,8 @@ import typer
 
 from orchestrator.cli import files, looking, running
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, answer, report_input_error, say
-from search_spaces.errors import InputError, Problem
+from orchestrator.cli.output import Exit, report, report_input_error
+from search_spaces.errors import InputError, OutsideRefused, Problem
 
 app = typer.Typer(
     name="parlay",
@@ -39,22 +39,15 @@ def run(words: Sequence[str]) -> int:
         return exit.code
     except InputError as error:
         return report_input_error(error, as_json)
+    except OutsideRefused as refused:
+        return report(Problem("refused", str(refused)), ExitCode.REFUSED, as_json)
     except typer.TyperException as error:
-        return _usage(error, as_json)
+        return report(Problem("usage", str(error), fix="parlay --help"), ExitCode.BAD_INPUT, as_json)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; nothing is left to say
         return ExitCode.DONE
-
-
-def _usage(error: typer.TyperException, as_json: bool) -> int:
-    problem = Problem("usage", error.format_message(), fix="parlay --help")
-    if as_json:
-        answer({"error": problem.to_json()}, True)
-    else:
-        say(f"parlay: {problem}")
-    return ExitCode.BAD_INPUT
 
 
 if __name__ == "__main__":

@@ -35,12 +35,17 @@ def say(text: str) -> None:
 
 
 def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:
-    """End with an error that says what to do; with --json it is the object on stdout."""
+    """End the command with an error that says what to do."""
+    raise Exit(report(problem, code, as_json))
+
+
+def report(problem: Problem, code: ExitCode, as_json: bool) -> ExitCode:
+    """Say what went wrong, with --json as the object on stdout; the code to leave with."""
     if as_json:
         answer({"error": problem.to_json()}, True)
     else:
         say(f"parlay: {problem}")
-    raise Exit(code)
+    return code
 
 
 def report_input_error(error: InputError, as_json: bool) -> ExitCode:

@@ -28,7 +28,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
-from search_spaces.errors import Problem
+from search_spaces.errors import OutsideRefused, Problem
 
 if TYPE_CHECKING:
     from orchestrator.cli.find import Found
@@ -129,7 +129,8 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     request_cancel(found.ledger_url, found.record.search_id, time.time())
     lease = leases.current(found.folder)
     held = lease is not None and lease.is_held(time.time())
-    record = _wait_for_the_end(found) if held else _cancel_ourselves(found)
+    with _explained(found.folder, as_json):
+        record = _wait_for_the_end(found) if held else _cancel_ourselves(found)
     _answer_cancel(found, record, as_json)
 
 
@@ -157,33 +158,38 @@ def _drive(folder: SearchFolder, prepared: Prepared, url: str, as_json: bool) ->
     """Drive the search in this process, show it, and leave with the contract's exit code."""
     from dashboards.live import LiveView
     from orchestrator.cli.summary import baseline_key
-    from orchestrator.launchers.base import LaunchRefused
-    from orchestrator.search.lease import LeaseHeld, LeaseLost
     from orchestrator.search.session import Watcher, drive
-    from trials.ledger.database import LedgerUnavailable
-    from trials.ledger.events import Fenced
 
     spec = prepared.spec
     signals = _Signals()
-    try:
-        with LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr) as view, signals.caught():
-            watcher = Watcher(note=say, on_event=view.update, on_driver=signals.obey)
-            record = drive(folder, prepared, url, watcher)
-    except LeaseHeld as held:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix="wait for it, or cancel the search"), as_json)
-    except (LeaseLost, Fenced) as lost:
-        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
-    except (LaunchRefused, LedgerUnavailable) as refused:
-        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=_resume_fix(folder)), as_json)
-    except Stopped as stopped:
-        say(f"stopped; nothing is lost: {_resume_fix(folder)}")
-        raise Exit(stopped.code) from None
+    view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
+    with _explained(folder, as_json), signals.caught(), view:
+        record = drive(folder, prepared, url, Watcher(say, view.update, signals.obey))
     _answer_search(record, folder, prepared, as_json)
     if not record.state.is_ended:
         say(f"interrupted; nothing is lost: {_resume_fix(folder)}")
         raise Exit(ExitCode.INTERRUPTED)
     if (code := _exit_code(record)) is not ExitCode.DONE:
         raise Exit(code)
+
+
+@contextmanager
+def _explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
+    """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
+    from orchestrator.search.lease import LeaseHeld, LeaseLost
+    from trials.ledger.events import Fenced
+
+    try:
+        yield
+    except LeaseHeld as held:
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix="wait for it, or cancel the search"), as_json)
+    except (LeaseLost, Fenced) as lost:
+        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
+    except OutsideRefused as refused:
+        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=_resume_fix(folder)), as_json)
+    except Stopped as stopped:
+        say(f"stopped; nothing is lost: {_resume_fix(folder)}")
+        raise Exit(stopped.code) from None
 
 
 def _exit_code(search: SearchRecord) -> ExitCode:

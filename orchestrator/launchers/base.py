@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from search_spaces.errors import OutsideRefused
 from trials.classify import Ending
 from trials.folder import AttemptFolder
 from trials.trial import TrialSpec
 
 
-class LaunchRefused(Exception):
+class LaunchRefused(OutsideRefused):
     """The launcher cannot take work at all (Ray unreachable, account invalid): the search stops with these words."""
 
 

@@ -22,7 +22,7 @@ import sqlalchemy.event
 from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 
 SCHEMA_REVISION = "0001"
 """The newest migration, which is the head of migrations/versions."""
@@ -41,7 +41,7 @@ _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres
 T = TypeVar("T")
 
 
-class LedgerUnavailable(Exception):
+class LedgerUnavailable(OutsideRefused):
     """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
 
 

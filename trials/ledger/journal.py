@@ -13,13 +13,14 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_spaces.errors import OutsideRefused
 from trials.folder import sync_folder
 from trials.ledger.events import Event, Fenced
 
 _SEAL = ',"crc32":"00000000"}'
 
 
-class JournalDamaged(ValueError):
+class JournalDamaged(OutsideRefused):
     """A line in the middle of a journal is not what was written; the text names file and line."""
 
 
