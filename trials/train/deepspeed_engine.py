@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -49,9 +50,10 @@ class _DeepSpeedEngine(Engine):
         self._clipped_norm: torch.Tensor | None = None
         if training.layout.zero_stage == 0:
             optimizer.register_step_pre_hook(self._clip)
-        self._engine, *_ = deepspeed.initialize(
-            model=module, optimizer=optimizer, config=_configuration(training), mpu=mpu, dist_init_required=False
-        )
+        with _nothing_compiled():
+            self._engine, *_ = deepspeed.initialize(
+                model=module, optimizer=optimizer, config=_configuration(training), mpu=mpu, dist_init_required=False
+            )
 
     def group_sizes(self) -> GroupSizes:
         grid = self._engine.mpu
@@ -129,6 +131,18 @@ def _join_deepspeed(training: Training) -> None:
         # The submodule `deepspeed.comm.torch` is hidden behind a name of the real torch, hence sys.modules.
         sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+
+
+@contextmanager
+def _nothing_compiled() -> Iterator[None]:
+    """ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile: importing the compiler
+    for it takes each rank a second or two."""
+    compile_function = torch.compile
+    torch.compile = lambda function=None, **_: function or (lambda decorated: decorated)
+    try:
+        yield
+    finally:
+        torch.compile = compile_function  # type: ignore[assignment]
 
 
 def _mark_parameters(stage: Stage) -> None:

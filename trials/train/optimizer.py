@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,8 +22,17 @@ class Optimisation:
     max_grad_norm: float = 1.0
 
 
+class LeanAdamW(torch.optim.AdamW):
+    """torch.optim.AdamW without what only torch.compile needs: decorators that import the whole compiler, a second a
+    rank, to tell it to keep out."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+
+
 def build_adamw(parameters: Iterable[nn.Parameter], settings: Optimisation, device: torch.device) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
+    return LeanAdamW(
         parameters,
         lr=settings.learning_rate,
         betas=(settings.beta1, settings.beta2),

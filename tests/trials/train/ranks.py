@@ -61,7 +61,6 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not end up among the answers
     os.environ["DS_ACCELERATOR"] = "cpu"
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     sys.modules["mlflow"] = None  # type: ignore[assignment]
     for module in ("torch.distributed.pipelining", "trials.train.torch_engine", "trials.train.deepspeed_engine"):
