@@ -160,7 +160,7 @@ def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
     if not found.layout:
         notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
         return dict(_FOUR_RANKS)
-    notes.append("The accelerator is not in the file: h100-80gb was taken; put yours in.")
+    notes.append("cluster.accelerator is not in the file: fill it in.")
     gpus, nodes = found.gpus_per_node, found.num_nodes
     if found.source == "deepspeed":
         # Such a config knows data ranks only.
@@ -169,7 +169,7 @@ def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
     for key, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
         if value is None:
             notes.append(f"cluster.{key} is not in the file: fill it in.")
-    return {"accelerator": "h100-80gb", "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+    return {"accelerator": FILL_IN, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
 
 
 def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:

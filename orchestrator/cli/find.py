@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.search_file import spec_of
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
@@ -29,9 +30,9 @@ def find_search(given: str | None, ledger: str | None) -> Found:
 
     InputError unknown_id or ambiguous_id.
     """
-    url = ledger_url(ledger)
     if given is not None and ("/" in given or (Path(given) / "journal.jsonl").exists()):
-        return _from_folder(SearchFolder(Path(given).resolve()), url)
+        return _from_folder(SearchFolder(Path(given).resolve()), ledger)
+    url = ledger_url(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
     return Found(record, SearchFolder(Path(record.spec["folder"])), url)
@@ -48,7 +49,8 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
     raise InputError.of("unknown_id", f"{search.search_id} has no attempt {name!r}", value=name, fix=f"one of: {known}")
 
 
-def _from_folder(folder: SearchFolder, url: str) -> Found:
+def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
+    """A search by its folder, which knows its ledger, and is enough where that has never heard of it."""
     record = fold(folder.search_id, Journal(folder.journal).read())
     if record is None:
         raise InputError.of(
@@ -57,7 +59,7 @@ def _from_folder(folder: SearchFolder, url: str) -> Found:
             value=str(folder.path),
             fix="name the folder that holds journal.jsonl",
         )
-    return Found(record, folder, url)
+    return Found(record, folder, ledger_url(ledger or spec_of(folder).ledger.url))
 
 
 def _newest(reader: LedgerReader) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,6 +27,7 @@ for verbs in (files, running, looking):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
+    os.umask(0o077)  # what a search writes is its user's own, also on a machine with a careless default
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(int(run(words)))
 

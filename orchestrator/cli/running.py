@@ -31,6 +31,7 @@ from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import OutsideRefused, Problem
 
 if TYPE_CHECKING:
+    from dashboards.mlflow_sync import MlflowSync
     from orchestrator.cli.find import Found
     from orchestrator.search.driver import Driver
     from orchestrator.search.session import Prepared
@@ -68,11 +69,12 @@ def run(
     if dry_run:
         _answer_dry_run(prepared, as_json)
         return
-    from orchestrator.search.session import create_search
+    from orchestrator.search.session import create_search, open_tracking
 
+    tracking = open_tracking(prepared.spec, say)
     folder = create_search(prepared.spec, search_file.read_text(encoding="utf-8"), url)
     say(f"search {folder.search_id} in {folder.path}")
-    _drive(folder, prepared, url, as_json)
+    _drive(folder, prepared, tracking, url, as_json)
 
 
 def submit(
@@ -93,8 +95,9 @@ def submit(
     if dry_run:
         _answer_dry_run(prepared, as_json)
         return
-    from orchestrator.search.session import create_search
+    from orchestrator.search.session import create_search, open_tracking
 
+    open_tracking(prepared.spec, say)  # what is wrong there is said in this terminal, not in the driver's log
     folder = create_search(prepared.spec, search_file.read_text(encoding="utf-8"), url)
     pid = _start_driver(folder, url, as_json)
     answer(
@@ -108,11 +111,12 @@ def submit(
 def resume(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
     from orchestrator.cli.find import find_search
-    from orchestrator.search.session import prepare
+    from orchestrator.search.session import open_tracking, prepare
     from orchestrator.search_file import spec_of
 
     found = find_search(search, ledger)
-    _drive(found.folder, prepare(spec_of(found.folder), say), found.ledger_url, as_json)
+    prepared = prepare(spec_of(found.folder))
+    _drive(found.folder, prepared, open_tracking(prepared.spec, say), found.ledger_url, as_json)
 
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
@@ -140,7 +144,7 @@ def _prepare(search_file: Path, changes: list[str]) -> tuple[Prepared, str]:
     from trials.ledger.place import ledger_url
 
     spec = load_search_file(search_file, changes)
-    return prepare(spec, say), ledger_url(spec.ledger.url)
+    return prepare(spec), ledger_url(spec.ledger.url)
 
 
 def _answer_dry_run(prepared: Prepared, as_json: bool) -> None:
@@ -154,7 +158,7 @@ def _answer_dry_run(prepared: Prepared, as_json: bool) -> None:
     )
 
 
-def _drive(folder: SearchFolder, prepared: Prepared, url: str, as_json: bool) -> None:
+def _drive(folder: SearchFolder, prepared: Prepared, tracking: MlflowSync | None, url: str, as_json: bool) -> None:
     """Drive the search in this process, show it, and leave with the contract's exit code."""
     from dashboards.live import LiveView
     from orchestrator.cli.summary import baseline_key
@@ -164,7 +168,7 @@ def _drive(folder: SearchFolder, prepared: Prepared, url: str, as_json: bool) ->
     signals = _Signals()
     view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
     with _explained(folder, as_json), signals.caught(), view:
-        record = drive(folder, prepared, url, Watcher(say, view.update, signals.obey))
+        record = drive(folder, prepared, tracking, url, Watcher(say, view.update, signals.obey))
     _answer_search(record, folder, prepared, as_json)
     if not record.state.is_ended:
         say(f"interrupted; nothing is lost: {_resume_fix(folder)}")
@@ -299,10 +303,12 @@ def _wait_for_the_end(found: Found) -> SearchRecord:
 
 def _cancel_ourselves(found: Found) -> SearchRecord:
     """Nobody drives the search: take it over just to end it."""
-    from orchestrator.search.session import Watcher, drive, prepare
+    from orchestrator.search.session import Watcher, drive, open_tracking, prepare
     from orchestrator.search_file import spec_of
 
-    return drive(found.folder, prepare(spec_of(found.folder), say), found.ledger_url, Watcher(note=say))
+    prepared = prepare(spec_of(found.folder))
+    tracking = open_tracking(prepared.spec, say)
+    return drive(found.folder, prepared, tracking, found.ledger_url, Watcher(note=say))
 
 
 def _answer_cancel(found: Found, record: SearchRecord, as_json: bool) -> None:

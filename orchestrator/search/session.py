@@ -59,16 +59,28 @@ class Prepared:
 
     spec: SearchSpec
     space: SearchSpace
-    mlflow: MlflowSync | None
 
 
-def prepare(spec: SearchSpec, note: Callable[[str], None]) -> Prepared:
-    """Check what can be checked before anything is written or launched; InputError says what is wrong."""
+def prepare(spec: SearchSpec) -> Prepared:
+    """Check what can be checked without writing or launching anything; InputError says what is wrong."""
     space = candidates_of(spec)
     if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
         local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         _require_interpreter(python_of(spec))
-    return Prepared(spec, space, _checked_mlflow(spec, note))
+    return Prepared(spec, space)
+
+
+def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
+    """The way to MLflow, asked for its experiment before the first trial; None where the file wants no tracking.
+
+    InputError for what the user has to change there; a store that is only out of reach is noted.
+    """
+    if not spec.tracking.enabled:
+        return None
+    sync = MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
+    if (remark := sync.check()) is not None:
+        note(remark)
+    return sync
 
 
 def create_search(spec: SearchSpec, yaml_text: str, ledger_url: str) -> SearchFolder:
@@ -94,7 +106,9 @@ def create_search(spec: SearchSpec, yaml_text: str, ledger_url: str) -> SearchFo
     return folder
 
 
-def drive(folder: SearchFolder, prepared: Prepared, ledger_url: str, watcher: Watcher) -> SearchRecord:
+def drive(
+    folder: SearchFolder, prepared: Prepared, tracking: MlflowSync | None, ledger_url: str, watcher: Watcher
+) -> SearchRecord:
     """Run the search to its end, or until it is interrupted; one that has ended is only left in order.
 
     Raises LeaseHeld while another driver holds the search, LeaseLost when one took it over, LaunchRefused when the
@@ -110,7 +124,7 @@ def drive(folder: SearchFolder, prepared: Prepared, ledger_url: str, watcher: Wa
             watcher.note(remark)
         hold = stack.enter_context(_hold(folder, ledger_url, launcher.now))
         reader = stack.enter_context(closing(LedgerReader(ledger_url)))
-        worker = MlflowWorker(prepared.mlflow, folder, watcher.note) if prepared.mlflow else None
+        worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
 
         def on_event(search: SearchRecord, event: Event) -> None:
             if search.state.is_ended:
@@ -207,15 +221,6 @@ def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) ->
     """Whatever was asked of a search that has ended is done, or too late."""
     if pending := reader.pending_commands(search.search_id):
         hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
-
-
-def _checked_mlflow(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
-    if not spec.tracking.enabled:
-        return None
-    sync = MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
-    if (remark := sync.check()) is not None:
-        note(remark)
-    return sync
 
 
 def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder, note: Callable[[str], None]) -> None:

@@ -18,9 +18,20 @@ def started_from(tmp_path, name: str, text: str):
 
 
 def loaded(tmp_path, yaml_text: str):
+    """The search, once its user has said which accelerator it is for."""
     file = tmp_path / "search.yaml"
-    file.write_text(yaml_text)
+    file.write_text(yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb"))
     return load_search_file(file)
+
+
+def test_the_accelerator_is_asked_for_and_never_guessed(tmp_path):
+    (tmp_path / "x.sh").write_text(MEGATRON_LM)
+    text, notes = render_from(tmp_path / "x.sh")
+    assert "cluster.accelerator is not in the file: fill it in." in notes
+    (tmp_path / "search.yaml").write_text(text)
+    with pytest.raises(InputError, match="FILL_IN") as refused:
+        load_search_file(tmp_path / "search.yaml")
+    assert refused.value.problems[0].key == "cluster.accelerator"
 
 
 def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):

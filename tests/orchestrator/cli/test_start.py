@@ -23,9 +23,7 @@ def test_help_imports_nothing_heavy(words, tmp_path):
     assert "Usage: parlay" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run", "--set", "tracking.enabled=false"]]
-)
+@pytest.mark.parametrize("words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"]])
 def test_verbs_that_launch_nothing_import_nothing_that_trains(words, tmp_path):
     write_search(tmp_path)
     program = (

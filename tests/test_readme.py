@@ -1,0 +1,74 @@
+"""The commands of the README, run in its order as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+MAKEFILE = README.with_name("Makefile")
+
+
+def commands() -> list[list[str]]:
+    """The words of every line that begins with a prompt, in order."""
+    blocks = re.findall(r"```console\n(.*?)```", README.read_text(), re.DOTALL)
+    return [shlex.split(line[2:]) for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+def test_every_make_target_named_there_exists():
+    targets = {words[1] for words in commands() if words[0] == "make"}
+    named = {*targets, *re.findall(r"`make ([a-z-]+)`", README.read_text())}
+    assert {"demo", "test"} <= targets
+    for target in named:
+        plan = ["make", "--dry-run", "--file", str(MAKEFILE), target]
+        assert subprocess.run(plan, cwd=MAKEFILE.parent, capture_output=True).returncode == 0, target
+
+
+def test_every_verb_named_there_exists():
+    verbs = set(re.findall(r"`parlay ([a-z-]+)", README.read_text())) | {w[1] for w in commands() if w[0] == "parlay"}
+    help_text = parlay("--help", cwd=README.parent).out
+    assert len(verbs) >= 10
+    assert not {verb for verb in verbs if not re.search(rf"^│ {verb} ", help_text, re.MULTILINE)}
+
+
+def test_every_file_it_links_to_exists():
+    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    assert links
+    assert not [link for link in links if not (README.parent / link).exists()]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_its_commands_do_what_it_says_in_their_order(tmp_path):
+    for words in (words for words in commands() if words[0] == "parlay"):
+        if words[1] == "dashboard":
+            assert_the_dashboard_answers(tmp_path)
+            continue
+        words, target = (words[:-2], words[-1]) if ">" in words else (words, None)
+        if words[1] == "run":
+            # The example's search takes minutes; what its commands do is the same for one of seconds.
+            (tmp_path / "search.yaml").write_text(TINY_SEARCH)
+        answer = parlay(*words[1:], cwd=tmp_path, timeout_s=240)
+        # How fast a replay was is this machine's affair; that it was measured and judged is the command's.
+        assert answer.code in ({0, 10, 11, 13} if words[1] == "replay" else {0}), answer.err
+        if target:
+            (tmp_path / target).write_text(answer.out)
+
+
+def assert_the_dashboard_answers(place: Path) -> None:
+    server = start("dashboard", cwd=place)
+    try:
+        said = server.stderr.readline()
+        assert said.startswith("MLflow: http://127.0.0.1:"), said
+        assert "ssh -N -L" in server.stderr.readline()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=30)
+    assert server.returncode == 0
