@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -26,6 +27,7 @@ from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, R
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
+_CONNECT_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
 
 
@@ -40,14 +42,14 @@ class NodeSupervisor:
         self._begun = threading.Event()
         self._ranks: tuple[RankProcess, ...] = ()
         self._group = RankGroup(plan, on_start=self._note_start, on_end=self._begun.set)
+        self._group.start()
 
     def _note_start(self, ranks: tuple[RankProcess, ...]) -> None:
         self._ranks = ranks
         self._begun.set()
 
-    def run(self) -> dict[str, Any]:
-        """Start the ranks, wait for their end, return the report."""
-        self._group.start()
+    def report(self) -> dict[str, Any]:
+        """How the ranks ended; waits for it."""
         self._group.wait()
         report = self._group.report
         if report is None:
@@ -144,6 +146,7 @@ class RayRuntime:
         """The running cluster at this address. Raises RayUnavailable."""
         ray = _import_ray()
         try:
+            _require_listener(address)
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
@@ -180,7 +183,7 @@ class RayRuntime:
         job = RayJob(group)
         for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
             actor = self._actor_class.options(**_actor_options(self._ray, name, group, index, bundle)).remote(plan)
-            job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.run.remote()))
+            job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.report.remote()))
         return job
 
     def look(self, jobs: Iterable[RayJob]) -> None:
@@ -194,6 +197,9 @@ class RayRuntime:
     def _take_in(self, node: NodeJob, ref: Any) -> None:
         try:
             value = self._ray.get(ref)
+        except self._ray.exceptions.ActorUnavailableError:
+            _ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
+            return
         except self._ray.exceptions.RayError as error:
             node.ranks = node.ranks or ()
             node.lost = str(error)
@@ -279,6 +285,13 @@ def _import_ray() -> Any:
     return ray
 
 
+def _require_listener(address: str) -> None:
+    """OSError when nothing answers there, which Ray itself would take minutes to say."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+
+
 def _short_temporary_folder() -> str:
     """A place where socket paths stay below the 107 bytes the kernel allows them."""
     wanted = tempfile.gettempdir()
@@ -296,7 +309,7 @@ def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[
         "num_gpus": bundle.get("GPU", 0),
         "resources": custom,
         "max_restarts": 0,
-        "max_concurrency": 4,  # `kill` and `ranks` answer while `run` waits
+        "max_concurrency": 4,  # `kill` and `ranks` answer while `report` waits
         "scheduling_strategy": strategy,
     }
 
@@ -309,3 +322,10 @@ def _open_refs(node: NodeJob) -> list[Any]:
     if node.is_ended:
         return []
     return [node.report_ref] if node.ranks is not None else [node.ranks_ref, node.report_ref]
+
+
+def _ask_again(node: NodeJob, ref: Any) -> None:
+    if ref is node.ranks_ref:
+        node.ranks_ref = node.actor.ranks.remote()
+    else:
+        node.report_ref = node.actor.report.remote()

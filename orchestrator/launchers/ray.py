@@ -14,6 +14,7 @@ from trials.classify import Ending, Life
 from trials.trial import FailureReason
 
 _END_TIMEOUT_S = 15.0
+_LONGEST_WAIT_S = 2.0  # that Ray has died is not announced, only found by looking
 
 
 @dataclass
@@ -111,7 +112,7 @@ class RayLauncher(Launcher):
 
     def _ending_of_left_behind(self, key: str) -> Ending:
         request, ranks = self._left_behind[key]
-        if not self._runtime.end_named(key, request.spec.num_nodes, timeout_s=0):
+        if self._runtime.is_alive and not self._runtime.end_named(key, request.spec.num_nodes, timeout_s=0):
             return Ending(Life.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended")
         return interrupted(survivors(ranks))
 
@@ -142,8 +143,8 @@ class RayLauncher(Launcher):
 
     def wait(self, seconds: float) -> None:
         alive = [s for s in self._attempts.values() if not s.job.is_ended]
-        due = [due for s in alive if (due := self._peers_due_at(s)) is not None]
-        self._runtime.wait((s.job for s in alive), max(0.0, min([seconds, *(d - time.monotonic() for d in due)])))
+        due_in_s = [due - time.monotonic() for s in alive if (due := self._peers_due_at(s)) is not None]
+        self._runtime.wait((s.job for s in alive), max(0.0, min([seconds, _LONGEST_WAIT_S, *due_in_s])))
 
     def close(self) -> None:
         self.cancel(tuple(self._attempts))

@@ -41,7 +41,13 @@ def stand_in_code(folder: Path) -> str:
 
 
 def attempt_request(
-    root: Path, behaviour: str = "measure", *, trial: str = "t0001", time_limit_s: float = 7200.0, **trainer: object
+    root: Path,
+    behaviour: str = "measure",
+    *,
+    trial: str = "t0001",
+    time_limit_s: float = 7200.0,
+    python: str = sys.executable,
+    **trainer: object,
 ) -> LaunchRequest:
     """A request for two ranks of one node, as the driver leaves it: spec.json lies in the attempt's folder."""
     spec = TrialSpec(
@@ -60,7 +66,7 @@ def attempt_request(
         trainer={"kind": "parlay", "behaviour": behaviour, "parameters": MODEL.parameters, **trainer},
     )
     folder = SearchFolder(root / "searches" / spec.search_id).attempt(spec.trial, spec.attempt)
-    return written(LaunchRequest(spec, folder, sys.executable, stand_in_code(root / "code"), time_limit_s))
+    return written(LaunchRequest(spec, folder, python, stand_in_code(root / "code"), time_limit_s))
 
 
 def written(request: LaunchRequest) -> LaunchRequest:

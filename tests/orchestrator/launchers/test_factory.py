@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.base import LaunchRefused
+from orchestrator.launchers.factory import make_launcher
+from orchestrator.launchers.schema import LauncherSection
+from orchestrator.ray_runtime import RayRuntime, RayUnavailable
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
+from search_spaces.measured import render_table
+
+ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
+
+
+def section(**fields: object) -> LauncherSection:
+    return LauncherSection.model_validate(fields)
+
+
+def test_local_is_plain_processes() -> None:
+    launcher, note = make_launcher(section(kind="local"), parallel_trials=2, cluster=ONE_NODE)
+    assert (launcher.name, note) == ("local", None)
+
+
+def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_sockets(rank_slots: int, num_gpus: int) -> RayRuntime:
+        raise RayUnavailable("no free port")
+
+    monkeypatch.setattr(RayRuntime, "start_loopback", no_sockets)
+    launcher, note = make_launcher(section(kind="ray"), parallel_trials=2, cluster=ONE_NODE)
+    assert launcher.name == "local"
+    assert "no free port" in str(note)
+
+
+def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced() -> None:
+    with pytest.raises(LaunchRefused, match=r"no Ray at 127\.0\.0\.1:1"):
+        make_launcher(section(kind="ray", address="127.0.0.1:1"), parallel_trials=1, cluster=ONE_NODE)
+
+
+@pytest.mark.parametrize("kind", ["local", "ray"])
+def test_more_than_this_machine_is_refused_before_anything_starts(kind: str) -> None:
+    with pytest.raises(InputError, match="the cluster has 2 nodes"):
+        make_launcher(section(kind=kind), parallel_trials=1, cluster=Cluster(ACCELERATORS["cpu"], 2, 2))
+
+
+def test_recorded_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(render_table([]))
+    recorded = section(kind="recorded", table=str(table))
+    launcher, note = make_launcher(recorded, parallel_trials=9, cluster=Cluster(ACCELERATORS["h100-80gb"], 8, 64))
+    assert (launcher.name, note) == ("recorded", None)
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("problem,source\n")
+    with pytest.raises(InputError, match="column outcome is missing"):
+        make_launcher(section(kind="recorded", table=str(table)), parallel_trials=1, cluster=ONE_NODE)

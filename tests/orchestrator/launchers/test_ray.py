@@ -1,0 +1,204 @@
+"""RayLauncher beyond the contract: several nodes, and what becomes of attempts when parts of Ray die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.code_snapshot import snapshot_code
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.processes import Graces
+from orchestrator.launchers.ray import RayLauncher
+from orchestrator.ray_runtime import NodeSupervisor, RayRuntime
+from tests.orchestrator.launchers.attempts import (
+    attempt_request,
+    is_running,
+    poll_one,
+    rank_pids,
+    verdict_on,
+    wait_until_ended,
+    wait_until_started,
+    with_spec,
+)
+from trials.classify import Life
+from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
+
+GRACES = Graces(after_failure_s=0.3, after_success_s=5.0, after_term_s=0.3)
+OBJECT_STORE_BYTES = 80 * 2**20
+QUICK_HEALTH_CHECK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def supervisor_of(request: LaunchRequest) -> int:
+    """The pid of the actor that started the attempt's ranks."""
+    stat = Path(f"/proc/{rank_pids(request.folder)[0]}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+@pytest.fixture(scope="class")
+def loopback() -> Iterator[RayLauncher]:
+    """A launcher on a Ray of our own with room for four ranks."""
+    launcher = RayLauncher(partial(RayRuntime.start_loopback, 4, 0), GRACES)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="class")
+def cluster() -> Iterator[Any]:
+    """A cluster as a user names it by address: two Ray nodes on this machine."""
+    from ray._private import ray_constants, utils
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES}
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as folder:
+        patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # loopback only
+        patch.setattr(utils, "write_ray_address", lambda *_: None)  # or others' `address: auto` would find it
+        head = {"temp_dir": f"{folder}/r", "_system_config": QUICK_HEALTH_CHECK} | node
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**node)
+        yield cluster
+        cluster.shutdown()
+
+
+class TestOnLoopback:
+    def test_ray_listens_on_loopback_alone(self, loopback: RayLauncher) -> None:
+        this = psutil.Process()
+        sockets = [socket for p in (this, *this.children(recursive=True)) for socket in p.net_connections("inet")]
+        addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+        assert addresses
+        assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+    def test_more_ranks_than_cores_run_at_once(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        request = attempt_request(tmp_path, "meet")
+        layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
+        request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
+        loopback.launch(request)
+        ending = wait_until_ended(loopback, request)
+        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert len(rank_pids(request.folder)) == 4
+
+    def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        running = [attempt_request(tmp_path, "hang", trial=f"t000{i}") for i in (1, 2)]
+        for request in running:
+            loopback.launch(request)
+            wait_until_started(loopback, request)
+        waiting = attempt_request(tmp_path, "hang", trial="t0003")
+        loopback.launch(waiting)
+        loopback.wait(0.5)
+        ending = poll_one(loopback, waiting)
+        assert (ending.life, ending.started) == (Life.ALIVE, False)
+        assert "parlay_rank_slots" in str(ending.detail)
+        assert loopback.cancel(r.spec.attempt_key for r in (*running, waiting)) == set()
+        assert not poll_one(loopback, waiting).started
+
+    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        request = attempt_request(tmp_path, "hang")
+        loopback.launch(request)
+        wait_until_started(loopback, request)
+        os.kill(supervisor_of(request), signal.SIGKILL)
+        ending = wait_until_ended(loopback, request)
+        assert (ending.reason, ending.started) == (FailureReason.NODE_FAILURE, True)
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
+        self, loopback: RayLauncher, tmp_path: Path
+    ) -> None:
+        request = attempt_request(tmp_path, "hang")
+        loopback.launch(request)
+        wait_until_started(loopback, request)
+        [server] = [child for child in psutil.Process().children() if child.name() == "gcs_server"]
+        server.kill()
+        ending = wait_until_ended(loopback, request)
+        assert ending.reason is FailureReason.NODE_FAILURE
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+        later = attempt_request(tmp_path, "measure", trial="t0002")
+        loopback.launch(later)
+        assert verdict_on(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
+
+
+class TestOnTwoNodes:
+    @pytest.fixture
+    def launcher(self, cluster: Any) -> Iterator[RayLauncher]:
+        launcher = RayLauncher(partial(RayRuntime.connect, cluster.address), GRACES)
+        yield launcher
+        launcher.close()
+
+    def test_the_ranks_of_both_nodes_meet(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
+        launcher.launch(request)
+        ending = wait_until_ended(launcher, request)
+        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert len(ending.nodes) == 2
+        assert len(set(rank_pids(request.folder))) == 4
+
+    def test_the_trial_program_trains_across_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        snapshot_code(tmp_path / "snapshot")
+        request = on_two_nodes(attempt_request(tmp_path), ranks_per_node=1)
+        measure = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=6)
+        request = replace(
+            with_spec(request, trainer={"kind": "parlay"}, measure=measure),
+            code=str(tmp_path / "snapshot"),
+            environment={"GLOO_SOCKET_IFNAME": "lo"},
+        )
+        launcher.launch(request)
+        verdict = verdict_on(request, wait_until_ended(launcher, request))
+        assert (verdict.state, verdict.reason, verdict.excerpt) == (TrialState.MEASURED, None, None)
+
+    def test_a_failure_on_one_node_ends_the_other(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "fail", rank=3, others="hang"), ranks_per_node=2)
+        launcher.launch(request)
+        verdict = verdict_on(request, wait_until_ended(launcher, request))
+        assert verdict.reason is FailureReason.SCRIPT_ERROR
+        assert "rank 3 is broken" in str(verdict.excerpt)
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
+        launcher.close()
+        assert all(not node.dead_processes() for node in cluster.list_all_nodes())
+
+    def test_a_lost_node_is_a_node_failure_and_leaves_no_rank(
+        self, launcher: RayLauncher, cluster: Any, tmp_path: Path
+    ) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "hang"), ranks_per_node=2)
+        launcher.launch(request)
+        wait_until_started(launcher, request)
+        cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)
+        ending = wait_until_ended(launcher, request)
+        assert ending.reason is FailureReason.NODE_FAILURE
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+
+def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
+    from ray import cloudpickle
+
+    from orchestrator import ray_runtime
+    from orchestrator.launchers import processes
+
+    for module in (ray_runtime, processes):
+        cloudpickle.register_pickle_by_value(module)
+    sent = tmp_path / "sent"
+    sent.write_bytes(cloudpickle.dumps(NodeSupervisor))
+    program = (
+        "import sys\nsys.modules['orchestrator'] = None\nfrom ray import cloudpickle\n"
+        "print(cloudpickle.loads(open(sys.argv[1], 'rb').read()).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(sent)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "NodeSupervisor\n", done.stderr
+
+
+def on_two_nodes(request: LaunchRequest, ranks_per_node: int) -> LaunchRequest:
+    ranks = 2 * ranks_per_node
+    layout = replace(request.spec.layout, num_nodes=2, data_parallel=ranks, grad_accum_steps=4 // ranks)
+    return with_spec(request, layout=layout, num_gpus=ranks, gpus_per_node=ranks_per_node, rendezvous=Rendezvous("tcp"))
