@@ -138,11 +138,11 @@ def _nothing_compiled() -> Iterator[None]:
     """ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile: importing the compiler
     for it takes each rank a second or two."""
     compile_function = torch.compile
-    torch.compile = lambda function=None, **_: function or (lambda decorated: decorated)
+    torch.compile = lambda function=None, **_: function or (lambda decorated: decorated)  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.compile = compile_function  # type: ignore[assignment]
+        torch.compile = compile_function
 
 
 def _mark_parameters(stage: Stage) -> None:

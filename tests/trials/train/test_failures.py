@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from search_spaces.errors import InputError
+from trials.train.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.trial import FailureReason
+
+
+class OutOfMemoryError(RuntimeError):
+    """Has the name of torch's own, which cannot be provoked without a GPU."""
+
+
+def wrapped(cause: BaseException) -> BaseException:
+    """As pipelining does: another error raised from the real one."""
+    try:
+        try:
+            raise cause
+        except BaseException as error:
+            raise RuntimeError("stage 1 failed to run forward") from error
+    except RuntimeError as error:
+        return error
+
+
+CPU_ALLOCATOR = (
+    "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4"
+)
+GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OutOfMemoryError("CUDA out of memory"), FailureReason.GPU_OOM),
+        (torch.OutOfMemoryError("CUDA out of memory"), FailureReason.GPU_OOM),
+        (RuntimeError(CPU_ALLOCATOR), FailureReason.GPU_OOM),
+        (MemoryError(), FailureReason.GPU_OOM),
+        (RuntimeError("std::bad_alloc"), FailureReason.GPU_OOM),
+        (RuntimeError(GLOO_RESET), FailureReason.NODE_FAILURE),
+        (dist.DistBackendError("NCCL error: remote process exited"), FailureReason.NODE_FAILURE),
+        (dist.DistStoreError("wait timeout after 60000ms"), FailureReason.NODE_FAILURE),
+        (RuntimeError("[gloo] Timed out waiting 6000ms for recv operation to complete"), FailureReason.HANG),
+        (TimeoutError("rank 0 published no address"), FailureReason.HANG),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureReason.SCRIPT_ERROR),
+        (KeyError("gloo"), FailureReason.SCRIPT_ERROR),
+        (TrialFailure(FailureReason.RESULT_INVALID, "loss nan"), FailureReason.RESULT_INVALID),
+        (InputError.of("torch.layers", "4 pipeline stages for 2 layers"), FailureReason.INVALID_LAYOUT),
+    ],
+)
+def test_an_exception_has_its_reason_also_when_wrapped(error, reason):
+    assert reason_of(error) is reason
+    assert reason_of(wrapped(error)) is reason
+
+
+def test_only_a_lost_or_silent_peer_is_about_another_rank():
+    about_peers = {reason for reason in FailureReason if is_about_a_peer(reason)}
+    assert about_peers == {FailureReason.NODE_FAILURE, FailureReason.HANG}
+
+
+def test_the_excerpt_is_the_end_of_the_traceback():
+    excerpt = excerpt_of(wrapped(ValueError("x" * 10_000)))
+    assert len(excerpt) <= 4000
+    assert excerpt.endswith("RuntimeError: stage 1 failed to run forward\n")
+
+
+def test_the_excerpt_of_what_the_program_found_itself_is_its_message():
+    assert excerpt_of(TrialFailure(FailureReason.TIME_LIMIT, "3 measured steps")) == "3 measured steps"

@@ -1,0 +1,205 @@
+"""The trial program as a launcher starts it: real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, RunningTrial, make_spec, start_trial
+from trials.metrics import StepPhase, read_metrics
+from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+ENDS_WITHIN_S = 10.0
+ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
+TP2 = replace(ONE, tensor_parallel=2)
+DP2 = replace(ONE, data_parallel=2)
+PP2 = replace(ONE, pipeline_parallel=2, engine="deepspeed")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start_trial` in this test's folder; no rank outlives the test."""
+    trials: list[RunningTrial] = []
+
+    def start_here(spec, **options) -> RunningTrial:
+        trials.append(start_trial(tmp_path, spec, **options))
+        return trials[-1]
+
+    yield start_here
+    for trial in trials:
+        trial.kill()
+
+
+def faulty(name: str) -> tuple[str, ...]:
+    return "-m", "tests.trials.train.faulty_program", name
+
+
+@pytest.mark.parametrize(
+    ("layout", "rendezvous"), [(TP2, "file"), (PP2, "tcp")], ids=["torch-tp2-file", "deepspeed-pp2-tcp"]
+)
+def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous):
+    trial = start(make_spec(layout, rendezvous=Rendezvous(rendezvous)))
+    assert trial.wait() == [0, 0], trial.logs()
+    assert trial.verdict().state is TrialState.MEASURED
+    outcome = trial.outcome()
+    steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
+    assert outcome.proof["samples_per_data_rank"] == [4 * steps]
+    assert outcome.measured["loss_last"] < outcome.measured["loss_first"]
+    assert outcome.measured["startup_s"] == pytest.approx(sum(outcome.measured["startup_parts_s"].values()))
+    assert 0.1 < outcome.measured["peak_memory_gib"] < 2
+    assert outcome.fingerprint["torch"]
+    assert trial.folder.heartbeat.exists()
+    records = read_metrics(trial.folder.metrics())
+    assert [r.step for r in records] == list(range(1, steps + 1))
+    assert [r.step_time_s for r in records] == list(outcome.step_times_s)
+    assert sum(r.phase is StepPhase.MEASURED for r in records) == outcome.measured["measured_steps"]
+
+
+def test_the_rank_and_its_restart_may_come_from_slurm(start, monkeypatch, tmp_path):
+    spec = make_spec(ONE)
+    folder = tmp_path / spec.search_id / "trials" / "t0001" / "a1"
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(json.dumps(spec.to_json()))
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_RESTART_COUNT": "2"}
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"} | slurm
+    command = [sys.executable, "-m", "trials.train", str(folder / "spec.json")]
+    subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True)
+    assert json.loads((folder / "outcome.r2.json").read_text())["status"] == "measured"
+
+
+def test_a_killed_rank_takes_the_others_along(start):
+    trial = start(make_spec(TP2, measure=ENDLESS))
+    trial.wait_for_steps(2)
+    trial.ranks[1].kill()
+    assert trial.wait(ENDS_WITHIN_S) == [1, -signal.SIGKILL]
+    assert trial.verdict().reason is FailureReason.NODE_FAILURE
+
+
+def test_an_error_in_one_rank_ends_all_and_its_traceback_is_the_cause_told(start):
+    trial = start(make_spec(TP2, measure=ENDLESS), program=faulty("fail_in_the_third_step_of_rank_1"))
+    trial.wait_for_steps(2)
+    codes = trial.wait(ENDS_WITHIN_S)
+    assert 0 not in codes
+    outcome = trial.outcome()
+    assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.SCRIPT_ERROR, 1, "warmup")
+    assert "ZeroDivisionError: planted in rank 1" in outcome.excerpt
+
+
+@pytest.mark.parametrize("layout", [ONE, DP2], ids=["one-rank", "two-ranks"])
+def test_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
+    large = replace(MODEL, hidden_size=512, ffn_hidden_size=2048, vocab_size=8192)
+    trial = start(make_spec(layout, model=large, measure=replace(RULES, memory_limit_gib=0.4)))
+    assert 0 not in trial.wait()
+    outcome = trial.outcome()
+    assert outcome.reason is FailureReason.GPU_OOM
+    assert outcome.phase in ("build", "warmup")
+    assert outcome.rank is not None
+
+
+def test_another_world_than_the_layouts_is_refused_at_once(start):
+    trial = start(make_spec(TP2), world_size=1)
+    assert trial.wait(ENDS_WITHIN_S) == [1]
+    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+    assert "1 ranks were started, the spec says 2" in trial.outcome().excerpt
+
+
+def test_a_layout_the_engine_cannot_run_is_refused_at_once(start):
+    layout = replace(ONE, pipeline_parallel=2, grad_accum_steps=1)
+    trial = start(make_spec(layout))
+    assert trial.wait(ENDS_WITHIN_S) == [1, 1]
+    assert trial.verdict().reason is FailureReason.INVALID_LAYOUT
+    assert "1 micro-batches for 2 stages" in trial.outcome().excerpt
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("leave_out_a_layer", "local_parameters_sum"),
+        ("train_every_sample_twice", "trained"),
+        ("lose_the_loss", "loss nan"),
+    ],
+)
+def test_what_was_counted_must_be_what_the_spec_says(start, fault, words):
+    trial = start(make_spec(ONE), program=faulty(fault))
+    assert trial.wait() == [1]
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, FailureReason.RESULT_INVALID)
+    assert words in outcome.excerpt
+
+
+def test_too_few_steps_before_the_time_limit_are_no_measurement(start):
+    trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=4.0)))
+    assert trial.wait() == [1]
+    assert trial.outcome().reason is FailureReason.TIME_LIMIT
+    assert "are the least that counts" in trial.outcome().excerpt
+
+
+def test_enough_steps_before_the_time_limit_count_and_say_so(start):
+    rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0, time_limit_s=6.0)
+    trial = start(make_spec(ONE, measure=rules))
+    assert trial.wait() == [0], trial.logs()
+    assert trial.outcome().flags == ("time_limit",)
+    assert trial.verdict().state is TrialState.MEASURED
+
+
+def test_ranks_whose_launcher_is_gone_end(tmp_path):
+    launcher = subprocess.Popen([sys.executable, "-m", "tests.trials.train.test_program", str(tmp_path)])
+    spec = make_spec(TP2, measure=ENDLESS)
+    folder = tmp_path / spec.search_id / "trials" / "t0001" / "a1"
+    pids = [int(pid) for pid in _wait_for(folder / "pids").split()]
+    _wait_for(folder / "metrics.r0.jsonl")
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while any(_is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("text", [None, "{}", '{"schema": "parlay.spec/99"}', "no json"])
+def test_without_a_readable_spec_nothing_is_run(tmp_path, text):
+    path = tmp_path / "spec.json"
+    if text is not None:
+        path.write_text(text)
+    command = [sys.executable, "-m", "trials.train", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def _wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def _launch_and_wait(work_dir: Path) -> None:
+    """A launcher of its own process, to be killed."""
+    trial = start_trial(work_dir, make_spec(TP2, measure=ENDLESS))
+    (trial.folder.path / "pids").write_text(" ".join(str(rank.pid) for rank in trial.ranks))
+    trial.wait(120)
+
+
+if __name__ == "__main__":
+    _launch_and_wait(Path(sys.argv[1]))

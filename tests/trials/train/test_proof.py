@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import MODEL, make_spec
+from trials.classify import Ending, Life, classify
+from trials.train.exchange import RankCount
+from trials.train.proof import proof_of, samples_fault
+from trials.trial import Outcome, OutcomeStatus, TrialState
+
+STEPS = 10
+LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3)
+SPEC = make_spec(LAYOUT)
+FIRST_STAGE = MODEL.parameters // 3
+RIGHT = RankCount(1, 2, 2, FIRST_STAGE, micro_batches=30, samples=60, peak_gib=1.0, peak_allocated_gib=0.0)
+# Rank order is tensor, data, stage: the first two ranks are the data ranks of the first stage.
+COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=MODEL.parameters - FIRST_STAGE)] * 2]
+MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, "samples_per_sec": 1}
+
+
+def believed(counts: list[RankCount]) -> bool:
+    proof = proof_of(SPEC, counts, STEPS)
+    measured = MEASURED | {"measured_steps": SPEC.measure.min_steps}
+    names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
+    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof)
+    fault = samples_fault(SPEC, proof, STEPS)
+    return classify(SPEC, outcome, Ending(Life.ENDED)).state is TrialState.MEASURED and fault is None
+
+
+def test_counts_that_are_the_specs_are_a_proof():
+    assert believed(COUNTS)
+    assert proof_of(SPEC, COUNTS, STEPS) == {
+        "world_size": 4,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 2,
+        "data_parallel": 2,
+        "parameters": MODEL.parameters,
+        "local_parameters_sum": MODEL.parameters,
+        "micro_batches_per_step": 3,
+        "samples_per_data_rank": [60, 60],
+    }
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tensor_parallel": 2},
+        {"pipeline_parallel": 1},
+        {"data_parallel": 1},
+        {"parameters": 5},
+        {"micro_batches": 29},
+        {"samples": 58},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_one_rank_that_counted_otherwise_spoils_it(rank, wrong):
+    counts = list(COUNTS)
+    counts[rank] = replace(counts[rank], **wrong)
+    assert not believed(counts)
+
+
+def test_a_rank_too_few_spoils_it():
+    assert not believed(COUNTS[:3])
+
+
+def test_the_fault_names_the_data_rank_and_both_numbers():
+    counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
+    proof = proof_of(SPEC, counts, STEPS)
+    assert samples_fault(SPEC, proof, STEPS) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"

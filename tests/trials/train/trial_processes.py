@@ -1,0 +1,108 @@
+"""Starts the real trial program, one process a rank, as a launcher would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.classify import Ending, Life, Verdict, classify
+from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
+
+MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
+RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)
+ENDLESS = MeasureRules(min_steps=10**6, max_steps=10**6, max_warmup_steps=6)
+
+
+def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
+    spec = TrialSpec(
+        search_id="proof-abcdef",
+        trial="t0001",
+        attempt="a1",
+        nonce="0123456789abcdef" * 2,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=MODEL,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=layout.num_gpus,
+        gpus_per_node=layout.num_gpus,
+        accelerator="cpu",
+        measure=RULES,
+    )
+    return replace(spec, **fields)
+
+
+@dataclass(frozen=True)
+class RunningTrial:
+    spec: TrialSpec
+    folder: AttemptFolder
+    ranks: list[subprocess.Popen[bytes]]
+
+    def wait(self, limit_s: float = 60.0) -> list[int]:
+        """Exit codes in rank order; AssertionError, and no rank left behind, when one is not done in time."""
+        deadline = time.monotonic() + limit_s
+        try:
+            return [rank.wait(timeout=max(0.1, deadline - time.monotonic())) for rank in self.ranks]
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"a rank was not done within {limit_s} s\n{self.logs()}") from error
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+
+    def outcome(self) -> Outcome:
+        data = read_json(self.folder.outcome())
+        assert data is not None, self.logs()
+        return Outcome.from_json(data)
+
+    def verdict(self) -> Verdict:
+        return classify(self.spec, self.outcome(), Ending(Life.ENDED))
+
+    def wait_for_steps(self, count: int, limit_s: float = 60.0) -> None:
+        """Until this many steps have been written."""
+        deadline = time.monotonic() + limit_s
+        metrics = self.folder.metrics()
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.02)
+
+    def logs(self) -> str:
+        return "\n".join(f"{path.name}:\n{path.read_text()}" for path in self.folder.rank_logs())
+
+
+def start_trial(
+    work_dir: Path, spec: TrialSpec, program: Sequence[str] = ("-m", "trials.train"), world_size: int | None = None
+) -> RunningTrial:
+    """The ranks of `spec` as children of this process; `program` is what Python runs in each."""
+    folder = SearchFolder(work_dir / spec.search_id).attempt(spec.trial, spec.attempt)
+    folder.path.mkdir(parents=True)
+    write_json(folder.spec, spec.to_json())
+    ranks = range(world_size or spec.num_gpus)
+    return RunningTrial(spec, folder, [_start_rank(folder, rank, len(ranks), program) for rank in ranks])
+
+
+def rank_environment(rank: int, world_size: int) -> Mapping[str, str]:
+    place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
+    return os.environ | place | {"PARLAY_PARENT_PID": str(os.getpid())}
+
+
+def _start_rank(folder: AttemptFolder, rank: int, world_size: int, program: Sequence[str]) -> subprocess.Popen[bytes]:
+    with folder.rank_log(rank).open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, *program, str(folder.spec)],
+            env=rank_environment(rank, world_size),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
