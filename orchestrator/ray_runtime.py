@@ -51,10 +51,8 @@ class NodeSupervisor:
     def report(self) -> dict[str, Any]:
         """How the ranks ended; waits for it."""
         self._group.wait()
-        report = self._group.report
-        if report is None:
-            raise RuntimeError("the supervising thread ended without a report")
-        return asdict(report)
+        assert self._group.report is not None
+        return asdict(self._group.report)
 
     def ranks(self) -> tuple[float | None, list[dict[str, Any]]]:
         """(when they started, the rank processes); waits for the start, none if it failed."""
@@ -67,7 +65,10 @@ class NodeSupervisor:
 
 @dataclass
 class NodeJob:
-    """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks."""
+    """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks.
+
+    `ended_at` is when the end was seen, in monotonic seconds.
+    """
 
     actor: Any
     ranks_ref: Any
@@ -76,10 +77,14 @@ class NodeJob:
     started_at: float | None = None
     report: GroupReport | None = None
     lost: str | None = None
+    ended_at: float | None = None
 
     @property
     def is_ended(self) -> bool:
-        return self.report is not None or self.lost is not None
+        return self.ended_at is not None
+
+    def end(self, report: GroupReport | None = None, lost: str | None = None) -> None:
+        self.report, self.lost, self.ended_at = report, lost, time.monotonic()
 
 
 @dataclass
@@ -90,10 +95,6 @@ class RayJob:
     nodes: list[NodeJob] = field(default_factory=list)
 
     @property
-    def id(self) -> str:
-        return self.placement_group.id.hex()
-
-    @property
     def is_ended(self) -> bool:
         return all(node.is_ended for node in self.nodes)
 
@@ -101,7 +102,7 @@ class RayJob:
         """What has not ended has now."""
         for node in self.nodes:
             if not node.is_ended:
-                node.lost = why
+                node.end(lost=why)
 
 
 class RayRuntime:
@@ -118,13 +119,9 @@ class RayRuntime:
     @classmethod
     def start_loopback(cls, rank_slots: int, num_gpus: int) -> RayRuntime:
         """A Ray of our own on this machine, gone with this process. Raises RayUnavailable."""
-        folder = Path(tempfile.mkdtemp(prefix="parlay-", dir=_short_temporary_folder()))
-        os.environ.update(_LOOPBACK_ENVIRONMENT)
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        ray = _import_ray()
+        ray, folder = _import_ray(), _make_private_folder()
         try:
-            # Ray reads the variable when it is imported, which another library may have done before us.
-            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+            _keep_private(ray)
             ray.init(
                 address="local",
                 num_cpus=1,
@@ -137,6 +134,7 @@ class RayRuntime:
                 _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above stays private
             )
         except Exception as error:  # Ray raises whatever its parts raise: sockets, files, time-outs, its own
+            ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
         return cls(ray, folder)
@@ -201,14 +199,13 @@ class RayRuntime:
             _ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
             return
         except self._ray.exceptions.RayError as error:
-            node.ranks = node.ranks or ()
-            node.lost = str(error)
+            node.end(lost=str(error))
             return
         if ref is node.ranks_ref:
             node.started_at, ranks = value
             node.ranks = tuple(RankProcess(**rank) for rank in ranks)
         else:
-            node.report = GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])})
+            node.end(GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])}))
 
     def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
         """Wait until there is something new to take in of one of these jobs, at most `seconds`."""
@@ -244,7 +241,7 @@ class RayRuntime:
             self._ray.kill(node.actor)
         self._ray.util.remove_placement_group(job.placement_group)
 
-    def end_named(self, name: str, num_nodes: int, timeout_s: float = 10.0) -> bool:
+    def end_named(self, name: str, num_nodes: int, timeout_s: float) -> bool:
         """End the job of this name that an earlier driver may have left; False while one of its actors remains."""
         deadline = time.monotonic() + timeout_s
         while left := self._named_actors(name, num_nodes):
@@ -276,6 +273,19 @@ _LOOPBACK_ENVIRONMENT = {
 }
 
 
+def _keep_private(ray: Any) -> None:
+    """Loopback and a token for the Ray of this process and all that it starts.
+
+    Ray reads its environment when it is imported, which another library may have done long before us: what it has
+    read is set right too.
+    """
+    os.environ.update(_LOOPBACK_ENVIRONMENT)
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
 def _import_ray() -> Any:
     try:
         import ray
@@ -292,10 +302,13 @@ def _require_listener(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
 
 
-def _short_temporary_folder() -> str:
-    """A place where socket paths stay below the 107 bytes the kernel allows them."""
+def _make_private_folder() -> Path:
+    """A folder of ours alone, where the paths of Ray's sockets stay below the 107 bytes the kernel allows them."""
     wanted = tempfile.gettempdir()
-    return wanted if len(wanted) <= 24 else "/tmp"
+    try:
+        return Path(tempfile.mkdtemp(prefix="parlay-", dir=wanted if len(wanted) <= 24 else "/tmp"))
+    except OSError as error:
+        raise RayUnavailable(f"no temporary folder for Ray: {error}") from error
 
 
 def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[str, float]) -> dict[str, Any]:

@@ -53,8 +53,8 @@ class LocalLauncher(Launcher):
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")
         write_ranks(request, job_id, ())
-        devices = ",".join(self._slots[slot])
-        [plan] = node_plans(request, {"CUDA_VISIBLE_DEVICES": devices}, self._graces)
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
+        [plan] = node_plans(request, devices, self._graces)
         group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
         self._attempts[key] = _Running(request.folder, group, slot)
         group.start()

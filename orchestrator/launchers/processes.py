@@ -108,7 +108,7 @@ class RankGroup:
     """Supervises one node's ranks from a thread of its own, which starts them and outlives them.
 
     Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
-    report is there; an OSError from `on_start` ends the ranks again. No rank survives the thread, nor the process it
+    report is there; an exception in `on_start` ends the ranks again. No rank survives the thread, nor the process it
     lives in.
     """
 
@@ -149,7 +149,7 @@ class RankGroup:
         try:
             self._on_start(self._start_ranks())
             self._watch()
-        except (OSError, RuntimeError) as problem:  # a program missing, a disk full, no more threads
+        except Exception as problem:  # a program missing, a disk full, no more threads: no rank stays unwatched
             error = str(problem)
             self._abandon()
         self.report = GroupReport(

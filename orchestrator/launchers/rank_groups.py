@@ -43,8 +43,9 @@ def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
 
 
 def _trial_environment(request: LaunchRequest) -> dict[str, str]:
-    one_thread = {"OMP_NUM_THREADS": "1"} if request.spec.accelerator == "cpu" else {}
-    return {"PYTHONPATH": request.code, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **one_thread}
+    # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
+    on_cpu = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if request.spec.accelerator == "cpu" else {}
+    return {"PYTHONPATH": request.code, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **on_cpu}
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from orchestrator.launchers.processes import Graces, RankProcess, end_survivors, survivors
 from orchestrator.launchers.rank_groups import ending_from, interrupted, node_plans, read_ranks, write_ranks
-from orchestrator.ray_runtime import RayJob, RayRuntime, RayUnavailable
+from orchestrator.ray_runtime import NodeJob, RayJob, RayRuntime, RayUnavailable
 from trials.classify import Ending, Life
 from trials.trial import FailureReason
 
@@ -25,7 +26,6 @@ class _Submitted:
     cancelled: bool = False
     ranks_written: bool = False
     released: bool = False
-    first_node_ended_at: float | None = None
 
 
 class RayLauncher(Launcher):
@@ -118,19 +118,18 @@ class RayLauncher(Launcher):
 
     def _end_peers_of_ended_nodes(self, submitted: _Submitted) -> None:
         """What RankGroup does among the ranks of one node, among the nodes."""
-        due = self._peers_due_at(submitted)
+        due = self._peers_due_at(submitted.job)
         if due is not None and time.monotonic() >= due:
             self._runtime.end_ranks(submitted.job)
 
-    def _peers_due_at(self, submitted: _Submitted) -> float | None:
+    def _peers_due_at(self, job: RayJob) -> float | None:
         """When the nodes that still run are ended because others are not there any more (monotonic seconds)."""
-        ended = [node for node in submitted.job.nodes if node.is_ended]
-        if not ended or submitted.job.is_ended:
-            return None
-        if submitted.first_node_ended_at is None:
-            submitted.first_node_ended_at = time.monotonic()
-        well = all(node.report is not None and all(e.code == 0 for e in node.report.exits) for node in ended)
-        return submitted.first_node_ended_at + (self._graces.after_success_s if well else self._graces.after_failure_s)
+        ends = [
+            node.ended_at + (self._graces.after_success_s if _ended_well(node) else self._graces.after_failure_s)
+            for node in job.nodes
+            if node.ended_at is not None
+        ]
+        return None if job.is_ended else min(ends, default=None)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         known = {key: self._attempts[key] for key in keys if key in self._attempts}
@@ -143,7 +142,7 @@ class RayLauncher(Launcher):
 
     def wait(self, seconds: float) -> None:
         alive = [s for s in self._attempts.values() if not s.job.is_ended]
-        due_in_s = [due - time.monotonic() for s in alive if (due := self._peers_due_at(s)) is not None]
+        due_in_s = [due - time.monotonic() for s in alive if (due := self._peers_due_at(s.job)) is not None]
         self._runtime.wait((s.job for s in alive), max(0.0, min([seconds, _LONGEST_WAIT_S, *due_in_s])))
 
     def close(self) -> None:
@@ -151,9 +150,15 @@ class RayLauncher(Launcher):
         self._runtime.close()
 
 
+def _ended_well(node: NodeJob) -> bool:
+    return node.report is not None and all(rank_exit.code == 0 for rank_exit in node.report.exits)
+
+
 def _record_ranks(submitted: _Submitted) -> None:
     ranks = [node.ranks for node in submitted.job.nodes]
-    if not submitted.ranks_written and all(ranks):
+    if submitted.ranks_written or not all(ranks):
+        return
+    with suppress(OSError):  # a full disk; the next look tries again
         write_ranks(submitted.request, submitted.request.spec.attempt_key, [r for node in ranks for r in node or ()])
         submitted.ranks_written = True
 
