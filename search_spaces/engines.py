@@ -65,11 +65,19 @@ def _deepspeed_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout, "zero_stage", (0, 1))
 
 
+def _torch_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    """bf16 is autocast: matrix products in bf16; weights, gradients, optimizer and the residual stream in fp32."""
+    yield from _one_of(layout, "precision", ("fp32", "bf16"))
+
+
+def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    yield from _one_of(layout, "precision", ("fp32",))
+
+
 def _knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout, "offload", ("none",))
     yield from _one_of(layout, "activation_checkpointing", ("none", "full"))
     yield from _one_of(layout, "sequence_parallel", (False,))
-    yield from _one_of(layout, "precision", ("fp32",))
     yield from _one_of(layout, "torch_compile", (False,))
     yield from _one_of(layout, "rank_order", ("tp-dp-pp",))
     yield from _one_of(layout, "overlap_comm", (False,))
@@ -91,6 +99,6 @@ def _one_of(owner: Layout | ModelShape, name: str, runs: tuple) -> Iterator[Brok
 
 
 _RULES: dict[str, tuple[Callable[[Layout, ModelShape], Iterator[Broken]], ...]] = {
-    "torch": (_stages, _torch_schedule, _torch_zero, _knobs, _model),
-    "deepspeed": (_stages, _deepspeed_schedule, _deepspeed_zero, _knobs, _model),
+    "torch": (_stages, _torch_schedule, _torch_zero, _torch_precision, _knobs, _model),
+    "deepspeed": (_stages, _deepspeed_schedule, _deepspeed_zero, _deepspeed_precision, _knobs, _model),
 }

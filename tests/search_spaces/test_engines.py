@@ -20,6 +20,7 @@ def broken(model: ModelShape = MODEL, **fields) -> list[str]:
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
     assert broken(engine=engine) == []
+    assert broken(engine="torch", precision="bf16") == []
     assert broken(engine=engine, tensor_parallel=2, activation_checkpointing="full", attention_kernel="flash") == []
 
 

@@ -44,7 +44,8 @@ class Device:
     def peak_gib(self) -> float:
         """Peak of what this rank took: reserved by the allocator on a GPU, resident on a CPU."""
         if self.is_cpu:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            # Not getrusage: a child inherits its ru_maxrss from the process that started it.
+            return _status_kib("VmHWM") / 2**20
         return torch.cuda.max_memory_reserved(self.torch_device) / GIB
 
     def limit_memory(self, limit_gib: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.data import Batch
-from trials.train.model import Stage, StagePlan
+from trials.train.model import Running, Stage, StagePlan
 from trials.train.optimizer import Optimisation
 from trials.train.weights import WeightSource
 from trials.train.world import World
@@ -32,8 +32,11 @@ class Training:
     def stage_arguments(self, stage: int, world: World) -> tuple:
         """Arguments of `Stage` for this stage of the pipeline."""
         plan = StagePlan.of(self.model, stage, self.layout.pipeline_parallel)
-        recompute = self.layout.activation_checkpointing == "full"
-        return self.model, plan, world.tensor_ranks, self.weights, recompute
+        running = Running(
+            recompute_blocks=self.layout.activation_checkpointing == "full",
+            autocast_bf16=self.layout.precision == "bf16",
+        )
+        return self.model, plan, world.tensor_ranks, self.weights, running
 
 
 @dataclass(frozen=True)

@@ -49,18 +49,24 @@ class StagePlan:
         return cls(first, first + counts[stage], stage == 0, stage == num_stages - 1)
 
 
+@dataclass(frozen=True)
+class Running:
+    """How a stage computes: blocks run again in the backward pass; matrix products in bf16 on fp32 weights."""
+
+    recompute_blocks: bool = False
+    autocast_bf16: bool = False
+
+
 class Stage(nn.Module):
     """Token ids (B, S), or the hidden states (B, S, H) of the stage before -> hidden states, or logits (B, S, V / T).
 
     It counts the micro-batches and samples that pass through: the proof that the engine really ran them.
     """
 
-    def __init__(
-        self, model: ModelShape, plan: StagePlan, ranks: TensorRanks, weights: WeightSource, recompute_blocks: bool
-    ):
+    def __init__(self, model: ModelShape, plan: StagePlan, ranks: TensorRanks, weights: WeightSource, running: Running):
         super().__init__()
         self.ranks = ranks
-        self.recompute_blocks = recompute_blocks
+        self.running = running
         self.micro_batches = 0
         self.samples = 0
         self.embedding = Embedding(model, ranks, weights) if plan.has_embedding else None
@@ -74,16 +80,20 @@ class Stage(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.micro_batches += 1
         self.samples += x.shape[0]
-        if self.embedding is not None:
-            x = self.embedding(x)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.running.autocast_bf16):
+            return self._compute(x)
+
+    def _compute(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.embedding is None else self.embedding(x)
         for block in self.blocks:
-            # Nothing in a block is random, so its generator state need not be kept for running it again.
-            x = (
-                checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-                if self.recompute_blocks
-                else block(x)
-            )
+            x = self._run_block(block, x)
         return x if self.head is None else self.head(x)
+
+    def _run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        if not self.running.recompute_blocks:
+            return block(x)
+        # Nothing in a block is random, so its generator state need not be kept for running it again.
+        return checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
 
     def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Mean cross entropy of this stage's logits (B, S, V / T) against token ids (B, S)."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,7 +37,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         _exit(2)
-    _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
+    try:
+        _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
@@ -59,7 +64,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
 def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
     """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
     layout = spec.layout.canonical()
-    problems = list(broken_engine_rules(layout, spec.model))
+    problems = [*broken_engine_rules(layout, spec.model), *_uneven_shards(spec)]
     if layout.num_gpus != spec.num_gpus:
         problems.append(Problem("world", f"the layout has {layout.num_gpus} ranks, the spec {spec.num_gpus}"))
     if layout.global_batch_size != spec.global_batch_size:
@@ -70,6 +75,15 @@ def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
     if env.world_size != spec.num_gpus:
         found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
         raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+
+
+def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
+    """Each tensor rank holds as many heads, features and rows of the vocabulary as any other."""
+    size = spec.layout.tensor_parallel
+    for rule, field in (("heads", "num_attention_heads"), ("ffn", "ffn_hidden_size"), ("vocab", "vocab_size")):
+        value = getattr(spec.model, field)
+        if value % size:
+            yield Problem(rule, f"{field} {value} is not a multiple of tensor_parallel {size}")
 
 
 def _read_spec(path: Path) -> TrialSpec:

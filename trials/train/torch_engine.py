@@ -83,7 +83,10 @@ def _stage_shapes(stage: Stage, training: Training) -> tuple[torch.Tensor, torch
     model, sequences = training.model, training.layout.micro_batch_size
     ids = torch.empty((sequences, model.seq_length), dtype=torch.long, device="meta")
     hidden = torch.empty((*ids.shape, model.hidden_size), device="meta", requires_grad=True)
-    logits = torch.empty((*ids.shape, model.vocab_size // stage.ranks.size), device="meta", requires_grad=True)
+    # Between stages the residual stream stays in fp32; the head's product is the autocast's.
+    logits_type = torch.bfloat16 if stage.running.autocast_bf16 else torch.float32
+    shape = (*ids.shape, model.vocab_size // stage.ranks.size)
+    logits = torch.empty(shape, dtype=logits_type, device="meta", requires_grad=True)
     return (
         ids if stage.embedding is not None else hidden,
         hidden if stage.head is None else logits,

@@ -22,7 +22,7 @@ from trials.train.environment import RankEnvironment
 from trials.train.exchange import RankStep, exchange_steps
 from trials.train.layers import TensorRanks
 from trials.train.loop import step_record
-from trials.train.model import Stage, StagePlan
+from trials.train.model import Running, Stage, StagePlan
 from trials.train.optimizer import Optimisation
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
@@ -42,9 +42,10 @@ def train_reference(arguments: Mapping[str, Any], folder: Path) -> dict[str, lis
     layout = Layout.from_json(arguments["layout"])
     whole = StagePlan.of(model, 0, 1)
     gpt = PlainGpt(model)
-    gpt.copy_weights(Stage(model, whole, TensorRanks(), WeightSource(SEED, CPU), recompute_blocks=False))
+    gpt.copy_weights(Stage(model, whole, TensorRanks(), WeightSource(SEED, CPU), Running()))
     steps = [_micro_batches(model, layout, step) for step in range(STEPS)]
-    losses, norms = train_plainly(gpt, steps, SETTINGS.learning_rate, SETTINGS.epsilon, SETTINGS.max_grad_norm)
+    settings = SETTINGS.learning_rate, SETTINGS.epsilon, SETTINGS.max_grad_norm
+    losses, norms = train_plainly(gpt, steps, *settings, autocast_bf16=layout.precision == "bf16")
     return {"losses": losses, "grad_norms": norms}
 
 

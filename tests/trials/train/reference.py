@@ -65,6 +65,7 @@ def train_plainly(
     learning_rate: float,
     epsilon: float,
     max_grad_norm: float,
+    autocast_bf16: bool,
 ) -> tuple[list[float], list[float]]:
     """(losses, gradient norms before clipping), one of each a step of several micro-batches."""
     optimizer = torch.optim.AdamW(
@@ -75,9 +76,10 @@ def train_plainly(
         optimizer.zero_grad()
         total = 0.0
         for ids, targets in micro_batches:
-            loss = F.cross_entropy(gpt(ids).flatten(0, 1), targets.flatten()) / len(micro_batches)
-            loss.backward()
-            total += loss.item()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast_bf16):
+                loss = F.cross_entropy(gpt(ids).flatten(0, 1), targets.flatten())
+            (loss / len(micro_batches)).backward()
+            total += loss.item() / len(micro_batches)
         norms.append(nn.utils.clip_grad_norm_(gpt.parameters(), max_grad_norm).item())
         optimizer.step()
         losses.append(total)

@@ -7,7 +7,7 @@ import torch
 
 from tests.trials.train.trial_processes import MODEL
 from trials.train.layers import TensorRanks
-from trials.train.model import Stage, StagePlan
+from trials.train.model import Running, Stage, StagePlan
 from trials.train.weights import WeightSource
 
 WEIGHTS = WeightSource(seed=11, device=torch.device("cpu"))
@@ -15,7 +15,7 @@ ALONE = TensorRanks()
 
 
 def stage(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> Stage:
-    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, recompute_blocks=False)
+    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, Running())
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -44,7 +44,7 @@ def test_a_layer_starts_from_the_same_weights_on_whichever_stage_it_lies():
 
 
 def test_another_seed_gives_other_weights():
-    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), recompute_blocks=False)
+    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), Running())
     assert not torch.equal(other.head.weight, stage(MODEL, 0, 1).head.weight)
 
 

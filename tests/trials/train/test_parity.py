@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 PROGRAMS = "tests.trials.train.rank_programs"
 TOLERANCE = 1e-5
+BF16_TOLERANCE = 1e-2
 GLOBAL_BATCH_SIZE = 16
 MODEL = ModelShape(
     num_layers=4,
@@ -90,22 +91,23 @@ class Parity:
 
     def __init__(self, ranks: WarmRanks):
         self._ranks = ranks
-        self._references: dict[str, dict[str, list[float]]] = {}
+        self._references: dict[tuple[str, str], dict[str, list[float]]] = {}
 
-    def reference(self, model: str) -> dict[str, list[float]]:
-        if model not in self._references:
-            arguments = {"model": MODELS[model].to_json(), "layout": layout().to_json()}
-            self._references[model] = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)[0]
-        return self._references[model]
+    def reference(self, model: str, precision: str = "fp32") -> dict[str, list[float]]:
+        if (model, precision) not in self._references:
+            arguments = {"model": MODELS[model].to_json(), "layout": layout(precision=precision).to_json()}
+            answers = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
+            self._references[model, precision] = answers[0]
+        return self._references[model, precision]
 
     def train(self, model: str, given: Layout, steps: int = 10, without: str | None = None) -> list[dict[str, Any]]:
         shapes = {"model": MODELS[model].to_json(), "layout": given.to_json()}
         arguments = shapes | {"steps": steps, "without": without}
         return self._ranks.run(f"{PROGRAMS}:train_layout", given.num_gpus, arguments)
 
-    def difference(self, model: str, trained: dict[str, Any]) -> float:
+    def difference(self, model: str, trained: dict[str, Any], precision: str = "fp32") -> float:
         """Largest absolute difference of any loss or gradient norm."""
-        reference = self.reference(model)
+        reference = self.reference(model, precision)
         return max(
             abs(ours - plain)
             for name in ("losses", "grad_norms")
@@ -133,6 +135,17 @@ def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, model, given, re
     assert max(differences) <= TOLERANCE
     assert sum(rank["parameters"] for rank in trained) == given.data_parallel * MODELS[model].parameters
     assert {rank["micro_batches"] for rank in trained} == {10 * given.grad_accum_steps}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, TP2, PP2, DP2, {**TP2, **PP2}], ids=["one_rank", "tp2", "pp2", "dp2", "tp2_pp2"]
+)
+def test_bf16_is_a_plain_gpt_under_autocast(parity, fields, record_property):
+    (trained, *_) = parity.train("untied", layout(precision="bf16", **fields))
+    difference = parity.difference("untied", trained, "bf16")
+    record_property("difference", difference)
+    assert difference <= BF16_TOLERANCE
+    assert parity.difference("untied", trained, "fp32") > TOLERANCE
 
 
 MUTATIONS = [

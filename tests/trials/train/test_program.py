@@ -114,12 +114,21 @@ def test_another_world_than_the_layouts_is_refused_at_once(start):
     assert "1 ranks were started, the spec says 2" in trial.outcome().excerpt
 
 
-def test_a_layout_the_engine_cannot_run_is_refused_at_once(start):
-    layout = replace(ONE, pipeline_parallel=2, grad_accum_steps=1)
-    trial = start(make_spec(layout))
-    assert trial.wait(ENDS_WITHIN_S) == [1, 1]
+@pytest.mark.parametrize(
+    ("layout", "fields", "words"),
+    [
+        (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "1 micro-batches for 2 stages"),
+        (TP2, {"model": replace(MODEL, vocab_size=63)}, "vocab_size 63 is not a multiple of tensor_parallel 2"),
+        (ONE, {"global_batch_size": 5}, "global batch is 4, the spec's 5"),
+        (ONE, {"num_gpus": 2}, "the layout has 1 ranks, the spec 2"),
+    ],
+    ids=["engine", "shards", "batch", "world"],
+)
+def test_a_layout_that_cannot_run_is_refused_at_once(start, layout, fields, words):
+    trial = start(make_spec(layout, **fields))
+    assert set(trial.wait(ENDS_WITHIN_S)) == {1}
     assert trial.verdict().reason is FailureReason.INVALID_LAYOUT
-    assert "1 micro-batches for 2 stages" in trial.outcome().excerpt
+    assert words in trial.outcome().excerpt
 
 
 @pytest.mark.parametrize(
