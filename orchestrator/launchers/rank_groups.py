@@ -23,11 +23,12 @@ def node_plans(
 ) -> list[GroupPlan]:
     """What each node of the attempt runs, in rank order; `environment` is added for the launcher's own needs."""
     spec = request.spec
+    folder = AttemptFolder(request.folder.path.absolute())  # the ranks start in it
     return [
         GroupPlan(
-            argv=(request.python, "-m", "trials.train", str(request.folder.spec)),
-            directory=str(request.folder.path),
-            logs=tuple(str(request.folder.rank_log(rank)) for rank in ranks),
+            argv=(request.python, "-m", "trials.train", str(folder.spec)),
+            directory=str(folder.path),
+            logs=tuple(str(folder.rank_log(rank)) for rank in ranks),
             first_rank=ranks.start,
             world_size=spec.num_gpus,
             time_limit_s=request.time_limit_s,
@@ -45,7 +46,7 @@ def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
 def _trial_environment(request: LaunchRequest) -> dict[str, str]:
     # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
     on_cpu = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if request.spec.accelerator == "cpu" else {}
-    return {"PYTHONPATH": request.code, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **on_cpu}
+    return {"PYTHONPATH": str(Path(request.code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **on_cpu}
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:

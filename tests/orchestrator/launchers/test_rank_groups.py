@@ -111,6 +111,14 @@ def test_ranks_are_dealt_to_nodes_in_order_and_the_last_node_may_have_fewer(tmp_
     assert plans[0].directory == str(request.folder.path)
 
 
+def test_paths_hold_wherever_the_ranks_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [plan] = node_plans(attempt_request(Path("here")))
+    assert plan.directory.startswith(f"{tmp_path}/here/")
+    assert plan.environment["PYTHONPATH"] == f"{tmp_path}/here/code"
+    assert plan.argv[-1] == f"{plan.directory}/spec.json"
+
+
 def test_the_trial_sees_our_code_first_and_one_thread_on_cpu(tmp_path: Path) -> None:
     request = attempt_request(tmp_path)
     on_cpu = node_plans(request)[0].environment

@@ -80,6 +80,17 @@ class TestOnLoopback:
         assert addresses
         assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
+    def test_a_process_without_the_token_is_refused(self, loopback: RayLauncher) -> None:
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        program = "import sys, ray._raylet as r\nr.GcsClient(address=sys.argv[1]).internal_kv_keys(b'', None)"
+        with_token = subprocess.run([sys.executable, "-c", program, address], capture_output=True, text=True)
+        without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        refused = subprocess.run([sys.executable, "-c", program, address], env=without, capture_output=True, text=True)
+        assert with_token.returncode == 0, with_token.stderr
+        assert "AuthenticationError" in refused.stderr
+
     def test_more_ranks_than_cores_run_at_once(self, loopback: RayLauncher, tmp_path: Path) -> None:
         request = attempt_request(tmp_path, "meet")
         layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
