@@ -23,7 +23,7 @@ from trials.train.gradients import clip_gradients
 from trials.train.layers import vocab_parallel_cross_entropy
 from trials.train.model import Stage
 from trials.train.optimizer import build_adamw
-from trials.train.world import World
+from trials.train.world import World, group_size
 
 
 def build_deepspeed_engine(training: Training, world: World) -> Engine:
@@ -58,9 +58,9 @@ class _DeepSpeedEngine(Engine):
     def group_sizes(self) -> GroupSizes:
         grid = self._engine.mpu
         return GroupSizes(
-            grid.get_slice_parallel_world_size(),
-            grid.get_pipe_parallel_world_size(),
-            dist.get_world_size(grid.get_data_parallel_group()),
+            group_size(self._world.tensor),
+            group_size(grid.get_pipe_parallel_group()),
+            group_size(grid.get_data_parallel_group()),
         )
 
     def _grad_norm(self) -> torch.Tensor:

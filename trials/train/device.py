@@ -48,6 +48,12 @@ class Device:
             return _status_kib("VmHWM") / 2**20
         return torch.cuda.max_memory_reserved(self.torch_device) / GIB
 
+    def forget_peak(self) -> None:
+        """Begin a GPU's peak anew: drawing whole weights before slicing them is no part of training."""
+        if not self.is_cpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+
     def limit_memory(self, limit_gib: float) -> None:
         """Make the allocator fail beyond this much; MemoryError when the rank is already there.
 

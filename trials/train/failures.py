@@ -15,7 +15,7 @@ _MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
 _MEMORY_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "out of memory", "bad_alloc")
 _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
 _PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
-_PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL error")
+_PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
 
 
 class TrialFailure(Exception):

@@ -18,7 +18,6 @@ class Report:
     """
 
     def __init__(self, spec: TrialSpec, folder: AttemptFolder, rank: int, restart: int, started_at: float):
-        self.spec = spec
         self.phase = "start"
         self.last_progress = time.monotonic()
         self._folder = folder

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trials.train.data import Batch
 from trials.train.engine import Engine, GroupSizes, StepResult, Training
 from trials.train.gradients import GradientBuffer, sum_tied_gradients
 from trials.train.model import Stage
 from trials.train.optimizer import build_adamw
-from trials.train.world import World
+from trials.train.world import World, group_size
 
 
 class TorchEngine(Engine):
@@ -35,9 +34,7 @@ class TorchEngine(Engine):
 
     def group_sizes(self) -> GroupSizes:
         world = self._world
-        return GroupSizes(
-            *(1 if g is None else dist.get_world_size(g) for g in (world.tensor, world.stages, world.data))
-        )
+        return GroupSizes(group_size(world.tensor), group_size(world.stages), group_size(world.data))
 
     def _accumulate(self, batch: Batch) -> torch.Tensor:
         """Micro-batches one after another on the only stage; returns their mean loss."""

@@ -39,6 +39,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     if spec.measure.memory_limit_gib is not None:
         device.limit_memory(spec.measure.memory_limit_gib)
     engine = build_engine(_training(spec, device), world)
+    device.forget_peak()
     startup.end_of("build")
     loop = TrainingLoop(spec, engine, _data(spec, world, device), device, report)
     loop.run(open_metrics(folder, env.rank, env.restart))

@@ -57,6 +57,11 @@ class World:
         return TensorRanks(self.at.tensor, self.layout.tensor_parallel, self.tensor)
 
 
+def group_size(group: dist.ProcessGroup | None) -> int:
+    """Asked from the group itself; no group is one rank."""
+    return 1 if group is None else dist.get_world_size(group)
+
+
 def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, device: Device) -> World:
     """Meet all other ranks and form the layout's groups; torch's DistError or TimeoutError when they stay away."""
     device_id = None if device.is_cpu else device.torch_device

@@ -38,7 +38,7 @@ class WarmRanks:
             env=os.environ | {"OMP_NUM_THREADS": "1", "PARLAY_PARENT_PID": ""},
         )
 
-    def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 30.0) -> list[Any]:
+    def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 60.0) -> list[Any]:
         """Each rank's answer, in rank order; RanksFailed when there is not one from each."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -92,10 +92,7 @@ def _fork(rank: int, request: Mapping[str, Any], folder: Path) -> int:
 
 
 def _wait(children: dict[int, int], deadline: float) -> set[int]:
-    """Reap all children, killing those still there at the deadline, whose ranks are returned.
-
-    One that raised takes its peers along: they would wait for it.
-    """
+    """Reap all children, killing those still there at the deadline, whose ranks are returned."""
     living, late = dict(children), set()
     while living:
         for pid in list(living):

@@ -41,10 +41,16 @@ GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.
         (RuntimeError(GLOO_RESET), FailureReason.NODE_FAILURE),
         (dist.DistBackendError("NCCL error: remote process exited"), FailureReason.NODE_FAILURE),
         (dist.DistStoreError("wait timeout after 60000ms"), FailureReason.NODE_FAILURE),
-        (RuntimeError("[gloo] Timed out waiting 6000ms for recv operation to complete"), FailureReason.HANG),
+        (
+            RuntimeError(
+                "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"
+            ),
+            FailureReason.HANG,
+        ),
         (TimeoutError("rank 0 published no address"), FailureReason.HANG),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), FailureReason.SCRIPT_ERROR),
-        (KeyError("gloo"), FailureReason.SCRIPT_ERROR),
+        (NotImplementedError("Backend gloo does not implement startCoalescing"), FailureReason.SCRIPT_ERROR),
+        (KeyError("Broken pipe"), FailureReason.SCRIPT_ERROR),
         (TrialFailure(FailureReason.RESULT_INVALID, "loss nan"), FailureReason.RESULT_INVALID),
         (InputError.of("torch.layers", "4 pipeline stages for 2 layers"), FailureReason.INVALID_LAYOUT),
     ],

@@ -66,6 +66,13 @@ def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous)
     assert sum(r.phase is StepPhase.MEASURED for r in records) == outcome.measured["measured_steps"]
 
 
+def test_ranks_that_meet_by_file_listen_on_loopback_only(start):
+    trial = start(make_spec(TP2, measure=ENDLESS))
+    trial.wait_for_steps(1)
+    addresses = {address for rank in trial.ranks for address in _listening(rank.pid)}
+    assert addresses == {"0100007F"}  # 127.0.0.1, as the kernel writes it
+
+
 def test_the_rank_and_its_restart_may_come_from_slurm(start, monkeypatch, tmp_path):
     spec = make_spec(ONE)
     folder = tmp_path / spec.search_id / "trials" / "t0001" / "a1"
@@ -201,6 +208,17 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+def _listening(pid: int) -> list[str]:
+    """Local IPv4 and IPv6 addresses on which a process accepts connections, from proc(5)."""
+    targets = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {target[len("socket:[") : -1] for target in targets if target.startswith("socket:[")}
+    lines = [
+        line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()
+    ]
+    listen_state = "0A"
+    return [line[1].split(":")[0] for line in lines if line[3] == listen_state and line[9] in inodes]
 
 
 def _launch_and_wait(work_dir: Path) -> None:
