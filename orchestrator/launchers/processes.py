@@ -26,6 +26,7 @@ _FOREIGN_NAMES = {
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"),
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
+_GROUP_END_TIMEOUT_S = 1.0  # an init that reaps nothing would keep a group from ever being empty
 
 # Runs in front of every rank, under our own interpreter: the kernel kills the rank when the thread that started it is
 # gone, also when nobody is left to clean up. A preexec_fn could do the same but may deadlock in a process with threads.
@@ -227,6 +228,7 @@ class RankGroup:
         child = self._live.pop(rank)
         _signal_group(child.pid, signal.SIGKILL)  # what the rank may have started and left behind
         child.wait()
+        _await_group_end(child.pid)
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
         graces = self._plan.graces
         self._kill_within(graces.after_success_s if code == 0 else graces.after_failure_s)
@@ -314,6 +316,15 @@ def _cgroup_memory_events() -> list[Path]:
             if line.startswith("0::"):
                 return [Path("/sys/fs/cgroup" + line[3:]) / "memory.events"]
     return []
+
+
+def _await_group_end(pid: int) -> None:
+    """Wait, not long, until a killed group is empty: the kernel takes a moment, and only children are announced."""
+    deadline = time.monotonic() + _GROUP_END_TIMEOUT_S
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(pid, 0)
+            time.sleep(0.005)
 
 
 def _signal_group(pid: int, signum: signal.Signals) -> None:
