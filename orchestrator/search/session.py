@@ -100,9 +100,9 @@ def create_search(spec: SearchSpec, yaml_text: str, ledger_url: str) -> SearchFo
         part.path.rename(folder.path)
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
-    with _hold(folder, ledger_url, time.time) as hold:
+    with _hold(folder, ledger_url) as hold, hold.opened_history(time.time) as history:
         row = spec.to_json() | {"folder": str(folder.path)}
-        hold.history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code_hash)
+        history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code_hash)
     return folder
 
 
@@ -116,13 +116,14 @@ def drive(
     """
     spec = prepared.spec
     with ExitStack() as stack:
+        hold = stack.enter_context(_hold(folder, ledger_url))
         launcher, remark = make_launcher(
             spec.launcher, parallel_trials=spec.search.parallel_trials, cluster=spec.cluster
         )
         stack.callback(launcher.close)
         if remark:
             watcher.note(remark)
-        hold = stack.enter_context(_hold(folder, ledger_url, launcher.now))
+        history = stack.enter_context(hold.opened_history(launcher.now))
         reader = stack.enter_context(closing(LedgerReader(ledger_url)))
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
 
@@ -134,8 +135,8 @@ def drive(
                 worker.hand(search)
             watcher.on_event(search, event)
 
-        hooks = Hooks(on_event, lambda: bool(reader.pending_commands(folder.search_id)), hold.keep_lease)
-        driver = _driver(folder, prepared, hold.history, launcher, hooks, watcher.note)
+        hooks = Hooks(on_event, lambda: bool(reader.pending_commands(folder.search_id)), hold.keep)
+        driver = _driver(folder, prepared, history, launcher, hooks, watcher.note)
         watcher.on_driver(driver)
         search = driver.run()
         if search.state.is_ended and not folder.recipe.exists():
@@ -187,31 +188,37 @@ def _driver(
 
 @dataclass
 class _Hold:
-    """A driver's hold on a search. The lease runs on real time, whatever clock the search runs on."""
+    """A driver's hold on a search: its lease, which runs on real time, and the ledger it may write."""
 
     folder: SearchFolder
-    lease: leases.Lease
     ledger: LedgerWriter
-    history: History
+    lease: leases.Lease
 
-    def keep_lease(self) -> None:
+    @contextmanager
+    def opened_history(self, clock: Callable[[], float]) -> Iterator[History]:
+        """The search as its journal tells it, the ledger brought up to it; `clock` is the launcher's."""
+        with closing(Journal(self.folder.journal)) as journal:
+            history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, clock)
+            if not history.is_empty:
+                self._copy_lease()
+            yield history
+
+    def keep(self) -> None:
+        """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
         if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
             self.lease = leases.renew(self.folder, self.lease, time.time())
-            self.copy_lease()
+            self._copy_lease()
 
-    def copy_lease(self) -> None:
+    def _copy_lease(self) -> None:
         self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
 
 
 @contextmanager
-def _hold(folder: SearchFolder, ledger_url: str, clock: Callable[[], float]) -> Iterator[_Hold]:
+def _hold(folder: SearchFolder, ledger_url: str) -> Iterator[_Hold]:
     lease = leases.acquire(folder, time.time())
     try:
-        with closing(Journal(folder.journal)) as journal, closing(LedgerWriter(ledger_url)) as ledger:
-            hold = _Hold(folder, lease, ledger, History(folder.search_id, journal, ledger, lease.fencing, clock))
-            if not hold.history.is_empty:
-                hold.copy_lease()
-            yield hold
+        with closing(LedgerWriter(ledger_url)) as ledger:
+            yield _Hold(folder, ledger, lease)
     finally:
         with suppress(leases.LeaseLost):  # then there is nothing left to free
             leases.release(folder, lease, time.time())
