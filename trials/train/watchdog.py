@@ -16,7 +16,6 @@ from trials.trial import FailureReason
 INTERVAL_S = 0.5
 HANG_LIMIT_S = 300.0
 """No import, no build and no single step of a trial takes longer unless something is stuck."""
-EXIT_ENDED_BY_WATCHDOG = 70
 
 
 class Watchdog(threading.Thread):
@@ -52,4 +51,4 @@ class Watchdog(threading.Thread):
 def _exit() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(EXIT_ENDED_BY_WATCHDOG)
+    os._exit(1)
