@@ -1,6 +1,6 @@
 """`python -m trials.train SPEC_PATH`: the trial program, one process a rank. Imports torch only once it may.
 
-Exit code 0 when the trial was measured, 1 when this rank failed or was ended (the outcome file says why), 2 for bad usage.
+Exit code 0 when the trial was measured, 1 when this rank failed or was ended (the outcome says why), 2 for bad usage.
 """
 
 from __future__ import annotations
