@@ -5,7 +5,7 @@ Standard library only: the trial program imports this on a compute node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -182,20 +182,51 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        """The inverse of `to_json`. ValueError for another schema, an unknown word or a wrong set of fields."""
+        """The inverse of `to_json`. ValueError for another schema, an unknown word, a wrong set of fields or types."""
         require_schema(data, OUTCOME_SCHEMA)
+        _require_outcome_types(data)
         values = {name: value for name, value in data.items() if name != "schema"}
         values["status"] = OutcomeStatus(data.get("status"))
         values["reason"] = None if data.get("reason") is None else FailureReason(data["reason"])
         for name in ("flags", "step_times_s"):
-            values[name] = tuple(data.get(name) or ())
-        for name in ("measured", "proof", "fingerprint"):
-            if not isinstance(data.get(name, {}), Mapping):
-                raise ValueError(f"an outcome whose {name} is {data[name]!r}, not an object")
+            values[name] = tuple(data.get(name, ()))
         try:
             return cls(**values)
         except TypeError as error:
             raise ValueError(f"an outcome with other fields: {error}") from error
+
+
+def _require_outcome_types(data: Mapping[str, Any]) -> None:
+    for kind, (names, fits) in _OUTCOME_TYPES.items():
+        for name in names:
+            if name in data and not fits(data[name]):
+                raise ValueError(f"an outcome whose {name} is {data[name]!r:.80}, not {kind}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_list_of(fits: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(fits, value))
+
+
+_OUTCOME_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
+    "text": (("search_id", "trial", "attempt", "nonce"), _is_text),
+    "text or null": (("phase", "excerpt", "started_at", "ended_at"), lambda value: value is None or _is_text(value)),
+    "a whole number": (("restart",), _is_whole),
+    "a whole number or null": (("rank",), lambda value: value is None or _is_whole(value)),
+    "a list of texts": (("flags",), lambda value: _is_list_of(_is_text, value)),
+    "a list of numbers": (
+        ("step_times_s",),
+        lambda value: _is_list_of(lambda item: _is_whole(item) or isinstance(item, float), value),
+    ),
+    "an object": (("measured", "proof", "fingerprint"), lambda value: isinstance(value, Mapping)),
+}
 
 
 @dataclass(frozen=True)
@@ -223,11 +254,6 @@ class Attempt:
     def reserved_node_hours(self) -> float:
         """What an attempt in flight may still cost at most."""
         return self.num_nodes * self.time_limit_s / 3600
-
-    @property
-    def spent_node_hours(self) -> float:
-        """Node-hours booked, or reserved while the attempt is in flight."""
-        return self.reserved_node_hours if self.node_hours is None else self.node_hours
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,13 @@ class TestOutcome:
             {"status": "splendid"},
             {"status": None},
             {"reason": "bad_luck"},
-            {"measured": None},
-            {"proof": [1]},
-            {"fingerprint": "torch"},
+            *({name: value} for name in ("measured", "proof", "fingerprint") for value in (None, [1], "torch")),
+            *({"flags": value} for value in (None, "time_limit", [{}], ["time_limit", 1], {"time_limit": 1})),
+            *({"step_times_s": value} for value in (None, 0.5, "0.5", [0.5, "0.5"], [None], [True], [[0.5]])),
+            *({name: value} for name in ("phase", "excerpt", "started_at", "ended_at") for value in (1, ["x"], {})),
+            *({name: value} for name in ("rank", "restart") for value in (0.5, "0", True, [0])),
+            *({name: value} for name in ("search_id", "trial", "attempt", "nonce") for value in (None, 1, ["x"])),
+            {"restart": None},
             {"mood": "good"},
         ],
     )
@@ -120,10 +124,8 @@ class TestTrial:
         assert Trial("t0002", Layout(), state=TrialState.MEASURED).measured is None
         assert Trial("t0002", Layout()).flags == ()
 
-    def test_an_attempt_reserves_its_whole_time_limit_until_its_cost_is_known(self):
-        assert attempt("a1").spent_node_hours == attempt("a1").reserved_node_hours == 1.0
-        assert attempt("a1", node_hours=0.25).spent_node_hours == 0.25
-        assert attempt("a1", node_hours=0.0).spent_node_hours == 0.0
+    def test_an_attempt_reserves_all_its_nodes_for_its_whole_time_limit(self):
+        assert attempt("a1").reserved_node_hours == 1.0
 
 
 class TestSchemaAndTime:
