@@ -64,6 +64,11 @@ class SearchFolder:
         return self.path.name
 
     @property
+    def is_one(self) -> bool:
+        """Whether a search lies here; OSError where that cannot be seen."""
+        return self.journal.exists()
+
+    @property
     def yaml(self) -> Path:
         return self.path / "search.yaml"
 
@@ -91,10 +96,6 @@ class SearchFolder:
     @property
     def driver_log(self) -> Path:
         return self.path / "driver.log"
-
-    @property
-    def measured_csv(self) -> Path:
-        return self.path / "measured.csv"
 
     @property
     def recipe(self) -> Path:

@@ -16,7 +16,7 @@ def test_the_names_are_the_contracts():
     attempt = folder.attempt("t0001", "a1")
     assert folder.search_id == "tiny-aaaaaa"
     assert attempt.search == folder
-    names = [folder.yaml, folder.json, folder.journal, folder.best, folder.lease, folder.measured_csv]
+    names = [folder.yaml, folder.json, folder.journal, folder.best, folder.lease]
     names += [folder.recipe, folder.code, attempt.spec, attempt.rank_log(7), attempt.ranks, attempt.heartbeat]
     names += [attempt.metrics(), attempt.outcome(), attempt.outcome(restart=2)]
     assert [str(p.relative_to(folder.path)) for p in names] == [
@@ -25,7 +25,6 @@ def test_the_names_are_the_contracts():
         "journal.jsonl",
         "best.json",
         "lease.json",
-        "measured.csv",
         "recipe",
         "code",
         "trials/t0001/a1/spec.json",

@@ -13,6 +13,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from search_spaces.errors import InputError
+from trials.ledger.schema import DRIVERS
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -44,8 +45,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
     }
 )
 """Types in /proc/mounts (after `fuse.`) on which SQLite's locks and its shared memory do not hold between machines."""
-
-DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
