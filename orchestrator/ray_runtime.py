@@ -11,19 +11,21 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers import processes
+from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
 from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, RankGroup, RankProcess
+from search_spaces.errors import OutsideRefused
 
 RANK_SLOTS = "parlay_rank_slots"
 _NAMESPACE = "parlay"
@@ -31,8 +33,8 @@ _CONNECT_TIMEOUT_S = 10.0
 _OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
 
 
-class RayUnavailable(Exception):
-    """No Ray could be started or reached; the message is Ray's own."""
+class RayUnavailable(OutsideRefused):
+    """No Ray could be started or reached, which may pass; the message is Ray's own."""
 
 
 class NodeSupervisor:
@@ -122,20 +124,20 @@ class RayRuntime:
         ray, folder = _import_ray(), _make_private_folder()
         try:
             _keep_private(ray)
-            ray.init(
-                address="local",
-                num_cpus=1,
-                num_gpus=num_gpus,
-                resources={RANK_SLOTS: rank_slots},
-                object_store_memory=_OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above stays private
-            )
+            with _own_signal_handlers():
+                ray.init(
+                    address="local",
+                    num_cpus=1,
+                    num_gpus=num_gpus,
+                    resources={RANK_SLOTS: rank_slots},
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above is private
+                )
         except Exception as error:  # Ray raises whatever its parts raise: sockets, files, time-outs, its own
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+            cls(ray, folder).close()
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
         return cls(ray, folder)
 
@@ -145,7 +147,8 @@ class RayRuntime:
         ray = _import_ray()
         try:
             _require_listener(address)
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            with _own_signal_handlers():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:
             raise RayUnavailable(f"{type(error).__name__}: {error}") from error
         return cls(ray)
@@ -261,9 +264,49 @@ class RayRuntime:
 
     def close(self) -> None:
         """Leave the cluster; a Ray of our own ends."""
-        self._ray.shutdown()
+        with _own_signal_handlers():
+            with _own_signal_handlers():
+            self._ray.shutdown()
         if self._private_folder is not None:
             shutil.rmtree(self._private_folder, ignore_errors=True)
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keeps what this process does on SIGINT and SIGTERM.
+
+    Ray's start puts a handler of its own and a native one in their place, its end the kernel's default. The handlers
+    are set again also where Python still names them: of the native changes it knows nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that was not set by Python cannot be set again
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keeps what this process does on SIGINT and SIGTERM.
+
+    Ray's start puts a handler of its own and a native one in their place, its end the kernel's default. The handlers
+    are set again also where Python still names them: of the native changes it knows nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that was not set by Python cannot be set again
+                signal.signal(number, handler)
 
 
 _LOOPBACK_ENVIRONMENT = {
@@ -303,10 +346,10 @@ def _require_listener(address: str) -> None:
 
 
 def _make_private_folder() -> Path:
-    """A folder of ours alone, where the paths of Ray's sockets stay below the 107 bytes the kernel allows them."""
-    wanted = tempfile.gettempdir()
+    """The folder for a new Ray, after those that killed processes left behind are gone."""
     try:
-        return Path(tempfile.mkdtemp(prefix="parlay-", dir=wanted if len(wanted) <= 24 else "/tmp"))
+        remove_abandoned()
+        return make_private_folder()
     except OSError as error:
         raise RayUnavailable(f"no temporary folder for Ray: {error}") from error
 

@@ -191,6 +191,24 @@ class TestOnTwoNodes:
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
 
+def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
+    program = (
+        "import os, signal\nfrom orchestrator.ray_runtime import RayRuntime\n"
+        "heard = []\n"
+        "def hear(number, frame): heard.append(number)\n"
+        "def check():\n"
+        "    for number in (signal.SIGTERM, signal.SIGINT):\n"
+        "        assert signal.getsignal(number) is hear\n"
+        "        os.kill(os.getpid(), number)\n"
+        "for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, hear)\n"
+        "runtime = RayRuntime.start_loopback(1, 0)\n"
+        "check()\nruntime.close()\ncheck()\n"
+        "print(*heard)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.stderr, done.returncode) == ("15 2 15 2\n", "", 0)
+
+
 def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
     from ray import cloudpickle
 

@@ -1,0 +1,97 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers import private_folder
+from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(private_folder, "_parent", lambda: tmp_path)
+    return tmp_path
+
+
+def owned_by(folder: Path, **changes: object) -> Path:
+    """The folder as this process made it, with another owner."""
+    file = folder / "owner.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+def test_a_folder_is_private_and_stays_while_its_owner_lives() -> None:
+    folder = make_private_folder()
+    remove_abandoned()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
+def test_a_folder_whose_owner_is_gone_is_removed_whole(changes: dict[str, object]) -> None:
+    folder = owned_by(make_private_folder(), **changes)
+    (folder / "r" / "session").mkdir(parents=True)
+    remove_abandoned()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": "another", "boot_id": "another"},
+        {"pid_namespace": "pid:[1]", "start_ticks": 1},
+        {"pid": None, "boot_id": "an earlier one"},
+    ],
+)
+def test_of_an_owner_that_cannot_be_seen_from_here_nothing_is_removed(changes: dict[str, object]) -> None:
+    folder = owned_by(make_private_folder(), **changes)
+    remove_abandoned()
+    assert folder.exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
+def test_a_folder_that_names_no_owner_stays(text: str | None) -> None:
+    folder = make_private_folder()
+    (folder / "owner.json").unlink()
+    if text is not None:
+        (folder / "owner.json").write_text(text)
+    remove_abandoned()
+    assert folder.exists()
+
+
+def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = owned_by(make_private_folder(), start_ticks=1)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    remove_abandoned()
+    assert folder.exists()
+
+
+def test_links_are_neither_believed_nor_followed(parent: Path) -> None:
+    elsewhere = parent / "elsewhere"
+    elsewhere.mkdir()
+    abandoned = owned_by(make_private_folder(), start_ticks=1)
+    (elsewhere / "owner.json").write_text((abandoned / "owner.json").read_text())
+    (parent / "parlay-link").symlink_to(elsewhere)
+    borrowed = make_private_folder()
+    (borrowed / "owner.json").unlink()
+    (borrowed / "owner.json").symlink_to(elsewhere / "owner.json")
+    (abandoned / "link").symlink_to(elsewhere)
+    remove_abandoned()
+    assert not abandoned.exists()
+    assert (elsewhere / "owner.json").exists()
+    assert borrowed.exists()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(30)
+def test_a_killed_processs_folder_is_removed_by_the_next(parent: Path) -> None:
+    program = (
+        "import sys, os\nfrom pathlib import Path\nfrom orchestrator.launchers import private_folder as p\n"
+        "p._parent = lambda: Path(sys.argv[1])\np.make_private_folder()\nos.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(parent)], check=False)
+    [folder] = parent.glob("parlay-*")
+    remove_abandoned()
+    assert (killed.returncode, folder.exists()) == (-9, False)
