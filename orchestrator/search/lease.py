@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.launchers.processes import boot_id, start_ticks
 from trials.folder import SearchFolder, read_json, sync_folder, write_json
 from trials.trial import require_schema, utc_seconds, utc_text
 
@@ -36,8 +37,8 @@ class Lease:
     """A driver's hold on a search. Times are UTC seconds since the epoch.
 
     `pid_started` is the process's start time in clock ticks since boot, so that a reused pid is not the old process.
-    `pid_scope` names the boot and the pid namespace within which the two mean anything; on any other machine only the
-    heartbeat tells. Both are None where there is no /proc.
+    `pid_scope` names the boot and the pid namespace within which the two mean anything. Both are None where there is
+    no /proc. A released lease expires with its last heartbeat.
     """
 
     search_id: str
@@ -50,13 +51,25 @@ class Lease:
     expires: float
 
     def is_held(self, now: float) -> bool:
-        """Whether the holder may still be at work: its time has not run out, and it is not known to be dead."""
-        return now < self.expires and not self._is_dead()
+        """Whether the holder may still be at work, or go back to it.
 
-    def _is_dead(self) -> bool:
-        if self.pid_scope is None or self.pid_scope != _pid_scope():
+        A process of this machine holds its lease as long as it lives: one that was stopped, or whose machine slept,
+        goes on where it was. Of any other only the heartbeat tells.
+        """
+        if self.expires <= self.heartbeat_at:
             return False
-        return _pid_started(self.pid) != self.pid_started
+        lives = self._lives()
+        return self.is_fresh(now) if lives is None else lives
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the last heartbeat is no older than the lease lasts."""
+        return now < self.expires
+
+    def _lives(self) -> bool | None:
+        """Whether the holder's process is there; None where that cannot be told from here."""
+        if self.pid_scope is None or self.pid_scope != _pid_scope():
+            return None
+        return start_ticks(self.pid) == self.pid_started
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,28 +94,35 @@ class Lease:
 
 
 class LeaseHeld(Exception):
-    """Another driver holds the search; `lease` is its lease."""
+    """Another driver holds the search; `lease` is its lease, `now` when it was looked at (UTC seconds)."""
 
-    def __init__(self, lease: Lease):
-        super().__init__(
+    def __init__(self, lease: Lease, now: float):
+        words = (
             f"search {lease.search_id} is driven by process {lease.pid} on {lease.host}, "
             f"last heard of at {utc_text(lease.heartbeat_at)}"
         )
+        if not lease.is_fresh(now):
+            words += (
+                f"; it lives but does not answer: if it was stopped, `kill -CONT {lease.pid}` lets it go on, "
+                f"`kill -KILL {lease.pid}` ends it and frees the search"
+            )
+        super().__init__(words)
         self.lease = lease
 
 
 def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION_S) -> Lease:
     """Take the lease of the search, with a new and higher fencing number.
 
-    A lease is free when there was none, when it was released, when its holder is dead on this machine, or when its
-    heartbeat is older than it lasts. Raises LeaseHeld otherwise. `now` is UTC seconds since the epoch.
+    A lease is free when there was none, when it was released, when its holder has died on this machine, or when the
+    heartbeat of a holder on another one is older than it lasts. Raises LeaseHeld otherwise. `now` is UTC seconds since
+    the epoch.
     """
     newest = current(folder)
     if newest is not None and newest.is_held(now):
-        raise LeaseHeld(newest)
+        raise LeaseHeld(newest, now)
     lease = _mine(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
     if not _claim(folder, lease):
-        raise LeaseHeld(_claimed(folder, lease.fencing))
+        raise LeaseHeld(_claimed(folder, lease.fencing), now)
     write_json(folder.lease, lease.to_json())
     return lease
 
@@ -137,14 +157,14 @@ def current(folder: SearchFolder) -> Lease | None:
 
 
 def _mine(folder: SearchFolder, fencing: int, now: float, duration_s: float) -> Lease:
-    pid = os.getpid()
+    pid, scope = os.getpid(), _pid_scope()
     return Lease(
         search_id=folder.search_id,
         fencing=fencing,
         host=socket.gethostname(),
         pid=pid,
-        pid_started=_pid_started(pid),
-        pid_scope=_pid_scope(),
+        pid_started=start_ticks(pid) if scope else None,
+        pid_scope=scope,
         heartbeat_at=now,
         expires=now + duration_s,
     )
@@ -188,18 +208,6 @@ def _claimed(folder: SearchFolder, fencing: int) -> Lease:
 def _pid_scope() -> str | None:
     """The boot and the pid namespace this process lives in."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        return f"{boot_id()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
-
-
-def _pid_started(pid: int) -> int | None:
-    """Field 22 of /proc/PID/stat, clock ticks since boot; None where no such process lives (proc(5))."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name in parentheses may hold spaces and parentheses itself.
-    state, *fields = text.rpartition(")")[2].split()
-    return None if state in "ZX" else int(fields[18])

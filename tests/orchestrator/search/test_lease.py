@@ -82,9 +82,9 @@ class TestTakingIt:
         assert acquire(folder, NOON + 1).fencing == 2
 
     def test_the_number_grows_even_when_lease_json_is_gone(self, folder):
-        release(folder, acquire(folder, NOON), NOON)
+        write_json(folder.path / ".lease" / "000007.json", replace(other_driver(folder), fencing=7).to_json())
         folder.lease.unlink()
-        assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
+        assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 8
 
     def test_a_driver_that_claimed_it_and_has_not_written_lease_json_yet_holds_it(self, folder):
         acquire(folder, NOON)
@@ -93,7 +93,7 @@ class TestTakingIt:
             acquire(folder, NOON + 1)
 
     def test_a_newer_lease_is_not_guessed_at(self, folder):
-        write_json(folder.lease, acquire(folder, NOON).to_json() | {"schema": "parlay.lease/2"})
+        write_json(folder.lease, other_driver(folder).to_json() | {"schema": "parlay.lease/2"})
         with pytest.raises(ValueError, match=r"parlay\.lease/2"):
             acquire(folder, NOON + LEASE_DURATION_S)
 
@@ -120,16 +120,27 @@ class TestTheDead:
         write_json(folder.lease, replace(acquire(folder, NOON), pid=2**22 + 1).to_json())
         with pytest.raises(LeaseHeld):
             acquire(folder, NOON + 1)
+        assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
 
-    @pytest.mark.processes
-    @pytest.mark.timeout(60)
-    def test_a_killed_driver_that_nobody_buried_is_dead(self):
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        assert leases._pid_started(child.pid) is not None
-        child.kill()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert leases._pid_started(child.pid) is None
-        child.communicate()
+
+class TestTheLiving:
+    @pytest.mark.parametrize("late_s", [0, 1, 3600, 1e6])
+    def test_a_holder_that_lives_on_this_machine_keeps_it_however_late_its_heartbeat(self, folder, late_s):
+        mine = acquire(folder, NOON)
+        with pytest.raises(LeaseHeld):
+            acquire(folder, mine.expires + late_s)
+        assert current(folder) == mine
+
+    def test_whoever_is_refused_for_one_that_does_not_answer_learns_how_to_end_it(self, folder):
+        mine = acquire(folder, NOON)
+        with pytest.raises(LeaseHeld, match=rf"does not answer: .*`kill -KILL {os.getpid()}` ends it"):
+            acquire(folder, mine.expires)
+
+    def test_one_that_answers_is_not_to_be_ended(self, folder):
+        mine = acquire(folder, NOON)
+        with pytest.raises(LeaseHeld) as caught:
+            acquire(folder, mine.expires - 1)
+        assert "kill" not in str(caught.value)
 
 
 class TestKeepingIt:
@@ -195,3 +206,23 @@ class TestRealProcesses:
         first.communicate()
         assert self.race([second]) == [["held", "2"]]
         second.communicate("done\n")
+
+    def test_a_driver_killed_with_sigkill_that_nobody_buried_is_dead(self, folder):
+        (driver,) = self.drivers(folder, 1)
+        assert self.race([driver]) == [["held", "1"]]
+        driver.kill()
+        os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)
+        assert acquire(folder, NOON).fencing == 2
+        driver.communicate()
+
+    def test_a_stopped_driver_keeps_it_until_it_is_killed(self, folder):
+        (first,) = self.drivers(folder, 1)
+        assert self.race([first]) == [["held", "1"]]
+        first.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED)
+        much_later = NOON + 100 * LEASE_DURATION_S
+        with pytest.raises(LeaseHeld, match="does not answer"):
+            acquire(folder, much_later)
+        first.kill()
+        first.communicate()
+        assert acquire(folder, much_later).fencing == 2
