@@ -265,29 +265,9 @@ class RayRuntime:
     def close(self) -> None:
         """Leave the cluster; a Ray of our own ends."""
         with _own_signal_handlers():
-            with _own_signal_handlers():
             self._ray.shutdown()
         if self._private_folder is not None:
             shutil.rmtree(self._private_folder, ignore_errors=True)
-
-
-@contextmanager
-def _own_signal_handlers() -> Iterator[None]:
-    """Keeps what this process does on SIGINT and SIGTERM.
-
-    Ray's start puts a handler of its own and a native one in their place, its end the kernel's default. The handlers
-    are set again also where Python still names them: of the native changes it knows nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set a handler
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # one that was not set by Python cannot be set again
-                signal.signal(number, handler)
 
 
 @contextmanager
