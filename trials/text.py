@@ -1,0 +1,23 @@
+"""The ends of texts and logs, where what happened stands. Standard library only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_TAIL_BYTES = 64 * 1024
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank, without the space around it; "" where there is none."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def tail(path: Path, lines: int) -> str:
+    """The last `lines` lines of a file, of its last 64 KiB at most, without the final line break.
+
+    Bytes that are not UTF-8 are replaced. OSError where the file cannot be read.
+    """
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = stream.read(_TAIL_BYTES).decode("utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
