@@ -24,7 +24,7 @@ def make_sampler(
 ) -> Sampler:
     """The sampler of this name over `candidates`, all its chance drawn from `seed`.
 
-    `note` hears, once, of a sampler that failed and was replaced by `random`. InputError for an unknown name.
+    `note` hears, once, of a sampler that failed or hung and was replaced by `random`. InputError for an unknown name.
     """
     if name == "grid":
         return GridSampler(candidates)

@@ -1,33 +1,57 @@
-"""A sampler that raises must not end a search that has cost node-hours: another one goes on in its place."""
+"""A sampler that raises or hangs must not end a search that has cost node-hours: another one goes on in its place."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from orchestrator.samplers.base import Sampler, Told
 from search_spaces.layout import Layout
 
+# Half of a driver's lease, which nobody renews meanwhile; an ask takes seconds, the first one with its imports.
+_TIME_LIMIT_S = 60.0
+
 
 class FallbackSampler(Sampler):
-    """Asks `first` until it raises, and `second` from then on; `note` hears of it, once.
+    """Asks `first` until it raises or takes longer than `time_limit_s`, and `second` from then on.
 
-    A driver that resumes tries `first` again: what it raised may have been cured.
+    `note` hears of it, once. A driver that resumes tries `first` again: what it raised may have been cured.
     """
 
-    def __init__(self, first: Sampler, second: Sampler, note: Callable[[str], None]):
+    def __init__(
+        self, first: Sampler, second: Sampler, note: Callable[[str], None], time_limit_s: float = _TIME_LIMIT_S
+    ):
         self.name = first.name
-        self._current = first
+        self._first: Sampler | None = first
         self._second = second
         self._note = note
+        self._time_limit_s = time_limit_s
 
     def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        if self._first is not None:
+            try:
+                return self._ask_in_time(self._first, count, history)
+            except Exception as error:
+                words = f"{type(error).__name__}: {error}"
+                self._note(f"sampler {self.name} failed ({words}); going on with {self._second.name}")
+                self._first = None
+        return self._second.ask(count, history)
+
+    def _ask_in_time(self, sampler: Sampler, count: int, history: Sequence[Told]) -> list[Layout]:
+        """Its answer from a daemon thread, which is left behind after the time limit: nothing can end it."""
+        answer: Future[list[Layout]] = Future()
+        threading.Thread(target=_ask, args=(answer, sampler, count, history), name="sampler", daemon=True).start()
         try:
-            return self._current.ask(count, history)
-        except Exception as error:
-            if self._current is self._second:
+            return answer.result(self._time_limit_s)
+        except TimeoutError:
+            if answer.done():
                 raise
-            self._note(
-                f"sampler {self.name} failed ({type(error).__name__}: {error}); going on with {self._second.name}"
-            )
-            self._current = self._second
-            return self._second.ask(count, history)
+            raise TimeoutError(f"no answer within {self._time_limit_s:.0f} s") from None
+
+
+def _ask(answer: Future[list[Layout]], sampler: Sampler, count: int, history: Sequence[Told]) -> None:
+    try:
+        answer.set_result(sampler.ask(count, history))
+    except BaseException as error:
+        answer.set_exception(error)

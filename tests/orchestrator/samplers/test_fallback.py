@@ -1,6 +1,8 @@
-"""A sampler that raises is replaced, and that is said once."""
+"""A sampler that raises or hangs is replaced, and that is said once."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
@@ -28,6 +30,21 @@ class Breaking(Sampler):
         return GridSampler(CANDIDATES).ask(count, history)
 
 
+class Hanging(Sampler):
+    """Does not answer before `released` is set."""
+
+    name = "hanging"
+
+    def __init__(self):
+        self.released = threading.Event()
+        self.asks = 0
+
+    def ask(self, count, history):
+        self.asks += 1
+        self.released.wait()
+        return []
+
+
 def test_a_sampler_that_works_is_not_replaced():
     notes: list[str] = []
     sampler = FallbackSampler(GridSampler(CANDIDATES), Breaking(1), notes.append)
@@ -51,3 +68,26 @@ def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
     sampler = FallbackSampler(Breaking(1), Breaking(1), lambda words: None)
     with pytest.raises(ArithmeticError):
         sampler.ask(1, [])
+
+
+def test_fault_44_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
+    notes: list[str] = []
+    hanging = Hanging()
+    sampler = FallbackSampler(hanging, GridSampler(CANDIDATES), notes.append, time_limit_s=0.0)
+    assert sampler.ask(1, []) == CANDIDATES[:1]
+    hanging.released.set()
+    assert sampler.ask(1, []) == CANDIDATES[:1]
+    assert hanging.asks == 1
+    assert notes == ["sampler hanging failed (TimeoutError: no answer within 0 s); going on with grid"]
+
+
+def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():
+    asked_in: list[threading.Thread] = []
+
+    class Noting(GridSampler):
+        def ask(self, count, history):
+            asked_in.append(threading.current_thread())
+            return super().ask(count, history)
+
+    FallbackSampler(Noting(CANDIDATES), Breaking(1), lambda words: None).ask(1, [])
+    assert asked_in[0].daemon
