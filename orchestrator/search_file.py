@@ -13,13 +13,13 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.search_schema import SearchFile, SearchSection
 from search_spaces.axes import complete_axes
 from search_spaces.cluster import Accelerator, Cluster
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
 from search_spaces.validation import Section, restored, validated
 from search_spaces.workload import Workload
-from search_spaces.yaml_source import Document, Place, read_document, with_overrides
+from search_spaces.yaml_source import Document, Place, dotted, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
@@ -38,8 +38,8 @@ class SearchSpec:
 
     `global_batch_size` counts sequences; only layouts of this global batch compete to be the best. `space` holds
     every axis, defaults included; `candidates` the layouts of `space.candidates`, None where the axes say what may be
-    tried. `baseline` is canonical. `work_dir` is absolute. `places` says where each top-level key was given, for
-    errors found later; a spec that was read back has none.
+    tried. `baseline` is canonical. `work_dir` is absolute. `yaml_text` is the file as it was read, and `places` says
+    where each of its keys was given, for errors found later; a spec that was read back has neither.
     """
 
     name: str
@@ -58,6 +58,7 @@ class SearchSpec:
     tracking: TrackingSection
     ledger: LedgerSection
     work_dir: Path
+    yaml_text: str = field(default="", compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -79,25 +80,24 @@ class SearchSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SearchSpec:
-        """The inverse of `to_json`; InputError for a newer schema or a wrong value, KeyError for a missing one."""
+        """The inverse of `to_json`; InputError for a newer schema, a wrong value or a missing one.
+
+        The search's record holds the same, and its folder.
+        """
+        if not isinstance(data, Mapping):
+            raise _damaged("it is no JSON object")
         try:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema")) from None
-        sections: dict[str, Any] = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
-        candidates = data["candidates"]
-        return cls(
-            name=data["name"],
-            model=ModelShape.from_json(data["model"]),
-            cluster=_cluster_from(data["cluster"]),
-            global_batch_size=data["global_batch_size"],
-            baseline=None if data["baseline"] is None else Layout.from_json(data["baseline"]),
-            candidates=None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
-            objective=Objective(data["objective"]),
-            measure=MeasureRules(**data["measure"]),
-            work_dir=Path(data["work_dir"]),
-            **sections,
-        )
+        try:
+            return cls(**_restored_fields(data))
+        except InputError:
+            raise
+        except KeyError as error:
+            raise _damaged(f"{error.args[0]} is missing") from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _damaged(str(error)) from None
 
 
 def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
@@ -110,22 +110,29 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
 
 
 def spec_of(folder: SearchFolder) -> SearchSpec:
-    """A search as it was written down when it was created; InputError when `folder` holds none."""
-    data = read_json(folder.json)
+    """A search as it was written down when it was created; InputError when `folder` holds none, or a damaged one."""
+    try:
+        data = read_json(folder.json)
+    except (OSError, ValueError) as error:
+        raise _damaged(str(error)).at(file=str(folder.json)) from None
     if data is None:
         raise InputError.of(
             "unknown_id", f"{folder.path} is not the folder of a search", fix="name the folder that holds search.json"
         )
-    return SearchSpec.from_json(data)
+    try:
+        return SearchSpec.from_json(data)
+    except InputError as error:
+        raise error.at(file=str(folder.json)) from None
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:
     """Every layout the search may try, and every rejected one; InputError where none is left, or the baseline is bad.
 
-    The same for the same spec: candidates, their order, and what is drawn of a space too large to list.
+    The same for the same spec: candidates, their order, and what is drawn of a space too large to list. A table's
+    layouts are asked for nothing where it answers itself, and for every rule where they are to be run.
     """
     # numpy is not needed to read a file, and reading one should be instant.
-    from search_spaces.space import closed_space, search_space
+    from search_spaces.space import closed_space, runnable_space, search_space
 
     axes = spec.space.given_axes()
     workload = Workload(
@@ -139,10 +146,37 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
     seed = spec.search.seed if spec.search.sample_space else None
     try:
         if spec.candidates is not None:
-            return closed_space(workload, spec.candidates, spec.baseline)
+            listed = closed_space if spec.launcher.kind == "recorded" else runnable_space
+            return listed(workload, spec.candidates, spec.baseline)
         return search_space(workload, axes, spec.baseline, sample_seed=seed)
     except InputError as error:
-        raise InputError(*(_found(problem, spec.places) for problem in error.problems)) from None
+        raise located(error, spec) from None
+
+
+def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
+    """InputError where `search.budget_node_hours` does not pay for one attempt at the smallest layout."""
+    from orchestrator.search.attempts import longest_attempt_s
+
+    budget = spec.search.budget_node_hours
+    num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
+    longest_s = longest_attempt_s(spec.measure)
+    cost = num_nodes * longest_s / 3600
+    if budget is None or cost <= budget:
+        return
+    error = InputError.of(
+        "budget",
+        f"{budget:g} node-hours do not pay for one trial: {num_nodes} nodes x {longest_s:g} s = {cost:.3g} node-hours",
+        rule="what a trial may take at most is reserved for it before it begins",
+        fix="raise search.budget_node_hours, or lower measure.time_limit",
+        key="search.budget_node_hours",
+        value=budget,
+    )
+    raise located(error, spec)
+
+
+def located(error: InputError, spec: SearchSpec) -> InputError:
+    """The error with file and line of every key of its problems that the search file has."""
+    return InputError(*(_placed(problem, spec.places) for problem in error.problems))
 
 
 def json_schema() -> dict[str, Any]:
@@ -176,9 +210,11 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     if space.candidates is not None:
         with _collected(problems, document, "space", "candidates"):
             candidates = _layouts_in(resolved_path(document.folder, space.candidates), file)
-    if file.launcher.table is not None:
+    if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, space):
         with _collected(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
+    with _collected(problems, document, "work_dir"):
+        work_dir = resolved_path(Path.cwd(), file.work_dir)
     if problems:
         raise InputError(*problems)
     return SearchSpec(
@@ -197,15 +233,56 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         launcher=file.launcher,
         tracking=file.tracking,
         ledger=file.ledger,
-        work_dir=resolved_path(Path.cwd(), file.work_dir),
-        places={key: document.place((key,)) for key in document.data},
+        work_dir=work_dir,
+        yaml_text=document.text,
+        places={dotted(path): place for path, place in document.places.items()},
     )
 
 
-def _found(problem: Problem, places: Mapping[str, Place]) -> Problem:
-    """The problem with file and line of the top-level key it is about."""
-    place = places.get((problem.key or "").partition(".")[0], Place(None, None))
-    return replace(problem, file=place.file, line=place.line)
+def _is_candidates(table: Path, document: Document, space: SpaceSection) -> bool:
+    """Whether this table is the one of `space.candidates`, which is checked anyhow."""
+    return space.candidates is not None and table == resolved_path(document.folder, space.candidates)
+
+
+def _placed(problem: Problem, places: Mapping[str, Place]) -> Problem:
+    """The problem with file and line of its key, or of the nearest one around it; as it is where it has a file."""
+    key = problem.key or ""
+    while key and key not in places:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    if problem.file is not None or not key:
+        return problem
+    return replace(problem, **places[key]._asdict())
+
+
+def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
+    candidates = data["candidates"]
+    sections = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
+    return {
+        "name": _typed(data, "name", str),
+        "model": ModelShape.from_json(data["model"]),
+        "cluster": _cluster_from(data["cluster"]),
+        "global_batch_size": _typed(data, "global_batch_size", int),
+        "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
+        "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
+        "objective": Objective(data["objective"]),
+        "measure": MeasureRules(**data["measure"]),
+        "work_dir": Path(_typed(data, "work_dir", str)),
+        **sections,
+    }
+
+
+def _typed(data: Mapping[str, Any], key: str, kind: type) -> Any:
+    if type(data[key]) is not kind:
+        raise TypeError(f"{key} is {shown(data[key])}")
+    return data[key]
+
+
+def _damaged(why: str) -> InputError:
+    return InputError.of(
+        "search_json",
+        f"is no search as Parlay writes it down: {why}",
+        fix="put it back from a copy, or begin a new search with the search.yaml beside it",
+    )
 
 
 @contextmanager

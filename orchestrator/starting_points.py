@@ -203,7 +203,7 @@ def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     if FILL_IN in model.values():
         return
     for problem in broken_engine_rules(Layout(engine=engine), ModelShape.from_json(model)):
-        yield f"Parlay's trainer cannot run this model yet: {problem.message}; {problem.rule}."
+        yield f"Parlay's trainer cannot run this model yet: {problem.message}."
 
 
 def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def _not_ours(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield (
         "not_ours",
         f"engine is {layout.engine}",
-        "our trainer has the engines torch and deepspeed",
-        "set engine to torch or deepspeed",
+        "Parlay's trainer has the engines torch and deepspeed",
+        "set engine to torch or deepspeed, or launcher.kind to recorded",
     )
 
 
@@ -43,7 +43,7 @@ def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 
 def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "pipeline_schedule", ("none", "gpipe", "1f1b"))
+    yield from _one_of(layout.engine, layout, "pipeline_schedule", ("none", "gpipe", "1f1b"))
     if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < layout.pipeline_parallel:
         yield (
             "micro_batches",
@@ -54,48 +54,49 @@ def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 
 def _deepspeed_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "pipeline_schedule", ("none", "1f1b"))
+    yield from _one_of(layout.engine, layout, "pipeline_schedule", ("none", "1f1b"))
 
 
 def _torch_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "zero_stage", (0,))
+    yield from _one_of(layout.engine, layout, "zero_stage", (0,))
 
 
 def _deepspeed_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "zero_stage", (0, 1))
+    yield from _one_of(layout.engine, layout, "zero_stage", (0, 1))
 
 
 def _torch_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     """bf16 is autocast: matrix products in bf16; weights, gradients, optimizer and the residual stream in fp32."""
-    yield from _one_of(layout, "precision", ("fp32", "bf16"))
+    yield from _one_of(layout.engine, layout, "precision", ("fp32", "bf16"))
 
 
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "precision", ("fp32",))
+    yield from _one_of(layout.engine, layout, "precision", ("fp32",))
 
 
 def _knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout, "offload", ("none",))
-    yield from _one_of(layout, "activation_checkpointing", ("none", "full"))
-    yield from _one_of(layout, "sequence_parallel", (False,))
-    yield from _one_of(layout, "torch_compile", (False,))
-    yield from _one_of(layout, "rank_order", ("tp-dp-pp",))
-    yield from _one_of(layout, "overlap_comm", (False,))
-    yield from _one_of(layout, "bucket_mib", (None,))
+    yield from _one_of(layout.engine, layout, "offload", ("none",))
+    yield from _one_of(layout.engine, layout, "activation_checkpointing", ("none", "full"))
+    yield from _one_of(layout.engine, layout, "sequence_parallel", (False,))
+    yield from _one_of(layout.engine, layout, "torch_compile", (False,))
+    yield from _one_of(layout.engine, layout, "rank_order", ("tp-dp-pp",))
+    yield from _one_of(layout.engine, layout, "overlap_comm", (False,))
+    yield from _one_of(layout.engine, layout, "bucket_mib", (None,))
 
 
 def _model(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(model, "norm", ("layernorm",))
-    yield from _one_of(model, "position_embedding", ("learned",))
-    yield from _one_of(model, "gated_mlp", (False,))
-    yield from _one_of(model, "num_key_value_heads", (model.num_attention_heads,))
+    yield from _one_of(layout.engine, model, "norm", ("layernorm",))
+    yield from _one_of(layout.engine, model, "position_embedding", ("learned",))
+    yield from _one_of(layout.engine, model, "gated_mlp", (False,))
+    yield from _one_of(layout.engine, model, "num_key_value_heads", (model.num_attention_heads,))
 
 
-def _one_of(owner: Layout | ModelShape, name: str, runs: tuple) -> Iterator[Broken]:
+def _one_of(engine: str, owner: Layout | ModelShape, name: str, runs: tuple) -> Iterator[Broken]:
     value = getattr(owner, name)
     if value not in runs:
         choices = " or ".join(str(v).lower() for v in runs)
-        yield name, f"{name} is {str(value).lower()}", f"this engine runs {name} {choices}", f"set {name} to {choices}"
+        rule = f"the {engine} engine runs {name} {choices}"
+        yield name, f"{name} is {str(value).lower()}; {rule}", rule, f"set {name} to {choices}"
 
 
 _RULES: dict[str, tuple[Callable[[Layout, ModelShape], Iterator[Broken]], ...]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 
@@ -32,8 +34,8 @@ class Problem:
         return text + (f"\n  fix: {self.fix}" if self.fix else "")
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's `{code, message, file, line, key, value, rule, fix}`."""
-        return asdict(self)
+        """The contract's `{code, message, file, line, key, value, rule, fix}`, plain finite JSON."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
 class InputError(ValueError):
@@ -51,11 +53,36 @@ class InputError(ValueError):
         return cls(Problem(code, message, **details))
 
     def at(self, *, file: str | None = None, line: int | None = None, key: str | None = None) -> InputError:
-        """The same error with the place filled in wherever a problem does not know its own."""
+        """The same error with the place filled in wherever a problem does not know its own.
+
+        A line belongs to its file: it is not filled in where a problem names another one.
+        """
         return InputError(
-            *(replace(p, file=p.file or file, line=p.line or line, key=p.key or key) for p in self.problems)
+            *(
+                replace(p, file=p.file or file, line=p.line or (None if p.file else line), key=p.key or key)
+                for p in self.problems
+            )
         )
 
 
 class OutsideRefused(Exception):
     """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own."""
+
+
+def shown(value: Any) -> str:
+    """A value in the words of a YAML or JSON file: null, true, false; everything else as Python writes it."""
+    return _WORDS[value] if value is None or isinstance(value, bool) else repr(value)
+
+
+_WORDS = {None: "null", True: "true", False: "false"}
+
+
+def _plain(value: Any) -> Any:
+    """The value where JSON has it, lists and mappings of such values, and the representation of anything else."""
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return repr(value)

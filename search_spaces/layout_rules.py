@@ -10,7 +10,16 @@ import numpy as np
 from search_spaces.errors import Problem
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
-from search_spaces.workload import Fields, Workload, batch_numbers, world_numbers
+from search_spaces.workload import (
+    BATCH_FIX,
+    BATCH_RULE,
+    WORLD_FIX,
+    WORLD_RULE,
+    Fields,
+    Workload,
+    batch_numbers,
+    world_numbers,
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,9 @@ def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
     )
 
 
-def _fits_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
-    return (table["data_parallel"] > 0) & (table["num_nodes"] <= workload.cluster.num_nodes)
+def _fills_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
+    ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
+    return (ranks == workload.world(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
 
 
 def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
@@ -84,8 +94,10 @@ def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
 
 
 def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
-    """Exact division is already part of the derived accumulation; only whether it came out is left to see."""
-    return table["grad_accum_steps"] > 0
+    if workload.batch_is_free:
+        return table["grad_accum_steps"] > 0
+    batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
+    return batch == workload.global_batch_size
 
 
 def _chunks(f: Fields) -> int:
@@ -94,9 +106,9 @@ def _chunks(f: Fields) -> int:
 
 WORLD = LayoutRule(
     "world",
-    "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are",
-    "change tensor_parallel, pipeline_parallel or num_nodes",
-    _fits_the_world,
+    WORLD_RULE,
+    WORLD_FIX,
+    _fills_the_world,
     world_numbers,
 )
 MAX_NODES = LayoutRule(
@@ -118,8 +130,8 @@ TP_ACROSS_NODES = LayoutRule(
 )
 BATCH = LayoutRule(
     "batch",
-    "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers",
-    "use a micro_batch_size that divides global_batch_size / data_parallel",
+    BATCH_RULE,
+    BATCH_FIX,
     _meets_the_batch,
     batch_numbers,
 )
@@ -143,7 +155,7 @@ INTERLEAVE = LayoutRule(
 PRECISION = LayoutRule(
     "precision",
     "the accelerator computes in this precision",
-    "use fp16",
+    "use fp32",
     lambda table, w: ~(table.is_word("precision", "bf16") & w.cluster.accelerator.lacks_bf16),
     lambda f, w: f"{w.cluster.accelerator.name} has no {f['precision']}",
 )

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,9 @@ def _bad_cell(name: str, cell: str, rule: str) -> InputError:
 def _observation(cells: Cells) -> Observation:
     _require_outcome(cells)
     cluster = _cluster(cells)
+    layout = _layout(cells, cluster)
+    if cells["outcome"] == "ok":
+        _require_products(cells)
     return Observation(
         problem=cells["problem"],
         source=cells["source"],
@@ -291,7 +295,7 @@ def _observation(cells: Cells) -> Observation:
         model=_model(cells),
         cluster=cluster,
         global_batch_size=cells["global_batch_size"],
-        layout=_layout(cells, cluster),
+        layout=layout,
         outcome=cells["outcome"],
         step_time_s=cells["step_time_s"],
         peak_memory_gib=cells["peak_memory_gib"],
@@ -312,6 +316,22 @@ def _require_outcome(cells: Cells) -> None:
         raise InputError.of("cell", f"is {step_time_s!r}", rule="a row that ran has a step time", key="step_time_s")
     if outcome != "ok" and step_time_s is not None:
         raise _bad_cell("step_time_s", str(step_time_s), f"a row that is {outcome} has no step time")
+
+
+def _require_products(cells: Cells) -> None:
+    """What ran had so many ranks and such a batch; what failed may have failed for want of them."""
+    for whole, parts in _PRODUCTS.items():
+        product = prod(cells[name] for name in parts)
+        if product != cells[whole]:
+            numbers = " x ".join(f"{name} {cells[name]}" for name in parts)
+            rule = f"a row that ran has {' x '.join(parts)} = {whole}"
+            raise InputError.of("cell", f"is {cells[whole]}, but {numbers} = {product}", rule=rule, key=whole)
+
+
+_PRODUCTS = {
+    "num_gpus": ("tensor_parallel", "pipeline_parallel", "data_parallel"),
+    "global_batch_size": ("micro_batch_size", "grad_accum_steps", "data_parallel"),
+}
 
 
 def _model(cells: Cells) -> ModelShape:

@@ -84,7 +84,14 @@ def problem_for(
             f" {cluster.accelerator.name} with global batch {global_batch_size}",
             fix="make model, cluster and global_batch_size those of one of its problems: " + ", ".join([*names][:20]),
         )
-    return _closed(rows)
+    problem = _closed(rows)
+    if not problem.answers:
+        raise InputError.of(
+            "no_measurement",
+            f"the table's {len(rows)} rows of this workload all failed, and could not but fail",
+            fix="use a table in which a layout ran",
+        )
+    return problem
 
 
 def _workload(observation: Observation) -> tuple[ModelShape, Cluster, int]:

@@ -15,7 +15,15 @@ from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import Section, folder_of, validated
-from search_spaces.workload import Workload, batch_numbers, world_numbers
+from search_spaces.workload import (
+    BATCH_FIX,
+    BATCH_RULE,
+    WORLD_FIX,
+    WORLD_RULE,
+    Workload,
+    batch_numbers,
+    world_numbers,
+)
 from search_spaces.yaml_source import read_document
 
 _DERIVED_DATA_PARALLEL = {
@@ -81,6 +89,7 @@ class ModelSection(_Named):
                 "missing_key",
                 "required with gated_mlp, and not given",
                 rule="gated MLPs have no customary width to derive it from",
+                fix="add it, as the model's own config has it",
                 key="ffn_hidden_size",
             )
         self.shape()
@@ -200,6 +209,7 @@ class SpaceSection(Section):
                 fix=f"remove candidates, or {', '.join(beside)}",
                 key=beside[0],
             )
+        _require_chunks(self.pipeline_schedule or (), self.virtual_pipeline_stages or ())
         return self
 
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
@@ -248,14 +258,17 @@ class BaselineSection(Section):
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
+        _require_chunks([fields["pipeline_schedule"]], [fields["virtual_pipeline_stages"]])
         world, ranks = workload.world(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
-        if world % ranks:
-            raise InputError.of("world", world_numbers(fields, workload))
+        if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
+            numbers = world_numbers(fields | {"data_parallel": None}, workload)
+            raise InputError.of("world", numbers, rule=WORLD_RULE, fix=WORLD_FIX)
         fields["data_parallel"] = world // ranks
         if self.grad_accum_steps is None:
             sequences = fields["micro_batch_size"] * fields["data_parallel"]
             if workload.global_batch_size % sequences:
-                raise InputError.of("batch", batch_numbers(fields, workload))
+                numbers = batch_numbers(fields | {"grad_accum_steps": None}, workload)
+                raise InputError.of("batch", numbers, rule=BATCH_RULE, fix=BATCH_FIX)
             fields["grad_accum_steps"] = workload.global_batch_size // sequences
         return Layout(**fields).canonical()
 
@@ -273,4 +286,18 @@ def resolved_path(folder: Path, path: str) -> Path:
     try:
         return folder / Path(path).expanduser()
     except RuntimeError as error:
-        raise InputError.of("path", f"is {path!r}", rule=str(error), value=path) from error
+        fix = "write the path out, from / on"
+        raise InputError.of("path", f"is {path!r}", rule=str(error), fix=fix, value=path) from error
+
+
+def _require_chunks(schedules: Sequence[str], chunks: Sequence[int]) -> None:
+    """InputError for an interleaved schedule with nothing to interleave, which would be plain 1F1B."""
+    if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
+        raise InputError.of(
+            "contradiction",
+            "is interleaved_1f1b with one model chunk per pipeline rank",
+            rule="an interleaved schedule has virtual_pipeline_stages of 2 or more",
+            fix="give virtual_pipeline_stages, or use 1f1b",
+            key="pipeline_schedule",
+            value="interleaved_1f1b",
+        )

@@ -12,8 +12,8 @@ import numpy as np
 
 from search_spaces.axes import complete_axes
 from search_spaces.engines import broken_engine_rules
-from search_spaces.errors import InputError, Problem
-from search_spaces.layout import Layout
+from search_spaces.errors import InputError, Problem, shown
+from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layout_rules import LAYOUT_RULES, broken_rules, first_broken, with_derived
 from search_spaces.layout_table import LayoutTable
 from search_spaces.workload import Workload
@@ -25,10 +25,20 @@ Axes = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A layout that cannot be run. A derived field that is no whole number is None in `fields`."""
+    """A layout that cannot be run. A derived field that is no whole number is None in `fields`.
+
+    `varying` names the fields in which the layouts of its space differ.
+    """
 
     fields: Mapping[str, Any]
     problem: Problem
+    varying: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Which layout of the space it is, and why it cannot be run."""
+        told = ", ".join(f"{name} {_word(self.fields[name])}" for name in self.varying)
+        return f"{told}: {self.problem.message}" if told else self.problem.message
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,7 @@ class SearchSpace:
     num_points: int
     baseline: Layout | None = None
     is_sampled: bool = False
+    _varying: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
     _broken_engine_rules: tuple[Rejected, ...] = field(default=(), repr=False, compare=False)
 
@@ -54,7 +65,7 @@ class SearchSpace:
         if self._rejected is not None:
             first = first_broken(self._rejected, self.workload, LAYOUT_RULES).tolist()
             for fields, index in zip(self._rejected.rows(), first, strict=True):
-                yield Rejected(fields, LAYOUT_RULES[index].problem(fields, self.workload))
+                yield Rejected(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
         yield from self._broken_engine_rules
 
 
@@ -71,50 +82,56 @@ def search_space(
     axes = complete_axes(axes, workload.cluster.num_nodes)
     total = prod(len(values) for values in axes.values())
     table = LayoutTable.picked(axes, _picks(axes, total, sample_seed))
-    space = _sifted(workload, table, total)
+    space = _sifted(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
     _require_some(space)
     return space if baseline is None else _joined(space, baseline.canonical())
 
 
 def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
     """The candidates of a measured table as they are: they were run, so no rule is asked."""
-    feasible = {layout.key: layout.canonical() for layout in candidates}
-    if baseline is not None and baseline.key not in feasible:
-        raise InputError.of(
-            "baseline", "is not a layout of the table", rule="space.candidates is a closed set", key="baseline"
-        )
-    canonical = None if baseline is None else baseline.canonical()
-    return SearchSpace(workload, tuple(feasible.values()), {}, len(candidates), canonical)
+    feasible = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    canonical = _listed(baseline, feasible)
+    return SearchSpace(workload, feasible, {}, len(candidates), canonical)
+
+
+def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
+    """Those candidates of a measured table, in its order, that Parlay's own trainer can run on this workload.
+
+    InputError when there is none, or when the baseline is not in the table or breaks a rule.
+    """
+    listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    canonical = _listed(baseline, listed)
+    if canonical is not None:
+        require_legal(canonical, workload)
+    space = _sifted(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+    _require_some(space)
+    return replace(space, baseline=canonical)
 
 
 def require_legal(baseline: Layout, workload: Workload) -> None:
-    """InputError with every rule that this layout of the user's breaks."""
-    problems = broken_rules(baseline, workload)
+    """InputError with every rule that this layout of the user's breaks.
+
+    It trains the search's global batch even where that is free, else there is nothing to compare.
+    """
+    problems = broken_rules(baseline, replace(workload, batch_is_free=False))
     problems += broken_engine_rules(baseline, workload.model)
-    if baseline.num_gpus != workload.world(baseline.num_nodes):
-        problems.insert(0, _other_world(baseline, workload))
-    if baseline.global_batch_size != workload.global_batch_size:
-        problems.append(_other_batch(baseline, workload))
     if problems:
         raise InputError(*problems).at(key="baseline")
 
 
-def _other_world(layout: Layout, workload: Workload) -> Problem:
-    return Problem(
-        "world",
-        f"tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel}"
-        f" = {layout.num_gpus} ranks, but num_nodes {layout.num_nodes} x gpus_per_node {workload.cluster.gpus_per_node}"
-        f" = {workload.world(layout.num_nodes)}",
-    )
-
-
-def _other_batch(layout: Layout, workload: Workload) -> Problem:
-    return Problem(
-        "batch",
-        f"micro batch {layout.micro_batch_size} x accumulation {layout.grad_accum_steps} x data {layout.data_parallel}"
-        f" = {layout.global_batch_size} sequences, but global_batch_size is {workload.global_batch_size}",
-        rule="the baseline trains the same global batch, else there is nothing to compare",
-    )
+def _listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
+    """The baseline in canonical form; InputError where it is none of the candidates."""
+    if baseline is None:
+        return None
+    if baseline.canonical() not in candidates:
+        raise InputError.of(
+            "baseline",
+            "is not a layout of the table",
+            rule="space.candidates is a closed set",
+            fix="give a layout of the table, or remove the baseline",
+            key="baseline",
+        )
+    return baseline.canonical()
 
 
 def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
@@ -135,11 +152,12 @@ def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarr
     return [random.integers(size, size=MOST_POINTS) for size in sizes]
 
 
-def _sifted(workload: Workload, table: LayoutTable, total: int) -> SearchSpace:
-    table = with_derived(table, workload).canonical().distinct()
+def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
+    """The rows that keep all rules; `given` names the fields that tell one row from another."""
     first = first_broken(table, workload, LAYOUT_RULES)
     kept = first == len(LAYOUT_RULES)
-    feasible, unable = _runnable(table.take(kept).layouts(), workload)
+    varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
+    feasible, unable = _runnable(table.take(kept).layouts(), workload, varying)
     counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
     counts |= Counter(rejected.problem.code for rejected in unable)
     return SearchSpace(
@@ -148,12 +166,15 @@ def _sifted(workload: Workload, table: LayoutTable, total: int) -> SearchSpace:
         rejected_by_rule={code: count for code, count in counts.items() if count},
         num_points=total,
         is_sampled=total > MOST_POINTS,
+        _varying=varying,
         _rejected=table.take(~kept),
         _broken_engine_rules=tuple(unable),
     )
 
 
-def _runnable(layouts: Sequence[Layout], workload: Workload) -> tuple[list[Layout], list[Rejected]]:
+def _runnable(
+    layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
+) -> tuple[list[Layout], list[Rejected]]:
     """Those that their engine can run, and the others with the first rule that says no."""
     feasible, unable = [], []
     for layout in layouts:
@@ -161,7 +182,7 @@ def _runnable(layouts: Sequence[Layout], workload: Workload) -> tuple[list[Layou
         if problem is None:
             feasible.append(layout)
         else:
-            unable.append(Rejected(layout.to_json(), problem))
+            unable.append(Rejected(layout.to_json(), problem, varying))
     return feasible, unable
 
 
@@ -196,6 +217,10 @@ def _no_competitor(space: SearchSpace) -> InputError:
         fix="add values to space.grad_accum_steps, or change global_batch_size",
         key="space.grad_accum_steps",
     )
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
 
 
 def _relaxation(space: SearchSpace) -> str:

@@ -33,12 +33,23 @@ class Workload:
         return num_nodes * self.cluster.gpus_per_node
 
 
+WORLD_RULE = "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are"
+WORLD_FIX = "change tensor_parallel, pipeline_parallel or num_nodes"
+BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
+BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
+
+
 def world_numbers(f: Fields, w: Workload) -> str:
-    """Why these ranks do not fill the world."""
+    """Why these ranks are not the world; a derived field that is no whole number is None or missing."""
     nodes, gpus = f["num_nodes"], w.cluster.gpus_per_node
     if nodes > w.cluster.num_nodes:
         return f"{nodes} nodes are asked for, the cluster has {w.cluster.num_nodes}"
     ranks = f["tensor_parallel"] * f["pipeline_parallel"]
+    if data := f.get("data_parallel"):
+        return (
+            f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} x data {data} = {ranks * data} ranks,"
+            f" but num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
+        )
     return (
         f"tensor {f['tensor_parallel']} x pipeline {f['pipeline_parallel']} = {ranks} ranks do not divide"
         f" the world: num_nodes {nodes} x gpus_per_node {gpus} = {w.world(nodes)}"
@@ -46,8 +57,13 @@ def world_numbers(f: Fields, w: Workload) -> str:
 
 
 def batch_numbers(f: Fields, w: Workload) -> str:
-    """Why this micro batch does not come out to the global batch."""
+    """Why this is not the global batch; a derived field that is no whole number is None or missing."""
     sequences = f["micro_batch_size"] * f["data_parallel"]
+    if steps := f.get("grad_accum_steps"):
+        return (
+            f"micro batch {f['micro_batch_size']} x accumulation {steps} x data {f['data_parallel']}"
+            f" = {sequences * steps} sequences, but global_batch_size is {w.global_batch_size}"
+        )
     return (
         f"micro batch {f['micro_batch_size']} x data {f['data_parallel']} = {sequences} sequences do not divide"
         f" the global batch {w.global_batch_size}"

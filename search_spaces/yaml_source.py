@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import yaml
 
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, shown
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 20
@@ -35,13 +35,14 @@ class Place(NamedTuple):
 class Document:
     """A YAML mapping as plain data, and the place of every key and list element in it.
 
-    `file` is what errors call it, `folder` where relative paths in it start from.
+    `file` is what errors call it, `folder` where relative paths in it start from, `text` the YAML as it was read.
     """
 
     data: Mapping[str, Any]
     places: Mapping[KeyPath, Place]
     file: str | None
     folder: Path
+    text: str = ""
 
     def place(self, path: KeyPath) -> Place:
         """The place of this path, or of the nearest thing around it that the document holds."""
@@ -77,7 +78,7 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     data = builder.root(text)
     if not isinstance(data, dict):
         _refuse("a list or a single value, where keys are due", Place(file, 1), fix="write `key: value` lines")
-    document = Document(data, builder.places, file, folder)
+    document = Document(data, builder.places, file, folder, text)
     _require_harmless(document)
     return document
 
@@ -267,7 +268,7 @@ def _overridden(document: Document, override: str) -> Document:
     places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
     places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
     places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
-    return Document(_with_value(document.data, path, value, name), places, document.file, document.folder)
+    return replace(document, data=_with_value(document.data, path, value, name), places=places)
 
 
 _FROM_SET = Place("--set", None)
@@ -282,7 +283,7 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
         above = name.removesuffix("." + ".".join(rest))
         raise InputError.of(
             "override",
-            f"{above} is {inner!r}, which has no keys to set",
+            f"{above} is {shown(inner)}, which has no keys to set",
             fix=f"set {above} as a whole, or write its keys out in the file",
             key=name,
             file="--set",
@@ -307,17 +308,17 @@ def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]
     """What looks like a secret, without showing it, and text that would act on a terminal."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _harmful(document, key, path)
+            yield from _harmful_text(key, path, document.place((*path, key)))
             yield from _harmful(document, inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _harmful(document, inner, (*path, index))
     elif isinstance(value, str):
-        yield from _harmful_text(document, value, path)
+        yield from _harmful_text(value, path, document.place(path))
 
 
-def _harmful_text(document: Document, text: str, path: KeyPath) -> Iterator[Problem]:
-    where: dict[str, Any] = {"key": dotted(path) or None, **document.place(path)._asdict()}
+def _harmful_text(text: str, path: KeyPath, place: Place) -> Iterator[Problem]:
+    where: dict[str, Any] = {"key": dotted(path) or None, **place._asdict()}
     if _SECRET_VALUE.search(text) or (text and path and _SECRET_KEY.search(str(path[-1]))):
         yield Problem(
             "secret",
@@ -331,6 +332,7 @@ def _harmful_text(document: Document, text: str, path: KeyPath) -> Iterator[Prob
             "control_character",
             f"{text!a} holds a control character",
             rule="text is shown in terminals and pages, so it is printable",
+            fix="remove it",
             value=ascii(text),
             **where,
         )

@@ -10,13 +10,23 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.search_file import SEARCH_SCHEMA, SearchSpec, candidates_of, json_schema, load_search_file
+from orchestrator.search_file import (
+    SEARCH_SCHEMA,
+    SearchSpec,
+    candidates_of,
+    json_schema,
+    load_search_file,
+    located,
+    require_affordable,
+    spec_of,
+)
 from orchestrator.search_reference import reference
 from search_spaces import presets, space
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
 from search_spaces.measured import render_table
 from tests.search_spaces.tables import only
+from trials.folder import SearchFolder
 from trials.ranking import Objective
 
 MINIMAL = """\
@@ -147,6 +157,88 @@ def test_what_is_written_down_holds_no_name_of_a_preset_and_every_axis(tmp_path:
 def test_a_newer_or_other_search_json_is_refused(tmp_path: Path, schema: str | None):
     with pytest.raises(InputError, match=r"this Parlay reads parlay\.search/1"):
         SearchSpec.from_json(loaded(tmp_path).to_json() | {"schema": schema})
+
+
+def test_the_search_record_is_read_like_search_json(tmp_path: Path):
+    spec = loaded(tmp_path)
+    assert SearchSpec.from_json(spec.to_json() | {"folder": "/runs/small-abcdef"}) == spec
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"model": None}, "is no search"),
+        ({"cluster": {"gpus_per_node": 4}}, "accelerator is missing"),
+        ({"measure": {"min_step": 3}}, "min_step"),
+        ({"search": []}, "keys and values"),
+        ({"baseline": {"tensor": 1}}, "unknown layout field 'tensor'"),
+        ({"objective": "speed"}, "'speed' is not a valid Objective"),
+        ({"candidates": 3}, "is no search"),
+        ({"name": 3}, "name is 3"),
+        ({"global_batch_size": "16"}, "global_batch_size is '16'"),
+        ({"work_dir": None}, "work_dir is null"),
+    ],
+)
+def test_a_damaged_search_json_is_refused_with_what_is_wrong(tmp_path: Path, damage, words: str):
+    folder = SearchFolder(tmp_path)
+    folder.json.write_text(json.dumps(loaded(tmp_path).to_json() | damage))
+    with pytest.raises(InputError, match=words) as caught:
+        spec_of(folder)
+    assert {p.file for p in caught.value.problems} == {str(folder.json)}
+
+
+@pytest.mark.parametrize("key", ["name", "model", "space", "launcher", "baseline", "candidates", "work_dir"])
+def test_a_search_json_without_one_of_its_keys_is_refused_by_its_name(tmp_path: Path, key: str):
+    written = loaded(tmp_path).to_json()
+    del written[key]
+    with pytest.raises(InputError, match=f"{key} is missing"):
+        SearchSpec.from_json(written)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "", '{"name": NaN}', "{}"])
+def test_a_search_json_that_is_none_is_refused_with_its_name(tmp_path: Path, text: str):
+    folder = SearchFolder(tmp_path)
+    folder.json.write_text(text)
+    with pytest.raises(InputError) as caught:
+        spec_of(folder)
+    assert caught.value.problems[0].file == str(folder.json)
+
+
+def test_the_text_that_was_read_is_kept_and_not_written_down(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL, "search.max_trials=3")
+    assert spec.yaml_text == MINIMAL
+    assert "yaml_text" not in spec.to_json()
+
+
+def test_an_error_found_later_gets_file_and_line_of_its_key(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL + "search: {max_trials: 3,\n  seed: 2}\n", "launcher.kind=local")
+    keys = ["search.seed", "search.parallel_trials", "space.tensor_parallel[1]", "launcher.kind", "trainer.python"]
+    found = located(InputError(*(Problem("x", "x", key=key) for key in keys)), spec)
+    file = str(tmp_path / "search.yaml")
+    assert [(p.file, p.line) for p in found.problems] == [
+        (file, 8),
+        (file, 7),
+        (file, 6),
+        ("--set", None),
+        (None, None),
+    ]
+    table = InputError.of("cell", "is bad", key="search", file="table.csv")
+    assert located(table, spec).problems == table.problems
+    assert located(table, SearchSpec.from_json(spec.to_json())).problems == table.problems
+
+
+def test_a_budget_below_one_trial_is_refused_with_the_numbers(tmp_path: Path):
+    text = MINIMAL.replace("this-machine", "{accelerator: cpu, gpus_per_node: 4, num_nodes: 4}")
+    text += "  num_nodes: [2, 4]\nsearch:\n  budget_node_hours: 0.25\n"
+    spec = loaded(tmp_path, text)
+    with pytest.raises(
+        InputError, match=r"0\.25 node-hours do not pay for one trial: 2 nodes x \d+ s = 0\.\d+ "
+    ) as caught:
+        require_affordable(spec, candidates_of(spec))
+    assert caught.value.problems[0].line == 9
+    for override in ("search.budget_node_hours=1", "search.budget_node_hours=null"):
+        affordable = loaded(tmp_path, text, override)
+        require_affordable(affordable, candidates_of(affordable))
 
 
 def test_a_newer_search_file_is_refused(tmp_path: Path):
@@ -407,9 +499,10 @@ def test_row_49_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Pa
     assert (problem.file, problem.key, problem.fix) == ("--set", "serch", "did you mean search?")
 
 
-@pytest.mark.parametrize("override", ["work_dir=~nobody-here/x", "cluster=~nobody-here/c.yaml"])
-def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, override: str):
-    assert the_problem(tmp_path, MINIMAL, override).code == "path"
+@pytest.mark.parametrize("key", ["work_dir", "cluster"])
+def test_the_home_of_somebody_who_is_not_there_is_refused(tmp_path: Path, key: str):
+    problem = the_problem(tmp_path, MINIMAL, f"{key}=~nobody-here/x")
+    assert (problem.code, problem.key, problem.file) == ("path", key, "--set")
 
 
 def test_set_wins_over_the_file(tmp_path: Path):
@@ -506,10 +599,29 @@ def test_a_measured_table_is_a_closed_set_that_no_longer_depends_on_the_file(tmp
 def test_a_table_without_a_row_for_this_search_is_refused(tmp_path: Path):
     (tmp_path / "table.csv").write_text(render_table(only({})))
     found = problems(tmp_path, TABLE_SEARCH, "global_batch_size=128")
+    assert [(p.code, p.key, p.line) for p in found] == [("no_measurement", "space.candidates", 12)]
+    (tmp_path / "other.csv").write_text(render_table(only({})))
+    found = problems(tmp_path, TABLE_SEARCH, "global_batch_size=128", "launcher.table=other.csv")
     assert [(p.code, p.key, p.line) for p in found] == [
         ("no_measurement", "space.candidates", 12),
-        ("no_measurement", "launcher.table", 13),
+        ("no_measurement", "launcher.table", None),
     ]
+
+
+def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
+    (tmp_path / "table.csv").write_text(render_table(only({}, {"engine": "torch"})))
+    spec = loaded(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
+    with pytest.raises(InputError, match="no layout of 2 is legal") as caught:
+        candidates_of(spec)
+    (problem,) = caught.value.problems
+    assert "nanotron.not_ours removed 1" in problem.message
+    assert problem.line == 12
+
+
+def test_a_bad_row_of_the_table_that_is_both_candidates_and_answers_is_told_once(tmp_path: Path):
+    (tmp_path / "table.csv").write_text(render_table(only({})).replace(",256,", ",255,", 1))
+    found = problems(tmp_path, TABLE_SEARCH)
+    assert [(p.key, p.line) for p in found] == [("global_batch_size", 2)]
 
 
 def test_a_table_with_bad_rows_is_refused_with_their_lines(tmp_path: Path):

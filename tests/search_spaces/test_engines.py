@@ -79,3 +79,7 @@ def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     assert problem.message == "1 micro-batches for 2 stages"
     assert "at least as many micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
+    (problem,) = broken_engine_rules(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
+    assert str(problem) == (
+        "zero_stage is 2; the deepspeed engine runs zero_stage 0 or 1\n  fix: set zero_stage to 0 or 1"
+    )

@@ -52,7 +52,10 @@ def test_columns_that_say_it_win_over_what_is_guessed_from_the_source():
 
 
 def test_part_of_a_node_and_whole_nodes_are_clusters():
-    part, whole = only({"num_gpus": "2"}, {"num_gpus": "16"})
+    part, whole = only(
+        {"num_gpus": "2", "tensor_parallel": "1", "data_parallel": "1", "grad_accum_steps": "64"},
+        {"num_gpus": "16", "tensor_parallel": "4"},
+    )
     assert (part.cluster.num_nodes, part.cluster.gpus_per_node) == (1, 2)
     assert (whole.cluster.num_nodes, whole.cluster.gpus_per_node, whole.layout.num_nodes) == (2, 8, 2)
 
@@ -102,6 +105,8 @@ def test_row_43_an_empty_table_misses_every_column(text: str):
         ({"accelerator": "abacus"}, None, "no accelerator is called 'abacus'"),
         ({"num_gpus": "12"}, "num_gpus", "12 with 8 GPUs a node"),
         ({"num_gpus": "0"}, "num_gpus", "0 with 8 GPUs a node"),
+        ({"num_gpus": "4"}, "num_gpus", "is 4, but tensor_parallel 2 x pipeline_parallel 2 x data_parallel 2 = 8"),
+        ({"grad_accum_steps": "31"}, "global_batch_size", "grad_accum_steps 31 x data_parallel 2 = 248"),
         ({"source": "somebody"}, "engine", "cannot be told from the rest"),
         ({"accelerator": "a40-48gb"}, "precision", "cannot be told from the rest"),
     ],
@@ -185,17 +190,28 @@ def test_rows_equal_in_canonical_form_are_one_layout():
 @pytest.mark.parametrize(
     "broken",
     [
-        {"pipeline_parallel": "32", "tensor_parallel": "1", "data_parallel": "1", "num_gpus": "32"},
+        {"pipeline_parallel": "4", "tensor_parallel": "1", "num_layers": "3"},
         {"num_attention_heads": "1", "tensor_parallel": "2"},
         {"ffn_hidden_size": "8191"},
-        {"data_parallel": "1"},
-        {"grad_accum_steps": "31"},
     ],
 )
 def test_rows_that_failed_and_break_a_rule_of_every_engine_are_dropped_and_counted(broken):
     (problem,) = problems_in(only(broken, broken | FAILED)).values()
     assert problem.rule_rows == 1
     assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+
+
+@pytest.mark.parametrize("broken", [{"data_parallel": "1"}, {"grad_accum_steps": "31"}])
+def test_rows_that_failed_on_another_world_or_batch_are_dropped_and_counted(broken):
+    (problem,) = problems_in(only({}, broken | FAILED)).values()
+    assert problem.rule_rows == 1
+    assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+
+
+def test_a_table_whose_rows_could_only_fail_has_nothing_to_offer():
+    rows = only(FAILED | {"ffn_hidden_size": "8191"})
+    with pytest.raises(InputError, match="1 rows of this workload all failed"):
+        problem_for(rows, rows[0].model, rows[0].cluster, 256)
 
 
 def test_a_failed_row_whose_vocabulary_the_trainer_would_pad_is_kept():

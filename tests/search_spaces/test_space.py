@@ -14,7 +14,7 @@ from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layout_rules import broken_rules
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from search_spaces.space import Rejected, SearchSpace, closed_space, search_space
+from search_spaces.space import Rejected, SearchSpace, closed_space, runnable_space, search_space
 from search_spaces.workload import Workload
 
 MODEL = ModelShape(
@@ -208,7 +208,7 @@ def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and
 
 def test_row_14_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
     with pytest.raises(InputError, match=r"torch\.precision removed 1"):
-        search_space(workload("a100-80gb"), {"precision": ["bf16"]})
+        search_space(workload("a100-80gb"), {"precision": ["fp16"]})
 
 
 def test_row_15_over_a_million_points_need_the_sampling_switch():
@@ -236,7 +236,8 @@ def test_constraints_on_nodes_reject_larger_trials():
 def test_bf16_is_rejected_on_accelerators_that_have_none():
     work = workload("v100-32gb")
     space = search_space(work, {"precision": ["fp32", "bf16"]})
-    assert rejections(space)["precision"][0].problem.message == "v100-32gb has no bf16"
+    problem = rejections(space)["precision"][0].problem
+    assert (problem.message, problem.fix) == ("v100-32gb has no bf16", "use fp32")
 
 
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
@@ -256,9 +257,9 @@ def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
         search_space(workload(), {}, broken)
     problems = caught.value.problems
     assert {p.key for p in problems} == {"baseline"}
-    assert [p.code for p in problems] == ["world", "heads", "kv_heads", "torch.offload", "batch"]
+    assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "torch.offload"]
     assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but num_nodes 1 x gpus_per_node 4 = 4" in problems[0].message
-    assert "= 6 sequences, but global_batch_size is 16" in problems[-1].message
+    assert "= 6 sequences, but global_batch_size is 16" in problems[3].message
 
 
 def test_a_baseline_does_not_save_an_empty_space():
@@ -273,6 +274,50 @@ def test_a_closed_space_is_the_table_and_asks_no_rule():
     assert space.baseline == layouts[0]
     with pytest.raises(InputError, match="is not a layout of the table"):
         closed_space(workload(), layouts, Layout())
+
+
+def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by_its_rule():
+    runs = Layout(data_parallel=4, grad_accum_steps=4)
+    bad = {
+        "world": replace(runs, tensor_parallel=4),
+        "tp_across_nodes": Layout(num_nodes=2, tensor_parallel=8, grad_accum_steps=16),
+        "batch": replace(runs, grad_accum_steps=3),
+        "torch.offload": replace(runs, offload="optimizer"),
+        "nanotron.not_ours": replace(runs, engine="nanotron"),
+    }
+    space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
+    assert (space.feasible, space.baseline) == ((runs,), runs)
+    assert space.rejected_by_rule == dict.fromkeys(bad, 1)
+    assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
+
+
+def test_a_table_to_be_run_keeps_its_order():
+    layouts = [Layout(data_parallel=4, micro_batch_size=mb, grad_accum_steps=4 // mb) for mb in (4, 1, 2)]
+    assert runnable_space(workload(), layouts).feasible == tuple(layouts)
+
+
+def test_a_table_of_which_nothing_can_be_run_is_refused():
+    with pytest.raises(InputError, match=r"nanotron\.not_ours removed 1") as caught:
+        runnable_space(workload(), [Layout(data_parallel=4, grad_accum_steps=4, engine="nanotron")])
+    assert "launcher.kind to recorded" in caught.value.problems[0].fix
+
+
+def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():
+    runs, other = Layout(data_parallel=4, grad_accum_steps=4), Layout(tensor_parallel=7)
+    with pytest.raises(InputError, match="is not a layout of the table"):
+        runnable_space(workload(), [runs], other)
+    with pytest.raises(InputError, match="tensor 7 x pipeline 1 x data 1 = 7 ranks"):
+        runnable_space(workload(), [runs, other], other)
+
+
+def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
+    axes = {"tensor_parallel": [1, 3], "micro_batch_size": [1, 2], "precision": ["fp32", "fp16"]}
+    texts = [rejected.text for rejected in search_space(workload(), axes).rejected()]
+    assert len(texts) == len(set(texts)) == 6
+    assert texts[-1] == (
+        "tensor_parallel 1, micro_batch_size 2, precision fp16: "
+        "precision is fp16; the torch engine runs precision fp32 or bf16"
+    )
 
 
 counts = st.integers(1, 4)
