@@ -122,6 +122,8 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         return " ".join(filter(None, [f"search {search.state}", search.end_reason, search.detail]))
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"
+    if event.kind is EventKind.DRIVER_TOOK_OVER:
+        return f"process {data['pid']} on {data['host']} drives the search"
     if event.kind in (EventKind.ATTEMPT_SUBMITTED, EventKind.TRIAL_ENDED):
         return None
     trial = search.trial(data["trial"])

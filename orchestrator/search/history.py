@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from trials.ledger.events import Event, EventKind, SearchRecord, apply
-from trials.ledger.journal import Journal
+from trials.ledger.events import Event, EventKind, SearchRecord, apply, fold
+from trials.ledger.journal import Journal, OutOfTurn
 from trials.ledger.writer import LedgerWriter
 
 
@@ -14,7 +17,8 @@ class History:
     """A search as the fold of its journal, kept equal to the ledger. One writer: whoever holds the lease.
 
     `clock` gives UTC seconds since the epoch, `fencing` is the lease's number. An event is on disk in the journal
-    before anything follows from it; a ledger that missed the last lines catches up when the history is opened.
+    before anything follows from it. Opening the history fences off a driver that held an earlier lease, by an event of
+    its own, and brings a ledger that missed the last lines up to it; Fenced when a later lease has written.
     """
 
     def __init__(
@@ -24,9 +28,9 @@ class History:
         self._journal = journal
         self._ledger = ledger
         self._fencing = fencing
-        self._clock = clock
+        self.clock = clock
         self._search: SearchRecord | None = None
-        self._catch_up()
+        self._take_over()
 
     @property
     def search(self) -> SearchRecord:
@@ -41,16 +45,25 @@ class History:
 
     def record(self, kind: EventKind, /, **data: Any) -> Event:
         """Write one event down and make it true. ValueError, and nothing written, if it contradicts the state."""
-        last_seq = 0 if self._search is None else self._search.last_seq
-        event = Event(last_seq + 1, self._fencing, self._clock(), kind, data)
+        event = self._next_event(kind, data)
         changed = apply(self._search, self.search_id, event)
         self._journal.append(event)
         self._ledger.apply(self.search_id, event)
         self._search = changed
         return event
 
-    def _catch_up(self) -> None:
-        events = self._journal.read()
-        for event in events:
-            self._search = apply(self._search, self.search_id, event)
+    def _take_over(self) -> None:
+        """Read the search and fence off whoever drove it before; read again if that one still wrote meanwhile."""
+        while True:
+            events = self._journal.read()
+            self._search = fold(self.search_id, events)
+            if self._search is None or self._search.fencing == self._fencing:
+                break
+            with suppress(OutOfTurn):
+                driver = {"host": socket.gethostname(), "pid": os.getpid()}
+                self._journal.append(self._next_event(EventKind.DRIVER_TOOK_OVER, driver))
         self._ledger.catch_up(self.search_id, events)
+
+    def _next_event(self, kind: EventKind, data: Mapping[str, Any]) -> Event:
+        last_seq = 0 if self._search is None else self._search.last_seq
+        return Event(last_seq + 1, self._fencing, self.clock(), kind, data)

@@ -136,7 +136,7 @@ class TestRefusals:
             story.create()
         tell(writer, old)
         new.fencing = 2
-        writer.apply(SEARCH_ID, new.propose())
+        writer.apply(SEARCH_ID, new.take_over())
         with pytest.raises(Fenced):
             writer.apply(SEARCH_ID, replace(old.propose("t0002"), seq=3))
         with pytest.raises(Fenced):

@@ -197,3 +197,8 @@ def test_an_attempt_that_cannot_be_seen_is_not_called_ended():
 def test_an_event_is_stamped_with_its_own_time():
     event = Event(1, 1, 0.0, EventKind.SEARCH_CREATED, {})
     assert event_line(event, SearchUnderTest().record) == "00:00:00 search tiny-abcdef created"
+
+
+def test_another_driver_is_named():
+    event = Event(3, 2, 0.0, EventKind.DRIVER_TOOK_OVER, {"host": "login2", "pid": 4711})
+    assert event_line(event, SearchUnderTest().record) == "00:00:00 process 4711 on login2 drives the search"

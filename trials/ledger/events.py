@@ -73,6 +73,7 @@ class EventKind(Word):
     )
     TRIAL_ENDED = "trial_ended"  # trial, state, reason
     BEST_CHANGED = "best_changed"  # trial (null: none)
+    DRIVER_TOOK_OVER = "driver_took_over"  # host, pid: the first event under a new lease, which fences the old one
 
 
 class Fenced(ValueError):
@@ -314,6 +315,12 @@ def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
     return replace(search, best_trial=name)
 
 
+def _driver_took_over(search: SearchRecord, event: Event) -> SearchRecord:
+    if event.fencing == search.fencing:
+        raise ValueError(f"a driver took the search over under lease {event.fencing}, which is no new one")
+    return search
+
+
 _APPLY = {
     EventKind.SEARCH_STATE: _search_state,
     EventKind.TRIAL_PROPOSED: _trial_proposed,
@@ -324,6 +331,7 @@ _APPLY = {
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.BEST_CHANGED: _best_changed,
+    EventKind.DRIVER_TOOK_OVER: _driver_took_over,
 }
 
 

@@ -1,8 +1,12 @@
 """The search folder's journal: one checked line an event, on disk before anything it tells of happens.
 
 It is the truth of a search: the ledger's rows can be rebuilt from it. A line counts once its newline is on disk, so a
-writer killed in the middle leaves a cut last line, which readers pass over and the next writer cuts off. Any other
-damage is an error that names file and line.
+writer killed in the middle leaves a cut last line, which readers pass over and the next writer cuts off.
+
+Looking and writing are two steps, so a driver that was taken over in between may still bring its line to the file. The
+order of the lines decides: once a line of a later lease stands there, no line of an earlier one counts; and a later
+lease's line whose number was meanwhile taken only ends the earlier lease. Whoever writes looks again afterwards, so
+`append` returns for events that count, and for no others. Any other damage is an error that names file and line.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ class JournalDamaged(OutsideRefused):
     """A line in the middle of a journal is not what was written; the text names file and line."""
 
 
+class OutOfTurn(ValueError):
+    """Another event is due: somebody else has written since this writer read the journal."""
+
+
 class Journal:
     """The journal at `path`. Any process may read at any time; only the holder of the search's lease appends.
 
@@ -33,10 +41,10 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._descriptor: int | None = None
-        self._known = _Contents((), 0)
+        self._known = _Contents((), 0, 0)
 
     def read(self) -> list[Event]:
-        """All events, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
+        """All events that count, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
         try:
             return list(_parse(self.path, self.path.read_bytes()).events)
         except FileNotFoundError:
@@ -45,7 +53,7 @@ class Journal:
     def append(self, event: Event) -> None:
         """Write `event` to disk as the next line; it is there for good when this returns.
 
-        Raises Fenced when a later lease has written, ValueError when another event is due, JournalDamaged, and
+        Raises Fenced when a later lease has written, OutOfTurn when another event is due, JournalDamaged, and
         OSError (disk full), after which the journal is as it was and the same event can be appended again.
         """
         descriptor = self._open()
@@ -56,13 +64,8 @@ class Journal:
         if size > self._known.size:
             os.ftruncate(descriptor, self._known.size)  # a line that a killed writer left unfinished
         line = _line(event)
-        try:
-            _write_all(descriptor, line)
-            os.fsync(descriptor)
-        except OSError:
-            os.ftruncate(descriptor, self._known.size)
-            raise
-        self._known = _Contents((event,), self._known.size + len(line))
+        self._write(descriptor, line)
+        self._known = self._with_written(descriptor, event, self._known.size + len(line))
 
     def close(self) -> None:
         """Give the file back; the next append opens it again."""
@@ -80,24 +83,45 @@ class Journal:
         return self._descriptor
 
     def _require_next(self, event: Event) -> None:
-        last = self._known.last
-        if last is not None and event.fencing < last.fencing:
-            raise Fenced(f"{self.path}: the search is driven under lease {last.fencing}, not {event.fencing}")
-        due = 1 if last is None else last.seq + 1
-        if event.seq != due:
-            raise ValueError(f"{self.path}: event {event.seq} where {due} is due")
+        if event.fencing < self._known.fencing:
+            raise Fenced(f"{self.path}: the search is driven under lease {self._known.fencing}, not {event.fencing}")
+        if event.seq != self._known.due:
+            raise OutOfTurn(f"{self.path}: event {event.seq} where {self._known.due} is due")
+
+    def _write(self, descriptor: int, line: bytes) -> None:
+        try:
+            _write_all(descriptor, line)
+            os.fsync(descriptor)
+        except OSError:
+            # Only our own line is taken back, never one that another driver wrote after it.
+            if line.startswith(self.path.read_bytes()[self._known.size :]):
+                os.ftruncate(descriptor, self._known.size)
+            raise
+
+    def _with_written(self, descriptor: int, event: Event, size: int) -> _Contents:
+        """What the journal holds after `event` was written, which should have made it `size` bytes long."""
+        if os.fstat(descriptor).st_size == size:
+            return _Contents((event,), event.fencing, size)
+        self._known = _parse(self.path, self.path.read_bytes())
+        if event not in self._known.events:
+            self._require_next(event)
+            raise JournalDamaged(f"{self.path}: event {event.seq} was written and is not there")
+        return self._known
 
 
 @dataclass(frozen=True)
 class _Contents:
-    """The events of a journal (the last one is enough for its writer) and the bytes of its whole lines."""
+    """The events of a journal that count (the last one is enough for its writer), the highest lease number that wrote
+    in it, and the bytes of its whole lines."""
 
     events: tuple[Event, ...]
+    fencing: int
     size: int
 
     @property
-    def last(self) -> Event | None:
-        return self.events[-1] if self.events else None
+    def due(self) -> int:
+        """The number of the next event."""
+        return self.events[-1].seq + 1 if self.events else 1
 
 
 def _line(event: Event) -> bytes:
@@ -114,15 +138,21 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _parse(path: Path, data: bytes) -> _Contents:
     whole = data[: data.rfind(b"\n") + 1]
     events: list[Event] = []
+    fencing = 0
     for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
             event = _event(line)
         except (ValueError, KeyError, TypeError) as error:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
-        if event.seq != number:
-            raise JournalDamaged(f"{path}:{number}: holds event {event.seq}")
-        events.append(event)
-    return _Contents(tuple(events), len(whole))
+        due = len(events) + 1
+        if event.fencing < fencing:
+            continue  # the late word of a driver that was taken over
+        if event.seq > due or (event.seq < due and event.fencing == fencing):
+            raise JournalDamaged(f"{path}:{number}: holds event {event.seq} where {due} is due")
+        if event.seq == due:
+            events.append(event)
+        fencing = event.fencing
+    return _Contents(tuple(events), fencing, len(whole))
 
 
 def _event(line: bytes) -> Event:

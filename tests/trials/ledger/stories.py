@@ -89,12 +89,15 @@ class Story:
     def best(self, trial: str | None) -> Event:
         return self.add(EventKind.BEST_CHANGED, trial=trial)
 
+    def take_over(self) -> Event:
+        return self.add(EventKind.DRIVER_TOOK_OVER, host="login2", pid=4711)
+
     def set_state(self, state: SearchState, reason: EndReason | None = None, detail: str | None = None) -> Event:
         return self.add(EventKind.SEARCH_STATE, state=state, end_reason=reason, detail=detail)
 
 
 def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
-    """A search of one trial, measured at the second attempt, and completed: every kind of event but one."""
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but two."""
     story = Story(search_id)
     story.create(**spec)
     story.set_state(SearchState.RUNNING)
@@ -114,12 +117,14 @@ def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
 
 @st.composite
 def stories(draw, search_id: str = SEARCH_ID) -> Story:
-    """Any legal search of up to thirty events."""
+    """Any legal search of up to thirty events, and as many changes of driver."""
     story = Story(search_id)
     story.create(**draw(st.dictionaries(st.text(max_size=4), _JSON, max_size=3)))
     for _ in range(draw(st.integers(0, 30))):
         draw(st.sampled_from(_continuations(story, draw)))()
-        story.fencing += draw(st.sampled_from((0, 0, 0, 1)))
+        if draw(st.sampled_from((False, False, False, True))):
+            story.fencing += 1
+            story.take_over()
     return story
 
 

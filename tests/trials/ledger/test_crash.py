@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +53,28 @@ def test_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp
     journal.append(following)
     ledger.apply(SEARCH_ID, following)
     assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, journal.read())
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [1, 17, 30])
+def test_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damages_nothing(tmp_path, number):
+    journal = Journal(tmp_path / "journal.jsonl")
+    command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal.path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    with subprocess.Popen([*command, f"sqlite:///{tmp_path}/old.db"], **pipes) as old:
+        while int(old.stdout.readline()) != number:
+            pass
+        old.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, old.pid, os.WSTOPPED)
+        takeover = Event(len(journal.read()) + 1, 2, 2e9, EventKind.DRIVER_TOOK_OVER, {"host": "login2", "pid": 4711})
+        journal.append(takeover)
+        old.send_signal(signal.SIGCONT)
+        _, words = old.communicate()
+    assert "Fenced" in words
+    assert journal.read()[-1] == takeover
+    journal.append(Event(takeover.seq + 1, 2, 2e9, EventKind.BEST_CHANGED, {"trial": None}))
+    assert fold(SEARCH_ID, journal.read()).last_seq == takeover.seq + 1
 
 
 @pytest.mark.processes

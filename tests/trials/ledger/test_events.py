@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -169,6 +170,18 @@ def test_a_gap_a_repeat_and_a_second_beginning_are_refused(story):
         story.create()
     with pytest.raises(ValueError, match="once"):
         Story().propose()
+
+
+def test_a_driver_that_takes_over_changes_nothing_but_whose_word_counts(story):
+    before = story.search
+    story.fencing = 2
+    story.take_over()
+    assert story.search == replace(before, last_seq=before.last_seq + 1, fencing=2)
+
+
+def test_a_search_is_taken_over_under_a_new_lease_only(story):
+    with pytest.raises(ValueError, match="no new one"):
+        story.take_over()
 
 
 def test_an_old_lease_is_fenced_off(story):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.trials.ledger.stories import Story, measured_story
 from trials.ledger.events import Event, EventKind, Fenced
-from trials.ledger.journal import Journal, JournalDamaged
+from trials.ledger.journal import Journal, JournalDamaged, OutOfTurn
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_gap_or_a_repeat_is_refused(path):
     events = measured_story().events
     journal = written(path, events[:2])
     for wrong in (events[1], events[3]):
-        with pytest.raises(ValueError, match="3 is due"):
+        with pytest.raises(OutOfTurn, match="3 is due"):
             journal.append(wrong)
     assert journal.read() == events[:2]
 
@@ -126,6 +127,71 @@ def test_an_old_driver_does_not_cut_a_line_the_new_one_is_writing(path):
     with pytest.raises(Fenced):
         journal.append(old.propose("t0009"))
     assert path.read_bytes().endswith(b'{"schema":')
+
+
+class TestHeldInTheSystemCall:
+    """A driver that has looked and is held up before its line, or the certainty of it, reaches the disk."""
+
+    @pytest.fixture
+    def drivers(self, path) -> tuple[Story, Journal, Story, Journal]:
+        old, new = Story(), Story()
+        for story in (old, new):
+            story.create()
+        new.fencing = 2
+        return old, written(path, old.events), new, Journal(path)
+
+    def meanwhile(self, monkeypatch, call: str, action, error: OSError | None = None) -> None:
+        """At the next `os.call` of a journal do `action` first; the call then fails with `error`, if there is one."""
+        real = getattr(os, call)
+
+        def held(*args):
+            monkeypatch.setattr(os, call, real)
+            action()
+            if error is not None:
+                raise error
+            return real(*args)
+
+        monkeypatch.setattr(os, call, held)
+
+    def test_an_old_drivers_late_line_is_no_damage_and_is_told_to_be_none(self, path, drivers, monkeypatch):
+        old, old_journal, new, new_journal = drivers
+        self.meanwhile(monkeypatch, "write", lambda: new_journal.append(new.take_over()))
+        with pytest.raises(Fenced, match="under lease 2, not 1"):
+            old_journal.append(old.propose("t0009"))
+        assert b"t0009" in path.read_bytes()
+        assert Journal(path).read() == new.events
+        new_journal.append(new.propose())
+        assert written(path, []).read() == new.events
+
+    def test_a_takeover_that_comes_after_an_old_drivers_last_line_fences_and_is_said_again(
+        self, path, drivers, monkeypatch
+    ):
+        old, old_journal, new, new_journal = drivers
+        early = new.take_over()
+        self.meanwhile(monkeypatch, "write", lambda: old_journal.append(old.propose()))
+        with pytest.raises(OutOfTurn, match="event 2 where 3 is due"):
+            new_journal.append(early)
+        assert Journal(path).read() == old.events
+        with pytest.raises(Fenced):
+            old_journal.append(old.submit())
+        again = replace(early, seq=3)
+        new_journal.append(again)
+        assert Journal(path).read() == [*old.events[:2], again]
+
+    def test_an_old_driver_that_cannot_write_takes_nothing_back_that_is_not_its_own(self, path, drivers, monkeypatch):
+        old, old_journal, new, new_journal = drivers
+        error = OSError(errno.EIO, "Input/output error")
+        self.meanwhile(monkeypatch, "write", lambda: new_journal.append(new.take_over()), error)
+        with pytest.raises(OSError, match="Input/output"):
+            old_journal.append(old.propose())
+        assert Journal(path).read() == new.events
+
+    def test_a_line_that_somebody_cut_off_again_is_not_called_written(self, path, drivers, monkeypatch):
+        old, old_journal, *_ = drivers
+        size = path.stat().st_size
+        monkeypatch.setattr(os, "fsync", lambda descriptor: os.ftruncate(descriptor, size))
+        with pytest.raises(JournalDamaged, match="event 2 was written and is not there"):
+            old_journal.append(old.propose())
 
 
 @pytest.mark.parametrize("fails_in", ["write", "fsync"])
