@@ -24,6 +24,16 @@ ONE_DOOR = {
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
 }
+ORCHESTRATOR = (
+    ("orchestrator.launchers", "orchestrator.samplers", "orchestrator.ray_runtime", "orchestrator.code_snapshot"),
+    ("orchestrator.search",),
+    ("orchestrator.search",),
+    ("orchestrator.recipe",),
+    ("orchestrator.session", "orchestrator.replay", "orchestrator.starting_points"),
+    ("orchestrator.cli",),
+)
+"""Lowest first; a module imports its own level and those below."""
+
 TRAINER_ONLY = {"torch", "deepspeed"}
 LIGHT = tuple(
     str(path.relative_to(ROOT)) for path in compute_side_files(ROOT) if "trials/train/" not in path.as_posix()
@@ -73,6 +83,36 @@ def test_the_light_compute_side_imports_the_standard_library_and_itself(module):
     for name in imported(module):
         top = name.split(".")[0]
         assert top in sys.stdlib_module_names or any(name == m or name.startswith(f"{m}.") for m in light), name
+
+
+@pytest.mark.parametrize(
+    "module", [m for m in modules() if m.startswith("orchestrator/") and not m.endswith("__init__.py")]
+)
+def test_inside_the_orchestrator_imports_point_one_way(module):
+    mine = level_of(module.removesuffix(".py").replace("/", "."))
+    for name in imported(module):
+        if name.startswith("orchestrator."):
+            assert level_of(name) <= mine, f"{name} lies above {module}"
+
+
+def level_of(name: str) -> int:
+    return next(level for level, rooms in enumerate(ORCHESTRATOR) if any(name.startswith(room) for room in rooms))
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("trials/train/")])
+def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only(module):
+    light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT} | {"trials.train"}
+    for name in imported(module):
+        top = name.split(".")[0]
+        ours = any(name == m or name.startswith(f"{m}.") for m in light)
+        assert ours or top in sys.stdlib_module_names or top in TRAINER_ONLY, name
+
+
+@pytest.mark.parametrize("module", modules())
+def test_nothing_is_imported_behind_this_tests_back(module):
+    called = {node.func for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.Call)}
+    names = {getattr(f, "id", getattr(f, "attr", None)) for f in called}
+    assert not names & {"__import__", "import_module"}
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)

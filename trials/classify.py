@@ -46,17 +46,20 @@ class Verdict:
     excerpt: str | None = None
 
 
-RETRIES: Mapping[FailureReason, int] = {
+RETRIES: Mapping[FailureReason, float] = {
     FailureReason.HANG: 1,
     FailureReason.NODE_FAILURE: 2,
     FailureReason.PREEMPTED: 2,
     FailureReason.BOOT_FAILURE: 2,
     FailureReason.LAUNCH_FAILURE: 2,
     FailureReason.DIRTY_GPU: 2,
-    FailureReason.INTERRUPTED: 2,
+    FailureReason.INTERRUPTED: math.inf,  # the driver's end is never the layout's fault
     FailureReason.LOST: 1,
 }
 """How often a trial is tried again after each reason; reasons not named are final."""
+
+COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
+"""What in a fingerprint must be the same for two measurements of a search to be compared."""
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 _KNOWN_BY_THE_RANK = (
@@ -91,6 +94,17 @@ def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdic
     reason = ending.reason or FailureReason.SCRIPT_ERROR
     detail = ending.detail or "the ranks ended without an outcome"
     return Verdict(_state_for(reason), reason, None, detail)
+
+
+def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Verdict:
+    """The verdict, its measurement flagged where its fingerprint differs from the reference in what both name."""
+    outcome = verdict.outcome
+    if outcome is None or outcome.status is not OutcomeStatus.MEASURED:
+        return verdict
+    found = outcome.fingerprint
+    if all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE):
+        return verdict
+    return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, "fingerprint_changed")))
 
 
 def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from orchestrator.cli.options import (
     SamplerName,
     SearchFilePath,
     WorkDir,
+    named_as_typed,
     overrides_of,
 )
 from orchestrator.cli.output import answer, say
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.search_file import SearchSpec
     from search_spaces.space import SearchSpace
 
+MOST_REJECTED_LISTED = 10_000
 PLAN_SCHEMA = "parlay.plan/1"
 INIT_SCHEMA = "parlay.init/1"
 
@@ -73,11 +76,10 @@ def plan(
     """List the layouts a search may try, and what refuses the others; nothing is launched."""
     from orchestrator.search_file import candidates_of, load_search_file
 
-    changes = overrides_of(
-        sets, work_dir=work_dir, ledger__url=ledger, launcher__kind=launcher, search__sampler=sampler
-    )
-    spec = load_search_file(search_file, changes)
-    space = candidates_of(spec)
+    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        space = candidates_of(spec)
     answer(_plan_json(spec, space, rejected), as_json, None if as_json else _plan_text(spec, space, rejected))
 
 
@@ -108,7 +110,8 @@ def _plan_json(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> dic
     }
     if list_rejected:
         data["rejected_layouts"] = [
-            {"layout": dict(r.fields), "rule": r.problem.code, "message": r.problem.message} for r in space.rejected()
+            {"layout": dict(r.fields), "rule": r.problem.code, "message": r.problem.message}
+            for r in islice(space.rejected(), MOST_REJECTED_LISTED)
         ]
     return data
 
@@ -119,16 +122,23 @@ def _plan_text(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> str
     if space.rejected_by_rule:
         lines.append(f"{sum(space.rejected_by_rule.values())} cannot work:")
         lines += [f"  {count:6d}  {rule}" for rule, count in space.rejected_by_rule.items()]
-        lines += [f"  {r.problem.code}: {r.problem.message}" for r in space.rejected()] if list_rejected else []
-        lines += [] if list_rejected else ["  (--rejected lists each with its numbers)"]
+        lines += _rejected_lines(space) if list_rejected else ["  (--rejected lists each with its numbers)"]
     trials = min(spec.search.max_trials, len(space.feasible))
     lines.append(f"{trials} trials take at most {_most_node_hours(spec, space):.2f} node-hours, retries not counted")
     return "\n".join(lines)
 
 
+def _rejected_lines(space: SearchSpace) -> list[str]:
+    lines = [f"  {r.problem.code}: {r.text}" for r in islice(space.rejected(), MOST_REJECTED_LISTED)]
+    left_out = sum(space.rejected_by_rule.values()) - len(lines)
+    return lines + ([f"  and {left_out} more"] if left_out else [])
+
+
 def _most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
+    from orchestrator.search.attempts import longest_attempt_s
+
     nodes = max(layout.num_nodes for layout in space.feasible)
     trials = min(spec.search.max_trials, len(space.feasible))
-    most = trials * nodes * spec.measure.time_limit_s / 3600
+    most = trials * nodes * longest_attempt_s(spec.measure) / 3600
     return min(most, spec.search.budget_node_hours or most)

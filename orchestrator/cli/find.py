@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from orchestrator.search_file import spec_of
+from orchestrator.search_file import SearchSpec
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
@@ -24,18 +25,32 @@ class Found:
     folder: SearchFolder
     ledger_url: str
 
+    @cached_property
+    def spec(self) -> SearchSpec:
+        """The search as it was when it was created; what has become of its files changes nothing."""
+        return SearchSpec.from_json(self.record.spec)
+
 
 def find_search(given: str | None, ledger: str | None) -> Found:
     """The search of this id, shortened id or folder; the newest of the ledger when nothing is given.
 
     InputError unknown_id or ambiguous_id.
     """
-    if given is not None and ("/" in given or (Path(given) / "journal.jsonl").exists()):
-        return _from_folder(SearchFolder(Path(given).resolve()), ledger)
+    if given is not None and (folder := _folder_named(given)) is not None:
+        return _from_folder(folder, ledger)
     url = ledger_url(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
     return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+
+
+def _folder_named(given: str) -> SearchFolder | None:
+    """The search's folder, where what a person typed is a path and not an id."""
+    try:
+        path = Path(given).resolve()
+        return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
+    except OSError as error:
+        raise _no_search(given, error.strerror or str(error)) from error
 
 
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
@@ -51,15 +66,20 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
     """A search by its folder, which knows its ledger, and is enough where that has never heard of it."""
-    record = fold(folder.search_id, Journal(folder.journal).read())
+    try:
+        record = fold(folder.search_id, Journal(folder.journal).read())
+    except OSError as error:
+        raise _no_search(str(folder.path), error.strerror or str(error)) from error
     if record is None:
-        raise InputError.of(
-            "unknown_id",
-            f"{folder.path} is not the folder of a search",
-            value=str(folder.path),
-            fix="name the folder that holds journal.jsonl",
-        )
-    return Found(record, folder, ledger_url(ledger or spec_of(folder).ledger.url))
+        raise _no_search(str(folder.path), "it holds no journal.jsonl")
+    url = ledger or record.spec["ledger"].get("url")
+    return Found(record, folder, ledger_url(url))
+
+
+def _no_search(given: str, why: str) -> InputError:
+    return InputError.of(
+        "unknown_id", f"{given} is not the folder of a search: {why}", value=given, fix="parlay status --all lists them"
+    )
 
 
 def _newest(reader: LedgerReader) -> str:

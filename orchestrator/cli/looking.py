@@ -6,15 +6,17 @@ import os
 import secrets
 import sys
 from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.options import AsJson, LauncherKind, LedgerUrl, SearchId
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import InputError, Problem
+from trials.folder import SearchFolder, write_json
 
 if TYPE_CHECKING:
     from orchestrator.recipe.read import LoadedRecipe
@@ -22,8 +24,16 @@ if TYPE_CHECKING:
 
 BEST_SCHEMA = "parlay.best/1"
 LOGS_SCHEMA = "parlay.logs/1"
+DASHBOARD_SCHEMA = "parlay.dashboard/1"
 SEARCHES_SCHEMA = "parlay.searches/1"
 EXCERPT_LINES = 40
+
+
+class ReplayLauncher(StrEnum):
+    """What may start a replay's ranks."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,10 +54,9 @@ def status(
         return
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import search_summary, show_search
-    from orchestrator.search_file import spec_of
 
     found = find_search(search, ledger)
-    spec = spec_of(found.folder)
+    spec = found.spec
     summary = search_summary(found.record, spec, found.folder)
     answer(summary, as_json)
     if not as_json:
@@ -58,11 +67,10 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     """Print the best layout of a search and where its recipe lies."""
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words, recipe_path
-    from orchestrator.search_file import spec_of
     from trials.ranking import best_json, rank
 
     found = find_search(search, ledger)
-    spec = spec_of(found.folder)
+    spec = found.spec
     ranking = rank(found.record.trials, spec.objective, spec.global_batch_size)
     winner = best_json(ranking)
     if winner is None:
@@ -109,10 +117,15 @@ def replay(
     recipe: Annotated[
         str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")
     ] = None,
-    launcher: LauncherKind = None,
+    launcher: Annotated[
+        ReplayLauncher, typer.Option("--launcher", help="What starts the ranks.")
+    ] = ReplayLauncher.LOCAL,
     repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 3,
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
+    work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(
+        "runs"
+    ),
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -123,7 +136,9 @@ def replay(
     loaded = read_recipe(_recipe_folder(recipe, ledger), force)
     if loaded.banner:
         say(loaded.banner)
-    result = _replayed(loaded, launcher, ReplayRules(repeats, margin), as_json)
+    rules = ReplayRules(repeats, margin)
+    folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
+    result = _replayed(loaded, launcher, rules, folder, as_json)
     answer(result.to_json(), as_json, None if as_json else _replay_words(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
         raise Exit(code)
@@ -132,6 +147,7 @@ def replay(
 def dashboard(
     uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Another tracking store than the default.")] = None,
     port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; a free one.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Open MLflow's UI on what was recorded, on this machine's loopback, until ctrl-C."""
     from dashboards.mlflow_sync import tracking_uri
@@ -142,9 +158,9 @@ def dashboard(
     try:
         show_dashboard(tracking_uri(uri, home), home, say, port)
     except ServerFailed as error:
-        fail(ExitCode.REFUSED, Problem("mlflow", str(error)), False)
+        fail(ExitCode.REFUSED, Problem("mlflow", str(error)), as_json)
     except KeyboardInterrupt:
-        pass
+        answer({"schema": DASHBOARD_SCHEMA, "uri": tracking_uri(uri, home)}, as_json)
 
 
 _REPLAY_EXITS = {
@@ -185,10 +201,10 @@ def _whole_log(path: Path) -> str:
 
 
 def _recipe_folder(given: str | None, ledger: str | None) -> Path:
-    """The recipe a person means: a path, or the recipe of a search."""
+    """The recipe a person means: its folder, a search's folder, or a search's id."""
     from orchestrator.cli.find import find_search
 
-    if given is not None and ("/" in given or Path(given).exists()):
+    if given is not None and ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one:
         return Path(given)
     found = find_search(given, ledger)
     if not found.folder.recipe.exists():
@@ -198,26 +214,28 @@ def _recipe_folder(given: str | None, ledger: str | None) -> Path:
     return found.folder.recipe
 
 
-def _replayed(loaded: LoadedRecipe, launcher_kind: str | None, rules: ReplayRules, as_json: bool) -> ReplayResult:
+def _replayed(
+    loaded: LoadedRecipe, launcher_kind: ReplayLauncher, rules: ReplayRules, folder: SearchFolder, as_json: bool
+) -> ReplayResult:
     """Measure under a launcher of its own; `ray` falls back to plain processes as in a search."""
-    from orchestrator.launchers.base import LaunchRefused
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.launchers.schema import LauncherSection
     from orchestrator.replay import replay as measure_again
     from orchestrator.replay import this_machine
-    from trials.folder import SearchFolder
 
-    cluster = loaded.recipe.cluster
-    here = this_machine(cluster, os.environ)
-    folder = SearchFolder(loaded.folder.resolve().parent / "replays" / f"replay-{secrets.token_hex(3)}")
+    here = this_machine(loaded.recipe.cluster, os.environ)
+    section = LauncherSection.model_validate({"kind": launcher_kind.value})
     try:
-        section = LauncherSection.model_validate({"kind": launcher_kind or "local"})
         launcher, remark = make_launcher(section, parallel_trials=1, cluster=here)
         say(remark or f"measuring {rules.repeats} times in {folder.path}")
         with closing(launcher):
-            return measure_again(loaded, launcher, folder, python=sys.executable, rules=rules, here=here)
-    except LaunchRefused as refused:
-        fail(ExitCode.REFUSED, Problem("refused", str(refused)), as_json)
+            result = measure_again(loaded, launcher, folder, python=sys.executable, rules=rules, here=here)
+        if folder.path.exists():
+            write_json(folder.path / "replay.json", result.to_json())
+        return result
+    except OSError as error:
+        problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
+        fail(ExitCode.REFUSED, problem, as_json)
 
 
 def _replay_words(result: ReplayResult) -> str:

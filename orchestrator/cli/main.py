@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
@@ -28,13 +30,25 @@ for verbs in (files, running, looking):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
     os.umask(0o077)  # what a search writes is its user's own, also on a machine with a careless default
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show "±" is no reason to fail
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(int(run(words)))
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command; its exit code. Only our own bugs escape, as exceptions with a traceback."""
+    """Run one command; its exit code. Our own bugs are told with their traceback, and with --json as an object too."""
     as_json = "--json" in words
+    try:
+        return _run(words, as_json)
+    except Exception as bug:
+        traceback.print_exc()
+        problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="please report it, with the lines above")
+        return report(problem, ExitCode.OUR_BUG, as_json)
+
+
+def _run(words: Sequence[str], as_json: bool) -> int:
     try:
         return app(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.DONE
     except Exit as exit:
@@ -44,12 +58,28 @@ def run(words: Sequence[str]) -> int:
     except OutsideRefused as refused:
         return report(Problem("refused", str(refused)), ExitCode.REFUSED, as_json)
     except typer.TyperException as error:
-        return report(Problem("usage", str(error), fix="parlay --help"), ExitCode.BAD_INPUT, as_json)
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone; nothing is left to say
-        return ExitCode.DONE
+        return report(_usage(error), ExitCode.BAD_INPUT, as_json)
+    except (typer.Abort, KeyboardInterrupt):
+        return report(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
+    except OSError as error:
+        if error.filename is not None or not _stdout_is_gone():
+            return report(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
+        return ExitCode.REFUSED
+
+
+def _usage(error: typer.TyperException) -> Problem:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return Problem("usage", message, fix="parlay --help, or parlay VERB --help")
+
+
+def _stdout_is_gone() -> bool:
+    """Whether nobody takes our output any more; then it goes nowhere, so that leaving does not fail once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from search_spaces.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
 SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help="The search file.")]
@@ -28,10 +32,41 @@ SamplerName = Annotated[str | None, typer.Option("--sampler", help="deephyper, r
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
 
 
-def overrides_of(sets: Iterable[str] | None, **named: str | None) -> list[str]:
-    """All of a command line's changes to the search file, as `--set` would say them; named ones come last.
+@dataclass(frozen=True)
+class Change:
+    """One change to the search file: `key=value` as `--set` says it, and the option it was typed with."""
 
-    `named` maps a key with `__` for its dots to a value, or None where the option was not given.
-    """
-    given = {key.replace("__", "."): value for key, value in named.items() if value is not None}
-    return [*(sets or ()), *(f"{key}={json.dumps(value)}" for key, value in given.items())]
+    text: str
+    option: str
+
+    @property
+    def key(self) -> str:
+        return self.text.partition("=")[0]
+
+
+def overrides_of(
+    sets: Iterable[str] | None, launcher: str | None, sampler: str | None, work_dir: str | None, ledger: str | None
+) -> list[Change]:
+    """All of a command line's changes to the search file; the named options come last."""
+    named = {
+        "launcher.kind": ("--launcher", launcher),
+        "search.sampler": ("--sampler", sampler),
+        "work_dir": ("--work-dir", work_dir),
+        "ledger.url": ("--ledger", ledger),
+    }
+    changes = [Change(text, "--set") for text in sets or ()]
+    given = {key: (option, value) for key, (option, value) in named.items() if value is not None}
+    return changes + [Change(f"{key}={json.dumps(value)}", option) for key, (option, value) in given.items()]
+
+
+@contextmanager
+def named_as_typed(changes: Iterable[Change]) -> Iterator[None]:
+    """Within this block an error about what an option changed names the option, not `--set`."""
+    options = {change.key: change.option for change in changes}
+    try:
+        yield
+    except InputError as error:
+        renamed = [
+            replace(p, file=options[p.key]) if p.file == "--set" and p.key in options else p for p in error.problems
+        ]
+        raise InputError(*renamed) from error

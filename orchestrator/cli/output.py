@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from dashboards.text import printable
 from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
@@ -24,14 +25,19 @@ def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> N
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
     elif text is not None:
-        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.write(_shown(text))
     sys.stdout.flush()
 
 
 def say(text: str) -> None:
-    """A remark beside the result."""
-    sys.stderr.write(text.rstrip("\n") + "\n")
+    """A remark beside the result. OSError where it cannot be written."""
+    sys.stderr.write(_shown(text))
     sys.stderr.flush()
+
+
+def _shown(text: str) -> str:
+    """Whole lines whose control characters are spelled out: a file's name must not steer the terminal."""
+    return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
 
 
 def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,6 +26,7 @@ from orchestrator.cli.options import (
     SearchFilePath,
     SearchId,
     WorkDir,
+    named_as_typed,
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
@@ -33,8 +35,10 @@ from search_spaces.errors import OutsideRefused, Problem
 if TYPE_CHECKING:
     from dashboards.mlflow_sync import MlflowSync
     from orchestrator.cli.find import Found
+    from orchestrator.cli.options import Change
     from orchestrator.search.driver import Driver
-    from orchestrator.search.session import Prepared
+    from orchestrator.search_file import SearchSpec
+    from search_spaces.layout import Layout
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -62,19 +66,10 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Search, here and now: trials run until the best layout is known or a limit is reached."""
-    changes = overrides_of(
-        sets, launcher__kind=launcher, search__sampler=sampler, work_dir=work_dir, ledger__url=ledger
-    )
-    prepared, url = _prepare(search_file, changes)
-    if dry_run:
-        _answer_dry_run(prepared, as_json)
-        return
-    from orchestrator.search.session import create_search, open_tracking
-
-    tracking = open_tracking(prepared.spec, say)
-    folder = create_search(prepared.spec, search_file.read_text(encoding="utf-8"), url)
-    say(f"search {folder.search_id} in {folder.path}")
-    _drive(folder, prepared, tracking, url, as_json)
+    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    if (started := _start(search_file, changes, dry_run, as_json)) is not None:
+        say(f"search {started.folder.search_id} in {started.folder.path}")
+        _drive(started, as_json)
 
 
 def submit(
@@ -88,18 +83,11 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
-    changes = overrides_of(
-        sets, launcher__kind=launcher, search__sampler=sampler, work_dir=work_dir, ledger__url=ledger
-    )
-    prepared, url = _prepare(search_file, changes)
-    if dry_run:
-        _answer_dry_run(prepared, as_json)
+    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    if (started := _start(search_file, changes, dry_run, as_json)) is None:
         return
-    from orchestrator.search.session import create_search, open_tracking
-
-    open_tracking(prepared.spec, say)  # what is wrong there is said in this terminal, not in the driver's log
-    folder = create_search(prepared.spec, search_file.read_text(encoding="utf-8"), url)
-    pid = _start_driver(folder, url, as_json)
+    folder = started.folder
+    pid = _start_driver(folder, started.ledger_url, as_json)
     answer(
         {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "pid": pid},
         as_json,
@@ -111,68 +99,82 @@ def submit(
 def resume(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
     from orchestrator.cli.find import find_search
-    from orchestrator.search.session import open_tracking, prepare
-    from orchestrator.search_file import spec_of
+    from orchestrator.session import open_tracking, prepare
 
     found = find_search(search, ledger)
-    prepared = prepare(spec_of(found.folder))
-    _drive(found.folder, prepared, open_tracking(prepared.spec, say), found.ledger_url, as_json)
+    candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
+    tracking = open_tracking(found.spec, say)
+    _drive(_Started(found.folder, found.spec, candidates, tracking, found.ledger_url), as_json)
 
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and everything it has in flight."""
     from orchestrator.cli.find import find_search
-    from orchestrator.search import lease as leases
-    from trials.ledger.commands import request_cancel
 
     found = find_search(search, ledger)
     if found.record.state.is_ended:
         say(f"search {found.record.search_id} has already ended: {found.record.state}")
         _answer_cancel(found, found.record, as_json)
         return
-    request_cancel(found.ledger_url, found.record.search_id, time.time())
-    lease = leases.current(found.folder)
-    held = lease is not None and lease.is_held(time.time())
     with _explained(found.folder, as_json):
-        record = _wait_for_the_end(found) if held else _cancel_ourselves(found)
+        record = _cancelled(found)
     _answer_cancel(found, record, as_json)
 
 
-def _prepare(search_file: Path, changes: list[str]) -> tuple[Prepared, str]:
-    from orchestrator.search.session import prepare
+@dataclass(frozen=True)
+class _Started:
+    """A search that is written down and can be driven; `candidates` is what may be tried."""
+
+    folder: SearchFolder
+    spec: SearchSpec
+    candidates: Sequence[Layout]
+    tracking: MlflowSync | None
+    ledger_url: str
+
+
+def _start(search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool) -> _Started | None:
+    """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.search_file import load_search_file
+    from orchestrator.session import create_search, open_tracking, prepare
     from trials.ledger.place import ledger_url
 
-    spec = load_search_file(search_file, changes)
-    return prepare(spec), ledger_url(spec.ledger.url)
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        url = ledger_url(spec.ledger.url)
+        candidates = prepare(spec).feasible
+        if dry_run:
+            _answer_dry_run(spec, len(candidates), as_json)
+            return None
+        tracking = open_tracking(spec, say)
+        return _Started(create_search(spec, url), spec, candidates, tracking, url)
 
 
-def _answer_dry_run(prepared: Prepared, as_json: bool) -> None:
-    spec, num_layouts = prepared.spec, len(prepared.space.feasible)
+def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
     trials = min(spec.search.max_trials, num_layouts)
     answer(
         {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()},
         as_json,
         f"all is well: up to {trials} of {num_layouts} layouts would be tried on {spec.cluster.num_gpus} ranks"
-        f" under launcher {spec.launcher.kind}; nothing was written or launched",
+        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made",
     )
 
 
-def _drive(folder: SearchFolder, prepared: Prepared, tracking: MlflowSync | None, url: str, as_json: bool) -> None:
+def _drive(started: _Started, as_json: bool) -> None:
     """Drive the search in this process, show it, and leave with the contract's exit code."""
     from dashboards.live import LiveView
     from orchestrator.cli.summary import baseline_key
-    from orchestrator.search.session import Watcher, drive
+    from orchestrator.session import Watcher, drive
 
-    spec = prepared.spec
+    spec, folder = started.spec, started.folder
     signals = _Signals()
     view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
-    with _explained(folder, as_json), signals.caught(), view:
-        record = drive(folder, prepared, tracking, url, Watcher(say, view.update, signals.obey))
-    _answer_search(record, folder, prepared, as_json)
+    with _explained(folder, as_json), view:
+        watcher = Watcher(say, view.update, signals.steering)
+        record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
+    _answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        say(f"interrupted; nothing is lost: {_resume_fix(folder)}")
-        raise Exit(ExitCode.INTERRUPTED)
+        say(f"stopped; nothing is lost: {_resume_fix(folder)}")
+        raise Exit(signals.code)
     if (code := _exit_code(record)) is not ExitCode.DONE:
         raise Exit(code)
 
@@ -189,11 +191,11 @@ def _explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix="wait for it, or cancel the search"), as_json)
     except (LeaseLost, Fenced) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
-    except OutsideRefused as refused:
+    except (OutsideRefused, OSError) as refused:
         fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=_resume_fix(folder)), as_json)
-    except Stopped as stopped:
-        say(f"stopped; nothing is lost: {_resume_fix(folder)}")
-        raise Exit(stopped.code) from None
+    except KeyboardInterrupt:
+        problem = Problem("interrupted", "stopped; nothing is lost", fix=_resume_fix(folder))
+        fail(ExitCode.INTERRUPTED, problem, as_json)
 
 
 def _exit_code(search: SearchRecord) -> ExitCode:
@@ -204,50 +206,41 @@ def _exit_code(search: SearchRecord) -> ExitCode:
     return ExitCode.REFUSED if search.end_reason is EndReason.SITE_REFUSED else ExitCode.NO_MEASUREMENT
 
 
-def _answer_search(search: SearchRecord, folder: SearchFolder, prepared: Prepared, as_json: bool) -> None:
+def _answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
     from orchestrator.cli.summary import search_summary, show_search
 
-    answer(search_summary(search, prepared.spec, folder), as_json)
+    answer(search_summary(search, spec, folder), as_json)
     if not as_json:
-        show_search(search, prepared.spec, folder)
-
-
-class Stopped(BaseException):
-    """Leave now: the state is safe wherever this strikes, since every step was written down before it was taken."""
-
-    def __init__(self, code: ExitCode):
-        super().__init__(code)
-        self.code = code
+        show_search(search, spec, folder)
 
 
 class _Signals:
-    """Ctrl-C once lets what runs finish, twice stops at once; SIGTERM stops at once."""
+    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. Handlers only leave word: nothing is raised into
+    whatever they strike, and the driver stops at its next safe point."""
 
     def __init__(self) -> None:
-        self._driver: Driver | None = None
-
-    def obey(self, driver: Driver) -> None:
-        """From now on a first ctrl-C is this driver's to take."""
-        self._driver = driver
+        self.code = ExitCode.INTERRUPTED
+        self._interrupts = 0
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Within this block signals do as this class says; the old handlers come back after it."""
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    def steering(self, driver: Driver) -> Iterator[None]:
+        """Within this block signals steer the driver; the handlers from before come back after it."""
+
+        def handle(number: int, frame: object) -> None:
+            self._interrupts += number == signal.SIGINT
+            if number == signal.SIGTERM:
+                self.code = ExitCode.STOPPED_EARLY
+            if number == signal.SIGTERM or self._interrupts > 1:
+                driver.stop_now()
+            else:
+                driver.interrupt()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if number == signal.SIGTERM:
-            raise Stopped(ExitCode.STOPPED_EARLY)
-        if self._driver is None:
-            raise Stopped(ExitCode.INTERRUPTED)
-        driver, self._driver = self._driver, None
-        driver.interrupt()
-        say("nothing more is tried; what runs may finish (ctrl-C again stops at once)")
 
 
 def _resume_fix(folder: SearchFolder) -> str:
@@ -256,7 +249,8 @@ def _resume_fix(folder: SearchFolder) -> str:
 
 def _start_driver(folder: SearchFolder, url: str, as_json: bool) -> int:
     """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
-    command = [sys.executable, "-m", "orchestrator.cli.main", "resume", str(folder.path), "--ledger", url]
+    # -P: a file in the working directory must not stand in for one of ours or of Python's.
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "resume", str(folder.path), "--ledger", url]
     log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -286,29 +280,33 @@ def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
     fail(ExitCode.REFUSED, problem, as_json)
 
 
-def _wait_for_the_end(found: Found) -> SearchRecord:
-    """What the driver has made of the request, once it has ended the search or the time for that is over."""
-    from contextlib import closing
-
+def _cancelled(found: Found) -> SearchRecord:
+    """Have the driver end the search, or end it ourselves once nobody drives it; the record as it then stands."""
+    from orchestrator.search import lease as leases
+    from trials.ledger.commands import request_cancel
     from trials.ledger.reader import LedgerReader
 
-    deadline = time.monotonic() + CANCEL_LIMIT_S
+    asked, deadline = False, time.monotonic() + CANCEL_LIMIT_S
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
         while not record.state.is_ended and time.monotonic() < deadline:
+            lease = leases.current(found.folder)
+            if lease is None or not lease.is_held(time.time()):
+                return _cancel_ourselves(found)
+            if not asked:
+                request_cancel(found.ledger_url, record.search_id, time.time())
+                asked = True
             time.sleep(0.2)
-            record = reader.search(found.record.search_id)
+            record = reader.search(record.search_id)
     return record
 
 
 def _cancel_ourselves(found: Found) -> SearchRecord:
     """Nobody drives the search: take it over just to end it."""
-    from orchestrator.search.session import Watcher, drive, open_tracking, prepare
-    from orchestrator.search_file import spec_of
+    from orchestrator.session import Watcher, drive, open_tracking
 
-    prepared = prepare(spec_of(found.folder))
-    tracking = open_tracking(prepared.spec, say)
-    return drive(found.folder, prepared, tracking, found.ledger_url, Watcher(note=say))
+    tracking = open_tracking(found.spec, say)
+    return drive(found.folder, found.spec, (), tracking, found.ledger_url, Watcher(note=say), cancelling=True)
 
 
 def _answer_cancel(found: Found, record: SearchRecord, as_json: bool) -> None:
@@ -320,6 +318,6 @@ def _answer_cancel(found: Found, record: SearchRecord, as_json: bool) -> None:
         as_json,
         f"search {record.search_id} is {record.state}; {len(cancelled)} trials were cancelled",
     )
-    if unreached:
-        say("not ended yet: " + ", ".join(unreached))
+    if not record.state.is_ended:
+        say("not ended yet: " + (", ".join(unreached) or "its driver has not answered; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)

@@ -73,8 +73,12 @@ def _counts(search: SearchRecord) -> dict[str, int]:
 
 
 def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
-    data = read_json(folder.mlflow)
-    return None if data is None else {"uri": data["uri"], "run_id": data["run_id"]}
+    """Where MLflow shows the search; a file that says nothing whole is as good as none."""
+    try:
+        data = read_json(folder.mlflow) or {}
+        return {"uri": data["uri"], "run_id": data["run_id"]}
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _state_words(search: SearchRecord) -> str:
@@ -91,7 +95,7 @@ def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
         words.append(f"replay:  parlay replay {search.search_id}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
-    failed = [t.trial for t in search.trials if t.reason is not None]
+    failed = [t.trial for t in search.trials if t.state is TrialState.FAILED]
     if failed:
         words.append(f"failed:  parlay logs {failed[0]} --search {search.search_id}")
     if not search.state.is_ended:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRequest
 from search_spaces.cluster import Cluster
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Verdict, classify
@@ -40,8 +40,8 @@ class TrialProgram:
 
     @property
     def attempt_time_limit_s(self) -> float:
-        """Seconds after which the launcher ends an attempt."""
-        return self.measure.time_limit_s + LAUNCHER_GRACE_S
+        """Seconds an attempt takes at most, its forced ending included: what is reserved for it."""
+        return longest_attempt_s(self.measure)
 
     def spec(self, trial: Trial, attempt: Attempt) -> TrialSpec:
         """spec.json of this attempt: a pure function of what the ledger holds, so that a crash changes nothing."""
@@ -69,7 +69,8 @@ class TrialProgram:
         folder = self.folder.attempt(trial.trial, attempt.attempt)
         folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(folder.spec, spec.to_json())
-        return LaunchRequest(spec, folder, self.python, str(self.folder.code), attempt.time_limit_s)
+        limit_s = attempt.time_limit_s - ENDING_ALLOWANCE_S
+        return LaunchRequest(spec, folder, self.python, str(self.folder.code), limit_s)
 
     def verdict(self, trial: Trial, attempt: Attempt, ending: Ending) -> Verdict:
         """How an ended attempt ended, from its folder and what the launcher saw."""
@@ -85,6 +86,11 @@ class TrialProgram:
         return None if data is None else Outcome.from_json(data)
 
 
+def longest_attempt_s(measure: MeasureRules) -> float:
+    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace, the forced ending."""
+    return measure.time_limit_s + LAUNCHER_GRACE_S + ENDING_ALLOWANCE_S
+
+
 def next_attempt(trial: Trial, nonce: str, time_limit_s: float) -> Attempt:
     """The trial's first or next attempt, not yet submitted anywhere."""
     name = f"a{len(trial.attempts) + 1}"
@@ -92,15 +98,16 @@ def next_attempt(trial: Trial, nonce: str, time_limit_s: float) -> Attempt:
 
 
 def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
-    """Node-hours an ended attempt used; nothing if it never started, never more than its start allows.
+    """Node-hours an ended attempt used: nothing if it never started, never more than was reserved for it.
 
-    A clock that went backwards gives zero, not a negative cost.
+    The launcher ends every attempt in time, so a longer span is a clock that jumped or a driver that was away, and a
+    negative one a clock that went back.
     """
-    if ending.started_at is None and attempt.started_at is None:
+    started = attempt.started_at if ending.started_at is None else ending.started_at
+    if started is None:
         return 0.0
-    started = ending.started_at or attempt.started_at or now
-    ended = ending.ended_at or now
-    return attempt.num_nodes * max(0.0, ended - started) / 3600
+    ended = now if ending.ended_at is None else ending.ended_at
+    return attempt.num_nodes * min(max(0.0, ended - started), attempt.time_limit_s) / 3600
 
 
 def cancelled(ending: Ending, reason: FailureReason) -> Ending:

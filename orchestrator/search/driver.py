@@ -17,7 +17,7 @@ from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, 
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
-from trials.classify import Ending, Life, Verdict
+from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
 from trials.folder import write_json
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, rank, value_of
@@ -37,15 +37,17 @@ class Goal:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease."""
+    """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease; to
+    say what the user should know."""
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
     keep_lease: Callable[[], None] = lambda: None
+    note: Callable[[str], None] = lambda text: None
 
 
 class Driver:
-    """Runs one search to its end. One thread; `interrupt` may be called from a signal handler."""
+    """Runs one search to its end. One thread; `interrupt` and `stop_now` may be called from a signal handler."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class Driver:
         self._limits = limits
         self._hooks = hooks
         self._interrupted = False
+        self._stopped = False
         self._space_exhausted = False
+        self._said: set[str] = set()
 
     @property
     def search(self) -> SearchRecord:
@@ -75,21 +79,37 @@ class Driver:
         """Propose and retry nothing more; `run` returns once what is in flight has ended."""
         self._interrupted = True
 
+    def stop_now(self) -> None:
+        """Do nothing more: `run` returns at its next safe point, and what is in flight is left as it is."""
+        self._interrupted = self._stopped = True
+
     def run(self) -> SearchRecord:
-        """Go on until the search has ended, or until an interrupt has drained it. Returns the record as it stands."""
+        """Go on until the search has ended, or until an interrupt has drained it. Returns the record as it stands.
+
+        A disk that is full or a folder that cannot be reached stops nothing: the turn is tried again, as every step
+        may be, for as long as the lease can be kept.
+        """
         if not self.search.state.is_ended:
             self._recover()
-        while not self.search.state.is_ended:
+        while not (self.search.state.is_ended or self._stopped):
             self._hooks.keep_lease()
-            self._watch()
-            self._settle()
-            self._obey()
-            self._propose()
-            self._submit()
-            if self._end_if_done() or (self._interrupted and not self.search.in_flight):
+            try:
+                self._turn()
+            except OSError as error:
+                self._say_once(f"trying again: {error}")
+            if self.search.state.is_ended or (self._interrupted and not self.search.in_flight):
                 break
             self._launcher.wait(POLL_INTERVAL_S)
         return self.search
+
+    def _turn(self) -> None:
+        self._watch()
+        self._obey()
+        self._settle()
+        self._stop_if_broken()
+        self._propose()
+        self._submit()
+        self._end_if_done()
 
     # -- taking over from an earlier driver
 
@@ -132,8 +152,20 @@ class Driver:
     def _end(self, attempt: Attempt, ending: Ending) -> None:
         if self.search.state is SearchState.STOPPING and ending.reason in (None, FailureReason.CANCELLED_BY_SEARCH):
             ending = cancelled(ending, self._cancel_reason())
-        verdict = self._program.verdict(self._trial(attempt), attempt, ending)
+        try:
+            verdict = self._program.verdict(self._trial(attempt), attempt, ending)
+        except OSError as error:
+            self._say_once(f"{attempt.trial}.{attempt.attempt} has ended, and its folder cannot be read: {error}")
+            self._advance(attempt, Ending(Life.UNKNOWN))
+            return
+        verdict = self._flagged(verdict)
         self._record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, verdict))
+
+    def _flagged(self, verdict: Verdict) -> Verdict:
+        """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
+        outcomes = (t.last_attempt.outcome for t in self.search.trials if t.measured is not None and t.last_attempt)
+        first = next((outcome for outcome in outcomes if outcome is not None), None)
+        return verdict if first is None else flag_other_fingerprint(verdict, first.fingerprint)
 
     def _ending_data(self, attempt: Attempt, ending: Ending, verdict: Verdict) -> dict:
         now = self._launcher.now()
@@ -180,21 +212,26 @@ class Driver:
                 self._stop(EndReason.CANCELLED_BY_USER)
             elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
                 self._stop(EndReason.WALL_TIME)
-            elif (excerpt := rules.broken_script(self.search)) is not None:
-                self._stop(EndReason.SCRIPT_ERROR, excerpt)
-        if self.search.state is SearchState.STOPPING:
+        if self.search.state is SearchState.STOPPING and self.search.in_flight:
             self._cancel_in_flight()
 
     def _cancel_in_flight(self) -> None:
         waiting = [a for a in self.search.in_flight if a.state is TrialState.SUBMITTED]
         for attempt in waiting:
             self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
-        self._launcher.cancel([self._key(a) for a in self.search.in_flight])
+        if unreached := self._launcher.cancel([self._key(a) for a in self.search.in_flight]):
+            self._say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
+
+    def _stop_if_broken(self) -> None:
+        if self.search.state is SearchState.RUNNING and (excerpt := rules.broken_script(self.search)) is not None:
+            self._stop(EndReason.SCRIPT_ERROR, excerpt)
 
     def _propose(self) -> None:
+        """Fill the free slots; nothing is proposed while a trial still waits for room in the budget."""
         free = self._limits.parallel_trials - len(self.search.in_flight)
         count = min(free, rules.layouts_left(self.search, self._limits))
-        if not self._goes_on or count <= 0 or not self._has_budget():
+        waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
+        if not self._goes_on or waits or count <= 0 or not self._has_budget():
             return
         for layout in self._next_layouts(count):
             name = f"t{len(self.search.trials) + 1:04d}"
@@ -250,18 +287,15 @@ class Driver:
         if job_id is not None:
             self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
 
-    def _end_if_done(self) -> bool:
-        if self._unended_trials():
-            return False
-        reason = self._end_reason()
+    def _end_if_done(self) -> None:
+        reason = None if self._unended_trials() else self._end_reason()
         if reason is None:
-            return False
+            return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             self._set_state(SearchState.FAILED, rules.end_reason_without_value(reason), self.search.detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
             self._set_state(state, reason, self.search.detail)
-        return True
 
     def _end_reason(self) -> EndReason | None:
         """Why nothing more will be tried, or None while something will be."""
@@ -274,6 +308,11 @@ class Driver:
         return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
 
     # -- small helpers
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            self._hooks.note(words)
 
     @property
     def _goes_on(self) -> bool:

@@ -109,6 +109,18 @@ def test_a_replay_of_a_recipe_that_was_edited_is_refused(in_its_home, tmp_path):
         recipe.write_text(text)
 
 
+def test_a_search_file_edited_afterwards_changes_nothing(in_its_home):
+    place, answer = in_its_home
+    path = place / "runs" / answer["search_id"] / "search.json"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace('"global_batch_size": 8', '"global_batch_size": 16'))
+        assert parlay("status", "--json", cwd=place).json == answer
+        assert parlay("resume", "--json", cwd=place).json["best"] == answer["best"]
+    finally:
+        path.write_text(text)
+
+
 def events(folder: Path) -> list:
     return Journal(SearchFolder(folder).journal).read()
 
@@ -180,6 +192,46 @@ def test_a_search_that_is_driven_is_not_driven_twice(tmp_path):
     wait_for(lambda: not alive_ranks(only_search(tmp_path)))
 
 
+def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_rank(tmp_path):
+    words = ("--launcher", "ray", "--set", "tracking.enabled=false", "--json")
+    driver = start("run", write_search(tmp_path), *words, cwd=tmp_path)
+    wait_for(lambda: running_attempts(tmp_path))
+    driver.terminate()
+    out, err = driver.communicate(timeout=90)
+    assert driver.returncode == 75, err
+    assert json.loads(out)["search_id"] == only_search(tmp_path).name
+    assert "parlay resume" in err
+    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+
+
+def test_under_ray_a_second_ctrl_c_stops_at_once(tmp_path):
+    words = ("--launcher", "ray", "--set", "tracking.enabled=false", "--set", "measure.max_steps=100000")
+    words += ("--set", "measure.min_steps=90000", "--json")
+    driver = start("run", write_search(tmp_path), *words, cwd=tmp_path)
+    wait_for(lambda: running_attempts(tmp_path))
+    driver.send_signal(signal.SIGINT)
+    # Two of the same signal may arrive as one: the second is sent once the first was taken, which nothing shows.
+    wait_for(lambda: driver.poll() is not None or driver.send_signal(signal.SIGINT))
+    driver.communicate(timeout=90)
+    assert driver.returncode == 130
+    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+
+
+def test_a_terminal_that_has_gone_ends_no_search(tmp_path):
+    driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", "--json", cwd=tmp_path)
+    driver.stderr.readline()
+    driver.stderr.close()
+    assert json.loads(driver.stdout.read())["trials"]["measured"] == 3
+    assert driver.wait(timeout=30) == 0
+
+
+def test_a_submitted_driver_takes_nothing_from_the_working_directory(tmp_path):
+    (tmp_path / "secrets.py").write_text("raise SystemExit('a stray file was run')")
+    answer = parlay("submit", write_search(tmp_path), "--set", "tracking.enabled=false", "--json", cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    wait_for(lambda: parlay("status", "--json", cwd=tmp_path).json["state"] == "completed")
+
+
 def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
     driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
@@ -220,7 +272,10 @@ def test_a_search_nobody_drives_can_be_cancelled(tmp_path):
     wait_for(lambda: running_attempts(tmp_path))
     driver.kill()
     driver.communicate()
-    cancelled = parlay("cancel", "--json", cwd=tmp_path)
+    folder = only_search(tmp_path)
+    for file in Path(os.environ["PARLAY_HOME"]).glob("ledger.db*"):
+        file.unlink()  # the folder alone is enough
+    cancelled = parlay("cancel", folder, "--json", cwd=tmp_path)
     assert cancelled.code == 0, cancelled.err
     assert parlay("status", "--json", cwd=tmp_path).json["state"] == "cancelled"
     assert not alive_ranks(only_search(tmp_path))

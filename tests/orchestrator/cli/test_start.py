@@ -111,3 +111,86 @@ def test_a_work_directory_inside_a_search_is_refused(tmp_path):
     answer = parlay("run", write_search(tmp_path), cwd=tmp_path)
     assert answer.code == 2
     assert "work_dir" in answer.err
+
+
+@pytest.mark.parametrize(
+    "ledger", ["sqlite:////dev/null", "sqlite:////proc/ledger.db", "sqlite:///search.yaml", "postgresql://nowhere/db"]
+)
+def test_a_refused_ledger_leaves_no_search_behind(ledger, tmp_path):
+    changes = ("--ledger", ledger, "--set", "tracking.enabled=false")
+    answer = parlay("run", write_search(tmp_path), *changes, "--json", cwd=tmp_path)
+    assert answer.code in (2, 6)
+    assert answer.json["error"]["message"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"search.yaml", "runs"}
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_work_directories_that_cannot_be_used_are_refused_also_by_a_dry_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    write_search(tmp_path)
+    for work_dir in ("file", "open", "/proc/x", "x" * 300, "y/" * 2000, "~nobody-of-this-name/x"):
+        answer = parlay("run", "search.yaml", "--dry-run", "--work-dir", work_dir, "--json", cwd=tmp_path)
+        assert answer.code == 2, work_dir
+        assert answer.json["error"]["key"] == "work_dir", work_dir
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "1e400", "[.nan]"])
+def test_numbers_that_are_none_are_refused_with_an_object(value, tmp_path):
+    answer = parlay("plan", write_search(tmp_path), "--set", f"global_batch_size={value}", "--json", cwd=tmp_path)
+    assert answer.code == 2
+    assert answer.json["error"]["key"] == "global_batch_size"
+
+
+@pytest.mark.parametrize(
+    "words", [["plan", "/x/\x1b[31m.yaml"], ["status", "a/\x1b]0;owned\x07b"], ["replay", "/x/\x1b[2J"]]
+)
+def test_control_characters_never_reach_the_terminal(words, tmp_path):
+    answer = parlay(*words, cwd=tmp_path)
+    assert answer.code in (2, 4)
+    assert answer.err
+    assert "\x1b" not in answer.err + answer.out
+
+
+@pytest.mark.parametrize("given", ["x" * 5000, "x/" * 3000, "./search.yaml", "/etc/passwd/x"])
+def test_what_cannot_be_a_search_is_an_unknown_id(given, tmp_path):
+    write_search(tmp_path)
+    assert parlay("status", given, "--json", cwd=tmp_path).json["error"]["code"] == "unknown_id"
+
+
+@pytest.mark.parametrize("launcher", ["recorded", "slurm", "x"])
+def test_a_replay_under_an_unknown_launcher_is_bad_usage(launcher, tmp_path):
+    answer = parlay("replay", "x", "--launcher", launcher, "--json", cwd=tmp_path)
+    assert answer.code == 2
+    assert launcher in answer.json["error"]["message"]
+
+
+def test_an_error_about_an_option_names_the_option(tmp_path):
+    answer = parlay("plan", write_search(tmp_path), "--launcher", "rey", "--json", cwd=tmp_path)
+    assert answer.code == 2
+    assert answer.json["error"]["file"] == "--launcher"
+
+
+def test_a_search_file_may_come_through_a_pipe_and_is_kept(tmp_path):
+    program = 'exec "$0" -m orchestrator.cli.main plan <(cat search.yaml) --json'
+    write_search(tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", program, sys.executable], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_budget_below_one_trial_is_refused_before_anything_is_written(tmp_path):
+    answer = parlay("run", write_search(tmp_path), "--set", "search.budget_node_hours=1e-9", "--json", cwd=tmp_path)
+    assert answer.code == 2
+    assert answer.json["error"]["key"] == "search.budget_node_hours"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_output_that_nobody_takes_is_no_traceback(tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "orchestrator.cli.main", "schema"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 6

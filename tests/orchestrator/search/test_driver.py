@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search import history as history_module
+from orchestrator.search.attempts import TrialProgram, longest_attempt_s
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
-from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script, ScriptedLauncher
+from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, TrialState
@@ -120,29 +121,31 @@ def test_three_different_script_errors_do_not_stop_the_search(rig):
 
 
 def test_the_budget_holds_with_everything_in_flight_reserved_to_its_limit(rig):
-    rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=0.4)
+    rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=2.5 * longest_attempt_s(RULES) / 3600)
     search = rig.open_driver().run()
-    assert rig.launcher.most_in_flight == 2  # two limits of 600 s are 0.33 node-hours, three are 0.5
+    assert rig.launcher.most_in_flight == 2
     assert search.end_reason is EndReason.MAX_TRIALS  # what was reserved and not used is given back
     assert search.node_hours_used == pytest.approx(9 * 60 / 3600)
 
 
 def test_a_spent_budget_ends_the_search_and_is_never_exceeded(rig):
     rig.launcher.script = lambda spec: Script(duration_s=590.0)
-    rig.limits = Limits(max_trials=9, parallel_trials=2, budget_node_hours=0.55)
+    budget = 3.5 * longest_attempt_s(RULES) / 3600
+    rig.limits = Limits(max_trials=9, parallel_trials=2, budget_node_hours=budget)
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
-    assert 0.3 < search.node_hours_used <= 0.55
+    assert 0.7 * budget < search.node_hours_used <= budget
     assert all(t.state.is_ended for t in search.trials)
 
 
 def test_retries_count_against_the_budget(rig):
     rig.launcher.script = lambda spec: Script(duration_s=590.0, reason=FailureReason.NODE_FAILURE)
-    rig.limits = Limits(max_trials=9, parallel_trials=1, budget_node_hours=0.35)
+    budget = 2.1 * longest_attempt_s(RULES) / 3600
+    rig.limits = Limits(max_trials=9, parallel_trials=1, budget_node_hours=budget)
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.BUDGET)
     assert [len(t.attempts) for t in search.trials] == [2]
-    assert search.node_hours_used <= 0.35
+    assert search.node_hours_used <= budget
 
 
 def test_wall_time_ends_the_search_and_cancels_what_runs(rig):
@@ -242,7 +245,18 @@ def kill_after_journal_line(monkeypatch, number: int) -> None:
     monkeypatch.setattr(history_module.LedgerWriter, "apply", dies)
 
 
-@pytest.mark.parametrize("when", ["before the ledger", "before the next step"])
+def kill_before_journal_line(monkeypatch, number: int) -> None:
+    """Kill the driver after what event `number` tells of has happened, and before it is written down."""
+    append = history_module.Journal.append
+
+    def dies(self, event):
+        raise_killed(event.seq == number)
+        append(self, event)
+
+    monkeypatch.setattr(history_module.Journal, "append", dies)
+
+
+@pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
 def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
     """Walks every event of a search that retries, fails and measures: none twice, none lost."""
     wanted, number = None, 1
@@ -252,7 +266,9 @@ def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials
         rig.path.mkdir()
         rig.launcher.script = one_of_each
         with monkeypatch.context() as patch:
-            if when == "before the ledger":
+            if when == "before the journal":
+                kill_before_journal_line(patch, number)
+            elif when == "before the ledger":
                 kill_after_journal_line(patch, number)
             else:
                 rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
@@ -294,6 +310,116 @@ def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
     rig.hooks = Hooks()
     trial = rig.open_driver().run().trials[0]
     assert [a.reason for a in trial.attempts] == [FailureReason.LOST, None]
+
+
+def test_however_often_a_driver_ends_its_trial_is_not_lost(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(
+        reason=FailureReason.INTERRUPTED if int(spec.attempt[1:]) < 6 else None, leaves_outcome=spec.attempt == "a6"
+    )
+    trial = rig.open_driver().run().trials[0]
+    assert [a.reason for a in trial.attempts] == [FailureReason.INTERRUPTED] * 5 + [None]
+
+
+def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(rig):
+    kept = []
+
+    def lose_the_third():
+        kept.append(len(rig.launcher.launched))
+        raise_killed(len(kept) == 3)
+
+    rig.hooks = Hooks(keep_lease=lose_the_third)
+    driver = rig.open_driver()
+    with pytest.raises(Killed):
+        driver.run()
+    seq = driver.search.last_seq
+    assert len(kept) == 3
+    assert driver.search.in_flight
+    assert rig.open_driver().search.last_seq >= seq
+
+
+def test_a_full_disk_is_said_once_and_stops_nothing(rig):
+    rig.limits = replace(rig.limits, max_trials=2)
+    notes, launch, failures = [], rig.launcher.launch, iter([True, True, True, False, False])
+
+    def full_at_first(request):
+        if next(failures):
+            raise OSError(28, "No space left on device")
+        return launch(request)
+
+    rig.launcher.launch = full_at_first
+    rig.hooks = Hooks(note=notes.append)
+    search = rig.open_driver().run()
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * 2
+    assert len(notes) == 1
+    assert "No space left" in notes[0]
+
+
+def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
+    verdict, unreadable = TrialProgram.verdict, iter(range(4))
+
+    def fails_for_the_first(self, trial, attempt, ending):
+        if trial.trial == "t0001" and next(unreadable, None) is not None:
+            raise PermissionError(13, "Permission denied")
+        return verdict(self, trial, attempt, ending)
+
+    monkeypatch.setattr(TrialProgram, "verdict", fails_for_the_first)
+    search = rig.open_driver().run()
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * 9
+    assert all(len(t.attempts) == 1 for t in search.trials)
+
+
+def test_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
+    outcome = ScriptedLauncher._outcome
+
+    def newer_torch_for_the_fastest(self, job):
+        version = "2.13.0" if job.request.spec.layout != LAYOUTS[-1] else "2.15.0"
+        return replace(outcome(self, job), fingerprint={"torch": version, "host": job.request.spec.trial})
+
+    monkeypatch.setattr(ScriptedLauncher, "_outcome", newer_torch_for_the_fastest)
+    rig.launcher.script = speed_by_layout
+    search = rig.open_driver().run()
+    assert search.trials[-1].flags == ("fingerprint_changed",)
+    assert search.trial(search.best_trial).layout == LAYOUTS[-2]
+
+
+def test_nothing_is_proposed_while_a_trial_waits_for_room_in_the_budget(rig):
+    reserved = longest_attempt_s(RULES) / 3600
+    rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=1.5 * reserved)
+    waiting = []
+    rig.hooks = Hooks(on_event=lambda search, event: waiting.append(sum(not t.attempts for t in search.trials)))
+    rig.open_driver().run()
+    assert max(waiting) <= 3
+
+
+def test_an_attempt_never_costs_more_than_was_reserved_for_it(rig):
+    """Not even when its end is only heard of days later."""
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.hooks = Hooks(on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING))
+    with pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.launcher = ScriptedLauncher(clock=rig.launcher.clock + 3 * 86400)
+    rig.hooks = Hooks()
+    first, _ = rig.open_driver().run().trials[0].attempts
+    assert first.reason is FailureReason.LOST
+    assert first.node_hours == pytest.approx(longest_attempt_s(RULES) / 3600)
+
+
+def test_stop_now_leaves_what_is_in_flight_as_it_is(rig):
+    driver = None
+
+    def stop_at_the_first_launch(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            driver.stop_now()
+
+    rig.hooks = Hooks(on_event=stop_at_the_first_launch)
+    driver = rig.open_driver()
+    search = driver.run()
+    assert search.state is SearchState.RUNNING
+    assert search.in_flight
+    rig.hooks = Hooks()
+    done = rig.open_driver().run()
+    assert [t.state for t in done.trials] == [TrialState.MEASURED] * 9
 
 
 def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):

@@ -1,0 +1,353 @@
+"""One driver's turn on a search: put the rooms together, take the lease, run the loop, leave everything in order."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dashboards.mlflow_sync import MlflowSync, SyncReport
+from dashboards.mlflow_worker import MlflowWorker
+from orchestrator.code_snapshot import code_hash, snapshot_code
+from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.factory import make_launcher
+from orchestrator.launchers.local import LocalLauncher, local_slots
+from orchestrator.recipe.build import RecipeSource
+from orchestrator.recipe.write import write_recipe
+from orchestrator.samplers.factory import make_sampler
+from orchestrator.search import lease as leases
+from orchestrator.search.attempts import TrialProgram
+from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.history import History
+from orchestrator.search.limits import Limits
+from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from search_spaces.space import SearchSpace
+from trials.folder import SearchFolder, write_json, write_text
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.journal import Journal
+from trials.ledger.place import home_folder
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+from trials.ranking import rank
+
+MLFLOW_SCHEMA = "parlay.mlflow/1"
+MLFLOW_LAST_CALL_S = 30.0
+"""How long the end of a search waits for MLflow to take the rest."""
+
+_LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
+_OTHER_WORK_DIR = "name a folder that you may write to"
+_ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop.
+
+    A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again: it ends no search.
+    """
+
+    note: Callable[[str], None] = lambda text: None
+    on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
+    driving: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
+
+
+def prepare(spec: SearchSpec) -> SearchSpace:
+    """Check what can be checked without writing or launching anything; InputError says what is wrong, and where.
+
+    Returns what may be tried.
+    """
+    try:
+        _require_work_dir(spec.work_dir)
+        space = candidates_of(spec)
+        require_affordable(spec, space)
+        if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
+            local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
+            _require_interpreter(python_of(spec))
+    except InputError as error:
+        raise located(error, spec) from error
+    return space
+
+
+def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
+    """The way to MLflow, asked for its experiment before the first trial; None where the file wants no tracking.
+
+    InputError for what the user has to change there; a store that is only out of reach is noted.
+    """
+    if not spec.tracking.enabled:
+        return None
+    sync = MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
+    if (remark := sync.check()) is not None:
+        note(remark)
+    return sync
+
+
+def create_search(spec: SearchSpec, ledger_url: str) -> SearchFolder:
+    """Write a new search down: its folder with the code all its trials will run, its journal and its ledger row.
+
+    The folder is whole before it has its name, and gone again when the search could not be recorded, so neither a
+    crash nor a refusal leaves half a search. InputError when `work_dir` or the ledger cannot be used.
+    """
+    search_id = f"{spec.name}-{''.join(secrets.choice(_ID_LETTERS) for _ in range(6))}"
+    folder = SearchFolder(spec.work_dir / search_id)
+    part = SearchFolder(folder.path.with_name(f".{search_id}.part"))
+    with closing(LedgerWriter(ledger_url)):  # made, migrated or refused before anything else is written
+        pass
+    try:
+        part.path.mkdir(mode=0o700, parents=True)
+        write_text(part.yaml, spec.yaml_text)
+        write_json(part.json, spec.to_json())
+        code = snapshot_code(part.code)
+        part.path.rename(folder.path)
+    except OSError as error:
+        raise _bad_work_dir(spec.work_dir, error.strerror or str(error), _OTHER_WORK_DIR) from error
+    finally:
+        shutil.rmtree(part.path, ignore_errors=True)
+    try:
+        with _hold(folder, ledger_url) as hold, hold.opened_history() as history:
+            row = spec.to_json() | {"folder": str(folder.path)}
+            history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    return folder
+
+
+def drive(
+    folder: SearchFolder,
+    spec: SearchSpec,
+    candidates: Sequence[Layout],
+    tracking: MlflowSync | None,
+    ledger_url: str,
+    watcher: Watcher,
+    cancelling: bool = False,
+) -> SearchRecord:
+    """Run the search to its end, or until it is interrupted; one that has ended is only left in order.
+
+    `cancelling` ends it instead. Raises LeaseHeld while another driver holds the search, LeaseLost when one took it
+    over, InputError for code that is not the search's own, OutsideRefused. Whatever is raised, it can be resumed.
+    """
+    watcher = _unbreakable(watcher)
+    with ExitStack() as stack:
+        hold = stack.enter_context(_hold(folder, ledger_url))
+        history = stack.enter_context(hold.opened_history())
+        worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
+        search = history.search
+        if not search.state.is_ended:
+            _require_own_code(folder, search)
+            launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note))
+            history.clock = launcher.now
+            sampler = make_sampler(spec.search.sampler, candidates, spec.search.seed, watcher.note)
+            hooks = stack.enter_context(_hooks(hold, spec, worker, watcher, cancelling))
+            driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
+            with watcher.driving(driver):
+                search = driver.run()
+        if search.state.is_ended and not folder.recipe.exists():
+            write_best_recipe(folder, spec, search)
+        if worker:
+            _last_call(worker, search, folder, watcher.note)
+        return search
+
+
+def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
+    """What all attempts of the search share."""
+    trainer = {"kind": spec.trainer.kind}
+    return TrialProgram(
+        folder, spec.model, spec.cluster, spec.measure, python_of(spec), trainer=trainer, seed=spec.search.seed
+    )
+
+
+def python_of(spec: SearchSpec) -> str:
+    """The interpreter of the ranks: the one the file names, or the one that runs Parlay."""
+    return spec.trainer.python or sys.executable
+
+
+def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
+    """The recipe of the best layout so far; None where nothing was measured."""
+    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    best = ranking.best
+    if best is None or best.last_attempt is None:
+        return None
+    baseline = next((t for t in search.trials if spec.baseline and t.layout.key == spec.baseline.key), None)
+    trial_spec = program_of(folder, spec).spec(best, best.last_attempt)
+    return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
+
+
+def _unbreakable(watcher: Watcher) -> Watcher:
+    """The same watcher, whose first failure to write is its last word."""
+    broken = False
+
+    def guarded(tell: Callable[..., None]) -> Callable[..., None]:
+        def told(*what: Any) -> None:
+            nonlocal broken
+            try:
+                if not broken:
+                    tell(*what)
+            except OSError:
+                broken = True
+
+        return told
+
+    return replace(watcher, note=guarded(watcher.note), on_event=guarded(watcher.on_event))
+
+
+def _require_own_code(folder: SearchFolder, search: SearchRecord) -> None:
+    found = code_hash(folder.code)
+    if found != search.code_hash:
+        raise InputError.of(
+            "code_changed",
+            f"{folder.code} is not the code this search began with (SHA-256 {found[:12]}, not {search.code_hash[:12]})",
+            rule="all trials of a search run the same code, else their numbers cannot be compared",
+            fix="put the code back, or begin a new search",
+        )
+
+
+@contextmanager
+def _launcher_for(
+    spec: SearchSpec, search: SearchRecord, cancelling: bool, note: Callable[[str], None]
+) -> Iterator[Launcher]:
+    """The search's launcher; for a search that only has to be ended, and has nothing in flight, one without slots."""
+    if cancelling and not search.in_flight:
+        launcher: Launcher = LocalLauncher(())
+    else:
+        parallel = spec.search.parallel_trials
+        launcher, remark = make_launcher(spec.launcher, parallel_trials=parallel, cluster=spec.cluster)
+        if remark:
+            note(remark)
+    with closing(launcher):
+        yield launcher
+
+
+@contextmanager
+def _hooks(
+    hold: _Hold, spec: SearchSpec, worker: MlflowWorker | None, watcher: Watcher, cancelling: bool
+) -> Iterator[Hooks]:
+    """What the loop calls: the recipe when the search has ended, MLflow and the watcher after every event."""
+    with closing(LedgerReader(hold.ledger_url)) as reader:
+
+        def on_event(search: SearchRecord, event: Event) -> None:
+            if search.state.is_ended:
+                _settle_commands(hold, reader, search)
+                write_best_recipe(hold.folder, spec, search)
+            if worker:
+                worker.hand(search)
+            watcher.on_event(search, event)
+
+        def cancel_requested() -> bool:
+            return cancelling or bool(reader.pending_commands(hold.folder.search_id))
+
+        yield Hooks(on_event, cancel_requested, hold.keep, watcher.note)
+
+
+def _goal(spec: SearchSpec) -> Goal:
+    return Goal(spec.objective, spec.global_batch_size, () if spec.baseline is None else (spec.baseline,))
+
+
+def _limits(spec: SearchSpec) -> Limits:
+    wanted = spec.search
+    return Limits(wanted.max_trials, wanted.parallel_trials, wanted.budget_node_hours, wanted.max_wall_time_s)
+
+
+@dataclass
+class _Hold:
+    """A driver's hold on a search: its lease, which runs on real time, and the ledger it may write."""
+
+    folder: SearchFolder
+    ledger_url: str
+    ledger: LedgerWriter
+    lease: leases.Lease
+
+    @contextmanager
+    def opened_history(self) -> Iterator[History]:
+        """The search as its journal tells it, the ledger brought up to it."""
+        with closing(Journal(self.folder.journal)) as journal:
+            history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
+            if not history.is_empty:
+                self._copy_lease()
+            yield history
+
+    def keep(self) -> None:
+        """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
+        if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
+            self.lease = leases.renew(self.folder, self.lease, time.time())
+            self._copy_lease()
+
+    def _copy_lease(self) -> None:
+        self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
+
+
+@contextmanager
+def _hold(folder: SearchFolder, ledger_url: str) -> Iterator[_Hold]:
+    lease = leases.acquire(folder, time.time())
+    try:
+        with closing(LedgerWriter(ledger_url)) as ledger:
+            yield _Hold(folder, ledger_url, ledger, lease)
+    finally:
+        with suppress(leases.LeaseLost):  # then there is nothing left to free
+            leases.release(folder, lease, time.time())
+
+
+def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) -> None:
+    """Whatever was asked of a search that has ended is done, or too late."""
+    if pending := reader.pending_commands(search.search_id):
+        hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
+
+
+def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder, note: Callable[[str], None]) -> None:
+    worker.hand(search)
+    try:
+        unsent = worker.finish(MLFLOW_LAST_CALL_S)
+    except KeyboardInterrupt:
+        unsent = worker.finish(0.0)
+    if unsent:
+        note(f"MLflow did not take {len(unsent)} runs; `parlay resume {search.search_id}` sends them again")
+    if worker.report is not None:
+        write_json(folder.mlflow, _mlflow_json(worker.report))
+
+
+def _mlflow_json(report: SyncReport) -> dict[str, str]:
+    return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
+
+
+def _require_work_dir(path: Path) -> None:
+    """InputError unless searches can get their folders in `path`; it is made when the first one does."""
+    if len(str(path)) > _LONGEST_WORK_DIR:
+        raise _bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", _OTHER_WORK_DIR)
+    try:
+        inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
+        nearest = next(p for p in (path, *path.parents) if p.exists())
+        mode = nearest.stat().st_mode
+    except OSError as error:
+        raise _bad_work_dir(path, error.strerror or str(error), _OTHER_WORK_DIR) from error
+    if inside is not None:
+        raise _bad_work_dir(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
+    if not stat.S_ISDIR(mode):
+        raise _bad_work_dir(path, f"cannot be made: {nearest} is not a folder", _OTHER_WORK_DIR)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise _bad_work_dir(path, f"can be written by everybody at {nearest}", f"chmod o-w {nearest}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise _bad_work_dir(path, f"cannot be written at {nearest}", _OTHER_WORK_DIR)
+
+
+def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
+    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
+
+
+def _require_interpreter(python: str) -> None:
+    if shutil.which(python) is None:
+        raise InputError.of(
+            "interpreter",
+            f"{python} is not an executable on this machine",
+            key="trainer.python",
+            value=python,
+            fix="name the Python whose torch the ranks shall use",
+        )
