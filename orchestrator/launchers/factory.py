@@ -15,14 +15,20 @@ from search_spaces.cluster import Cluster
 from search_spaces.measured import read_table
 
 
-def make_launcher(section: LauncherSection, *, parallel_trials: int, cluster: Cluster) -> tuple[Launcher, str | None]:
+def make_launcher(
+    section: LauncherSection, *, parallel_trials: int, cluster: Cluster, not_before: float | None = None
+) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
+
+    `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
+    clock goes on.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.
     """
     if section.table_path is not None:
-        return RecordedLauncher(read_table(section.table_path).require_whole().observations, section.queue_wait_s), None
+        observations = read_table(section.table_path).require_whole().observations
+        return RecordedLauncher(observations, section.queue_wait_s, not_before), None
     if section.kind == "ray" and section.address is not None:
         return _ray_at(section.address), None
     slots = local_slots(cluster, parallel_trials, os.environ)

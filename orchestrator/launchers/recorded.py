@@ -13,7 +13,7 @@ from search_spaces.errors import InputError
 from search_spaces.measured import Observation
 from search_spaces.measured_problem import MeasuredProblem, problem_for
 from trials.classify import Ending, Life
-from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.folder import AttemptFolder, read_json, write_json
 from trials.measure import throughput_fields
 from trials.trial import (
     FailureReason,
@@ -48,7 +48,8 @@ class RecordedLauncher(Launcher):
     """Every attempt starts `queue_wait_s` after its launch (or as its row says) and ends as its row did.
 
     There is room for any number of attempts, and they outlive the driver. The clock stands still but in `wait`, which
-    goes straight to the next start or end.
+    goes straight to the next start or end. It begins at `now` (UTC seconds since the epoch; the real time without):
+    for a search that goes on, where its last driver had brought it.
     """
 
     name = "recorded"
@@ -59,11 +60,9 @@ class RecordedLauncher(Launcher):
         self._now = time.time() if now is None else now
         self._attempts: dict[str, _Played] = {}
         self._problems: dict[tuple[Any, ...], MeasuredProblem] = {}
-        self._caught_up = False
 
     def launch(self, request: LaunchRequest) -> str | None:
         """LaunchRefused when the table has no row of the layout."""
-        self._catch_up(request.folder.search)
         key = request.spec.attempt_key
         if request.folder.ranks.exists():
             raise ValueError(f"{key} was launched before")
@@ -75,24 +74,13 @@ class RecordedLauncher(Launcher):
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         accepted = {}
         for key, request in requests.items():
-            self._catch_up(request.folder.search)
             launched_at = _launched_at(request.folder)
             if launched_at is not None:
+                self._now = max(self._now, launched_at)
                 self._attempts[key] = self._play(request, launched_at)
                 accepted[key] = key
         self._settle()
         return accepted
-
-    def _catch_up(self, search: SearchFolder) -> None:
-        """A search that goes on does so no earlier than where its last driver had brought the clock."""
-        if self._caught_up:
-            return
-        self._caught_up = True
-        for path in search.path.glob("trials/*/*"):
-            folder = AttemptFolder(path)
-            outcome = read_json(folder.outcome()) or {}
-            ended_at = utc_seconds(outcome["ended_at"]) if outcome.get("ended_at") else 0.0
-            self._now = max(self._now, ended_at, _launched_at(folder) or 0.0)
 
     def _play(self, request: LaunchRequest, launched_at: float) -> _Played:
         row = self._row(request.spec)

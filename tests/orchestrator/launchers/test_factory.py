@@ -51,6 +51,14 @@ def test_recorded_reads_its_table_and_needs_no_machine(tmp_path: Path) -> None:
     assert (launcher.name, note) == ("recorded", None)
 
 
+def test_a_recorded_search_goes_on_at_the_newest_moment_it_knows(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(render_table([]))
+    recorded = section(kind="recorded", table=str(table))
+    launcher, _ = make_launcher(recorded, parallel_trials=1, cluster=ONE_NODE, not_before=1e9)
+    assert launcher.now() == 1e9
+
+
 def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text("problem,source\n")

@@ -159,10 +159,12 @@ def test_an_adopted_attempt_ends_when_it_would_have(tmp_path: Path) -> None:
     assert wait_until_ended(launcher, request).ended_at == START + 67.5
 
 
-def test_a_resumed_search_goes_on_no_earlier_than_it_had_come(tmp_path: Path) -> None:
+def test_the_clock_of_a_search_that_goes_on_begins_where_it_is_told_also_with_nothing_in_flight(tmp_path: Path) -> None:
     first, request = RecordedLauncher([ROW], now=START), request_for(tmp_path)
     first.launch(request)
     wait_until_ended(first, request)
-    launcher, later = RecordedLauncher([ROW], now=START - 500), request_for(tmp_path, trial="t0002")
+    launcher, later = RecordedLauncher([ROW], now=first.now()), request_for(tmp_path, trial="t0002")
+    launcher.adopt({})
     launcher.launch(later)
-    assert launcher.now() == first.now() == START + 67.5
+    assert launcher.now() == START + 67.5
+    assert wait_until_ended(launcher, later).ended_at == START + 2 * 67.5
