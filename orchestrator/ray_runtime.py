@@ -69,7 +69,8 @@ class NodeSupervisor:
 class NodeJob:
     """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks.
 
-    `ended_at` is when the end was seen, in monotonic seconds.
+    `start_seen_at` and `ended_at` are when the driver saw it, in monotonic seconds; `started_at` is the node's own UTC
+    time of its first rank's start.
     """
 
     actor: Any
@@ -77,6 +78,7 @@ class NodeJob:
     report_ref: Any
     ranks: tuple[RankProcess, ...] | None = None
     started_at: float | None = None
+    start_seen_at: float | None = None
     report: GroupReport | None = None
     lost: str | None = None
     ended_at: float | None = None
@@ -207,6 +209,7 @@ class RayRuntime:
         if ref is node.ranks_ref:
             node.started_at, ranks = value
             node.ranks = tuple(RankProcess(**rank) for rank in ranks)
+            node.start_seen_at = time.monotonic()
         else:
             node.end(GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])}))
 
@@ -224,14 +227,19 @@ class RayRuntime:
             if not node.is_ended:
                 node.actor.kill.remote()
 
-    def end(self, job: RayJob, timeout_s: float) -> bool:
-        """End the job whatever it is doing, give its nodes back; False when that cannot be confirmed in time."""
-        self.end_ranks(job)
-        self._await_reports([node for node in job.nodes if node.ranks is not None], timeout_s)
-        self.release(job)
-        self._await_reports(job.nodes, timeout_s)
-        self.look([job])
-        return job.is_ended
+    def end(self, jobs: Sequence[RayJob], timeout_s: float) -> None:
+        """End the jobs whatever they are doing and give their nodes back; what has not ended then is out of reach.
+
+        Half of the time is for reports on how the ranks ended, half for the supervisors' end.
+        """
+        for job in jobs:
+            self.end_ranks(job)
+        nodes = [node for job in jobs for node in job.nodes]
+        self._await_reports([node for node in nodes if node.ranks is not None], timeout_s / 2)
+        for job in jobs:
+            self.release(job)
+        self._await_reports(nodes, timeout_s / 2)
+        self.look(jobs)
 
     def _await_reports(self, nodes: Iterable[NodeJob], timeout_s: float) -> None:
         refs = [node.report_ref for node in nodes if not node.is_ended]
@@ -244,10 +252,10 @@ class RayRuntime:
             self._ray.kill(node.actor)
         self._ray.util.remove_placement_group(job.placement_group)
 
-    def end_named(self, name: str, num_nodes: int, timeout_s: float) -> bool:
-        """End the job of this name that an earlier driver may have left; False while one of its actors remains."""
+    def end_named(self, num_nodes: Mapping[str, int], timeout_s: float) -> bool:
+        """End the jobs of these names that an earlier driver may have left; False while one of their actors remains."""
         deadline = time.monotonic() + timeout_s
-        while left := self._named_actors(name, num_nodes):
+        while left := [actor for name, nodes in num_nodes.items() for actor in self._named_actors(name, nodes)]:
             for actor in left:
                 self._ray.kill(actor)
             if time.monotonic() > deadline:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from search_spaces.errors import OutsideRefused
 from trials.classify import Ending
 from trials.folder import AttemptFolder
 from trials.trial import TrialSpec
+
+ENDING_ALLOWANCE_S = 15.0
+"""Seconds by which an attempt may outlast its time limit at most: from SIGTERM to SIGKILL, until what the ranks started
+is gone, and, on several nodes, until the driver has looked and ended those that started last."""
 
 
 class LaunchRefused(OutsideRefused):
@@ -21,9 +25,9 @@ class LaunchRefused(OutsideRefused):
 class LaunchRequest:
     """One attempt to start. spec.json already lies in `folder`; nothing else of the attempt exists yet.
 
-    `python` is the interpreter on the compute side, `code` the folder put on its PYTHONPATH, `environment` what is
-    added to the rank's environment. The launcher ends the attempt with reason time_limit `time_limit_s` seconds after
-    it started, whatever the trial program does.
+    `python` is the interpreter on the compute side, `code` the folder put on its PYTHONPATH. The launcher begins to end
+    the attempt, with reason time_limit, `time_limit_s` seconds after its first rank started, whatever the trial program
+    does; no rank is left ENDING_ALLOWANCE_S later.
     """
 
     spec: TrialSpec
@@ -31,7 +35,6 @@ class LaunchRequest:
     python: str
     code: str
     time_limit_s: float
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launcher(ABC):
@@ -47,16 +50,17 @@ class Launcher(ABC):
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
 
-        Raises LaunchRefused when no attempt can be launched at all, ValueError for one that was launched before. Never
-        waits for the attempt to start running.
+        Raises LaunchRefused when no attempt can be launched at all, another OutsideRefused when none can be at present,
+        ValueError for one that was launched before. Never waits for the attempt to start running.
         """
 
     @abstractmethod
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         """Take over attempts of an earlier driver that may still live; key -> job id of those that were ever accepted.
 
-        Where attempts cannot outlive their driver, their remains are ended here, for certain, and `poll` then tells
-        them as ended with reason interrupted. An attempt in neither answer was never accepted: the driver launches it.
+        Where attempts cannot outlive their driver, their remains are ended here, all at once and within 20 seconds;
+        `poll` then tells them as ended with reason interrupted, at their last sign of life. An attempt that is not in
+        the answer was never accepted: the driver launches it.
         """
 
     @abstractmethod
@@ -69,7 +73,10 @@ class Launcher(ABC):
 
     @abstractmethod
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        """End these attempts and everything they started; returns the keys that could not be reached."""
+        """End these attempts and everything they started; returns the keys of those that may still run.
+
+        All at once, within 20 seconds however many they are.
+        """
 
     def now(self) -> float:
         """UTC seconds since the epoch, on the launcher's clock (a simulated one for `recorded`)."""

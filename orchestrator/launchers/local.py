@@ -6,20 +6,28 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.launchers.processes import Graces, RankGroup, RankProcess, end_survivors, survivors
-from orchestrator.launchers.rank_groups import ending_from, interrupted, node_plans, read_ranks, write_ranks
+from orchestrator.launchers.processes import Graces, RankGroup, RankProcess
+from orchestrator.launchers.rank_groups import (
+    LeftBehind,
+    end_left_behind,
+    ending_from,
+    left_behind,
+    node_plans,
+    write_ranks,
+)
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder
 
-_CANCEL_TIMEOUT_S = 15.0
+_END_TIMEOUT_S = 15.0
 
 
 @dataclass
@@ -42,7 +50,7 @@ class LocalLauncher(Launcher):
         self._slots = slots
         self._graces = graces or Graces()
         self._attempts: dict[str, _Running] = {}
-        self._left_behind: dict[str, tuple[RankProcess, ...]] = {}
+        self._left_behind: dict[str, LeftBehind] = {}
         self._changed = threading.Event()
 
     def launch(self, request: LaunchRequest) -> str | None:
@@ -70,20 +78,17 @@ class LocalLauncher(Launcher):
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         """Ends what an earlier driver's attempts may have left running here."""
-        accepted = {}
-        for key, request in requests.items():
-            found = read_ranks(request.folder)
-            if found is not None:
-                accepted[key], ranks = found
-                self._left_behind[key] = end_survivors(ranks)
-        return accepted
+        found = left_behind(requests)
+        self._left_behind |= found
+        end_left_behind(found.values(), _END_TIMEOUT_S)
+        return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
     def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
         return {key: self._ending(key) for key in keys}
 
     def _ending(self, key: str) -> Ending:
         if key in self._left_behind:
-            return interrupted(survivors(self._left_behind[key]))
+            return self._left_behind[key].ending()
         attempt = self._attempts.get(key)
         if attempt is None:
             return Ending(Life.UNKNOWN)
@@ -94,11 +99,14 @@ class LocalLauncher(Launcher):
         return Ending(Life.ALIVE, started_at is not None, nodes=(socket.gethostname(),), started_at=started_at)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
+        keys = list(keys)
         alive = {k: self._attempts[k] for k in keys if k in self._attempts and self._attempts[k].group.report is None}
         for attempt in alive.values():
             attempt.cancelled = True
             attempt.group.kill()
-        return {key for key, attempt in alive.items() if not attempt.group.wait(_CANCEL_TIMEOUT_S)}
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        stuck = {k for k, a in alive.items() if not a.group.wait(max(0.0, deadline - time.monotonic()))}
+        return stuck | {k for k in keys if k in self._left_behind and self._ending(k).life is not Life.ENDED}
 
     def wait(self, seconds: float) -> None:
         self._changed.wait(seconds)

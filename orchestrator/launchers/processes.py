@@ -26,7 +26,7 @@ _FOREIGN_NAMES = {
     *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"),
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
-_GROUP_END_TIMEOUT_S = 1.0  # an init that reaps nothing would keep a group from ever being empty
+_GROUP_ENDS_TIMEOUT_S = 1.0  # all ranks together: an init that reaps nothing would keep a group from ever being empty
 
 # Runs in front of every rank, under our own interpreter: the kernel kills the rank when the thread that started it is
 # gone, also when nobody is left to clean up. A preexec_fn could do the same but may deadlock in a process with threads.
@@ -56,7 +56,8 @@ class Graces:
 class GroupPlan:
     """What one node runs: `argv` once per entry of `logs`, as ranks `first_rank`, `first_rank` + 1, ... of the world.
 
-    `environment` comes on top of the node's own, which is first freed of every launcher's variables.
+    `environment` comes on top of the node's own, which is first freed of every launcher's variables. Ending the ranks
+    begins `time_limit_s` after the start of the first.
     """
 
     argv: tuple[str, ...]
@@ -71,13 +72,17 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class RankProcess:
-    """A running rank. `start_ticks` (since boot `boot_id`) tells it from a stranger that got its pid later."""
+    """A running rank. `start_ticks` (since boot `boot_id`) tells it from a stranger that got its pid later.
+
+    `started_at` is UTC seconds since the epoch.
+    """
 
     rank: int
     host: str
     pid: int
     start_ticks: int
     boot_id: str
+    started_at: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ class RankExit:
 class GroupReport:
     """How a node's ranks ended; `exits` in the order seen. `error` is set when they could not all be started.
 
-    Times are UTC seconds since the epoch; `oom_kills` counts what the kernel killed for memory meanwhile.
+    Times are UTC seconds since the epoch, of the first rank's start and, as many monotonic seconds later as it took,
+    of the last one's end: a clock that is set meanwhile changes nothing. `oom_kills` counts what the kernel killed for
+    memory meanwhile.
     """
 
     host: str
@@ -127,6 +134,8 @@ class RankGroup:
         self._messages: queue.SimpleQueue[tuple[int, int | None] | None] = queue.SimpleQueue()
         self._live: dict[int, subprocess.Popen[bytes]] = {}
         self._exits: list[RankExit] = []
+        self._first_start: tuple[float, float] | None = None  # UTC and monotonic seconds
+        self._group_ends_left_s = _GROUP_ENDS_TIMEOUT_S
         self._timed_out = self._killing = False
         self._term_at = self._kill_at = float("inf")
         self._thread = threading.Thread(target=self._supervise, name="ranks", daemon=True)
@@ -155,8 +164,8 @@ class RankGroup:
             self._abandon()
         self.report = GroupReport(
             host=socket.gethostname(),
-            started_at=self.started_at,
-            ended_at=time.time(),
+            started_at=None if self._first_start is None else self._first_start[0],
+            ended_at=self._now(),
             exits=tuple(self._exits),
             timed_out=self._timed_out,
             oom_kills=count_oom_kills() - oom_kills,
@@ -164,13 +173,19 @@ class RankGroup:
         )
         self._on_end()
 
+    def _now(self) -> float:
+        """UTC seconds, counted from the first rank's start by a clock that nobody sets."""
+        if self._first_start is None:
+            return time.time()
+        started_at, begun = self._first_start
+        return started_at + time.monotonic() - begun
+
     def _start_ranks(self) -> tuple[RankProcess, ...]:
         environment = rank_environment(os.environ, self._plan)
         if shutil.which(self._plan.argv[0], path=environment.get("PATH")) is None:
             raise FileNotFoundError(f"{self._plan.argv[0]} is not an executable on {socket.gethostname()}")
         started = [self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs))]
-        self._term_at = time.monotonic() + self._plan.time_limit_s
-        self.started_at = time.time()
+        self.started_at = started[0].started_at
         return tuple(started)
 
     def _start_rank(self, local_rank: int, environment: Mapping[str, str]) -> RankProcess:
@@ -186,8 +201,12 @@ class RankGroup:
                 start_new_session=True,
             )
         self._live[rank] = child
+        started_at = self._now()
+        if self._first_start is None:
+            self._first_start = started_at, time.monotonic()
+            self._term_at = time.monotonic() + self._plan.time_limit_s
         threading.Thread(target=self._await_exit, args=(rank, child.pid), daemon=True).start()
-        return RankProcess(rank, socket.gethostname(), child.pid, start_ticks(child.pid) or 0, boot_id())
+        return RankProcess(rank, socket.gethostname(), child.pid, start_ticks(child.pid) or 0, boot_id(), started_at)
 
     def _await_exit(self, rank: int, pid: int) -> None:
         try:
@@ -228,7 +247,7 @@ class RankGroup:
         child = self._live.pop(rank)
         _signal_group(child.pid, signal.SIGKILL)  # what the rank may have started and left behind
         child.wait()
-        _await_group_end(child.pid)
+        self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
         self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
         graces = self._plan.graces
         self._kill_within(graces.after_success_s if code == 0 else graces.after_failure_s)
@@ -264,7 +283,7 @@ def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]
     }
 
 
-def end_survivors(ranks: tuple[RankProcess, ...], timeout_s: float = 10.0) -> tuple[RankProcess, ...]:
+def end_survivors(ranks: tuple[RankProcess, ...], timeout_s: float) -> tuple[RankProcess, ...]:
     """Kill those of an earlier process's ranks that still run on this host; returns the ones that will not die.
 
     A pid that now belongs to someone else (another start time, another boot) is left alone.
@@ -318,13 +337,17 @@ def _cgroup_memory_events() -> list[Path]:
     return []
 
 
-def _await_group_end(pid: int) -> None:
-    """Wait, not long, until a killed group is empty: the kernel takes a moment, and only children are announced."""
-    deadline = time.monotonic() + _GROUP_END_TIMEOUT_S
+def _await_group_end(pid: int, timeout_s: float) -> float:
+    """Wait until a killed group is empty: the kernel takes a moment, and only children are announced.
+
+    Returns the seconds waited.
+    """
+    begun = time.monotonic()
     with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
+        while time.monotonic() < begun + timeout_s:
             os.killpg(pid, 0)
             time.sleep(0.005)
+    return time.monotonic() - begun
 
 
 def _signal_group(pid: int, signum: signal.Signals) -> None:

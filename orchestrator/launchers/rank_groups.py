@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.processes import Graces, GroupPlan, GroupReport, RankExit, RankProcess
+from orchestrator.launchers.processes import (
+    Graces,
+    GroupPlan,
+    GroupReport,
+    RankExit,
+    RankProcess,
+    end_survivors,
+    survivors,
+)
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, read_json, write_json
-from trials.trial import FailureReason, require_schema
+from trials.trial import FailureReason, TrialSpec, require_schema
 
 RANKS_SCHEMA = "parlay.ranks/1"
 _EXCERPT_BYTES = 4096
 _EXCERPT_LINES = 20
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What ranks.json says of an attempt: it was accepted under this job id, these ranks were started."""
+
+    job_id: str
+    ranks: tuple[RankProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """An accepted attempt of an earlier driver, which it could not outlive."""
+
+    request: LaunchRequest
+    accepted: Accepted
+
+    def ending(self) -> Ending:
+        left = survivors(self.accepted.ranks)
+        started_at = min((rank.started_at for rank in self.accepted.ranks), default=None)
+        return not_to_be_killed(left) if left else interrupted(self.request.folder, started_at)
 
 
 def node_plans(
@@ -32,7 +62,7 @@ def node_plans(
             first_rank=ranks.start,
             world_size=spec.num_gpus,
             time_limit_s=request.time_limit_s,
-            environment=_trial_environment(request) | dict(environment or {}) | dict(request.environment),
+            environment=_program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
             graces=graces or Graces(),
         )
         for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
@@ -43,10 +73,14 @@ def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
     return [range(first, min(first + gpus_per_node, num_gpus)) for first in range(0, num_gpus, gpus_per_node)]
 
 
-def _trial_environment(request: LaunchRequest) -> dict[str, str]:
+def _program_environment(code: str) -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def device_environment(spec: TrialSpec) -> dict[str, str]:
+    """What every rank of the trial is told of the node's devices, whatever launches it."""
     # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
-    on_cpu = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if request.spec.accelerator == "cpu" else {}
-    return {"PYTHONPATH": str(Path(request.code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **on_cpu}
+    return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if spec.accelerator == "cpu" else {}
 
 
 def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:
@@ -55,13 +89,24 @@ def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess
     write_json(request.folder.ranks, data | {"ranks": [asdict(rank) for rank in ranks]})
 
 
-def read_ranks(folder: AttemptFolder) -> tuple[str, tuple[RankProcess, ...]] | None:
-    """(job id, ranks) of an attempt that was accepted; None for one that never was. ValueError for another schema."""
+def read_ranks(folder: AttemptFolder) -> Accepted | None:
+    """What ranks.json says; None for an attempt that was never accepted. ValueError for another schema."""
     data = read_json(folder.ranks)
     if data is None:
         return None
     require_schema(data, RANKS_SCHEMA)
-    return data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"])
+    return Accepted(data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"]))
+
+
+def left_behind(requests: Mapping[str, LaunchRequest]) -> dict[str, LeftBehind]:
+    """Those of these attempts that were accepted."""
+    found = {key: (request, read_ranks(request.folder)) for key, request in requests.items()}
+    return {key: LeftBehind(request, accepted) for key, (request, accepted) in found.items() if accepted is not None}
+
+
+def end_left_behind(attempts: Iterable[LeftBehind], timeout_s: float) -> None:
+    """End what may still run of these attempts on this host, all at once."""
+    end_survivors(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
 
 
 def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> Ending:
@@ -84,12 +129,43 @@ def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled
     )
 
 
-def interrupted(left: Sequence[RankProcess]) -> Ending:
-    """The ending of an earlier driver's attempt that could not outlive it; unknown while a rank will not die."""
-    if left:
-        stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
-        return Ending(Life.UNKNOWN, started=True, detail=f"of an earlier driver and not to be killed: {stuck}")
-    return Ending(Life.ENDED, True, True, FailureReason.INTERRUPTED, "the ranks ended with their driver")
+def interrupted(folder: AttemptFolder, started_at: float | None) -> Ending:
+    """The ending of an earlier driver's attempt, which could not outlive it; nobody saw when it ended."""
+    return Ending(
+        life=Life.ENDED,
+        started=started_at is not None,
+        failed=True,
+        reason=FailureReason.INTERRUPTED,
+        detail="the ranks ended with their driver",
+        started_at=started_at,
+        ended_at=last_sign_of_life(folder, started_at),
+    )
+
+
+def not_to_be_killed(left: Sequence[RankProcess]) -> Ending:
+    """Ranks that SIGKILL does not end: nothing is known of their attempt until they do."""
+    stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
+    return Ending(Life.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")
+
+
+def last_sign_of_life(folder: AttemptFolder, started_at: float | None) -> float | None:
+    """When the attempt last wrote anything (UTC seconds), as the times of its files say; None without a file.
+
+    Never before `started_at`, and never in the future: another machine's clock may have set these times.
+    """
+    files = (folder.ranks, folder.heartbeat, *folder.path.glob("metrics.*.jsonl"), *folder.rank_logs())
+    last = max((seconds for file in files if (seconds := _written_at(file)) is not None), default=started_at)
+    if last is None:
+        return None
+    last = min(last, time.time())
+    return last if started_at is None else max(last, started_at)
+
+
+def _written_at(file: Path) -> float | None:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _cause(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.recipe.recipe import Recipe
@@ -21,9 +21,9 @@ MOST_COMPARED = 50
 
 @dataclass(frozen=True)
 class RecipeSource:
-    """What a recipe is made from. `spec` is the one the trial's last attempt ran by; `baseline` the layout run today.
+    """What a recipe is made from.
 
-    `environment` is what the launcher added to the ranks' environment.
+    `spec` is the one the trial's last attempt ran by, `baseline` the layout run today.
     """
 
     search: SearchRecord
@@ -31,7 +31,6 @@ class RecipeSource:
     spec: TrialSpec
     ranking: Ranking
     baseline: Trial | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,16 +9,6 @@ from typing import Any
 from orchestrator.recipe.recipe import Recipe
 from trials.trainers.deepspeed_config import why_not_deepspeed
 from trials.trial import TrialSpec
-
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@|PRIVATE KEY")
-
-
-def launch_environment(spec: TrialSpec, added: Mapping[str, str]) -> dict[str, str]:
-    """The variables the ranks were started with and that matter to a speed; nothing that may be a secret."""
-    one_thread = {"OMP_NUM_THREADS": "1"} if spec.accelerator == "cpu" else {}
-    merged = one_thread | dict(sorted(added.items()))
-    return {n: v for n, v in merged.items() if not _SECRET_NAME.search(n) and not _SECRET_VALUE.search(v)}
 
 
 def env_txt(environment: Mapping[str, str]) -> str:

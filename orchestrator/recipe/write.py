@@ -12,9 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
 from orchestrator.recipe.recipe import recipe_yaml
-from orchestrator.recipe.render import env_txt, launch_environment, launch_sh, readme
+from orchestrator.recipe.render import env_txt, launch_sh, readme
 from trials.folder import sync_folder
 from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
 from trials.trial import utc_text
@@ -44,7 +45,7 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
 
 def recipe_files(source: RecipeSource, created_at: str, code_sha256: str) -> dict[str, str]:
     """The text of every file of the recipe, by name; `code_sha256` is that of the folder code/ beside them."""
-    environment = launch_environment(source.spec, source.environment)
+    environment = device_environment(source.spec)
     files = {
         "spec.json": _json(source.spec.to_json()),
         "evidence.json": _json(evidence(source)),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.processes import Graces
 from orchestrator.launchers.ray import RayLauncher
@@ -84,6 +84,7 @@ class RecordedBench(Bench):
             "fail": replace(LAYOUT, micro_batch_size=4, grad_accum_steps=1),
             "hang": replace(LAYOUT, micro_batch_size=1, grad_accum_steps=4),
         }
+        self.layouts["ignore_sigterm"] = self.layouts["hang"]
         self.launcher = RecordedLauncher(self._table(), queue_wait_s=5.0, now=1e9)
 
     def _table(self) -> list[Observation]:
@@ -203,6 +204,17 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     assert not bench.has_processes(request)
 
 
+def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
+    request = bench.request("ignore_sigterm", time_limit_s=2.0)
+    bench.launcher.launch(request)
+    ending = wait_until_ended(bench.launcher, request)
+    assert ending.reason is FailureReason.TIME_LIMIT
+    assert ending.started_at is not None
+    assert ending.ended_at is not None
+    least_allowed_s = ENDING_ALLOWANCE_S - (Graces().after_term_s - GRACES.after_term_s)
+    assert 2.0 <= ending.ended_at - ending.started_at <= 2.0 + least_allowed_s
+
+
 def test_two_attempts_run_side_by_side(bench: Bench) -> None:
     requests = [bench.request("hang", trial=trial) for trial in ("t0001", "t0002")]
     for request in requests:
@@ -237,7 +249,11 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
     assert not bench.has_processes(request)
     with pytest.raises(ValueError, match="launched before"):
         launcher.launch(request)
-    verdict = verdict_on(request, wait_until_ended(launcher, request))
+    ending = wait_until_ended(launcher, request)
+    assert ending.started_at is not None
+    assert ending.ended_at is not None
+    assert ending.started_at <= ending.ended_at <= launcher.now()
+    verdict = verdict_on(request, ending)
     if isinstance(bench, ProcessBench):
         assert verdict.reason is FailureReason.INTERRUPTED
     else:

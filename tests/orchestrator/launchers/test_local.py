@@ -1,11 +1,14 @@
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers import local
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local import LocalLauncher, local_slots, visible_devices
+from orchestrator.launchers.processes import RankGroup
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one, rank_pids, wait_until_ended
@@ -71,6 +74,21 @@ class TestLocalLauncher:
         launcher.launch(request)
         while poll_one(launcher, request).ended_at is None:
             launcher.wait(3600)
+
+    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        launcher = LocalLauncher([[]] * 4)
+        requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in range(4))}
+        for request in requests.values():
+            launcher.launch(request)
+        with monkeypatch.context() as patch:
+            patch.setattr(local, "_END_TIMEOUT_S", 0.5)
+            patch.setattr(RankGroup, "kill", lambda group: None)
+            begun = time.monotonic()
+            assert launcher.cancel(requests) == set(requests)
+            assert time.monotonic() - begun < 2 * 0.5
+        assert launcher.cancel(requests) == set()
 
     def test_no_rank_outlives_the_launcher(self, tmp_path: Path) -> None:
         launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, "hang")

@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,36 @@ class TestRankGroup:
         assert group.codes() == {0: 5, 1: -signal.SIGKILL}
         assert group.report().timed_out
 
+    def test_ranks_that_ignore_every_request_are_over_soon_after_the_time_limit(self, tmp_path: Path) -> None:
+        deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(1)"
+        report = Group(plan_of(tmp_path, deaf, time_limit_s=2.0)).report()
+        assert report.started_at is not None
+        assert 2.0 <= report.ended_at - report.started_at < 2.0 + GRACES.after_term_s + 2.0
+
+    def test_the_time_limit_counts_from_the_start_of_the_first_rank(self, tmp_path: Path) -> None:
+        plan = plan_of(tmp_path, "time.sleep(2)\nopen(f'lived-{rank}', 'w').close()\ntime.sleep(600)", time_limit_s=2.0)
+        os.mkfifo(plan.logs[1])  # holds back the start of the second rank until somebody reads
+        group = Group(plan)
+        while not (tmp_path / "lived-0").exists():
+            os.sched_yield()
+        with open(plan.logs[1], "rb"):
+            report = group.report()
+        assert report.timed_out
+        assert not (tmp_path / "lived-1").exists()
+        assert report.started_at == group.ranks[0].started_at < group.ranks[1].started_at
+
+    def test_a_clock_that_is_set_changes_nothing_in_how_long_the_ranks_ran(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        group = Group(plan_of(tmp_path, "time.sleep(600)"))
+        assert group.running.wait(30)
+        tomorrow = time.time() + 86400
+        monkeypatch.setattr(time, "time", lambda: tomorrow)
+        group.kill()
+        report = group.report()
+        assert report.started_at is not None
+        assert 0 <= report.ended_at - report.started_at < 60
+
     def test_what_a_rank_started_ends_with_it(self, tmp_path: Path) -> None:
         code = (
             "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\n"
@@ -175,11 +207,11 @@ class TestSurvivors:
 
     def identity(self, pid: int, **changes: object) -> RankProcess:
         ticks = start_ticks(pid)
-        fields = {"rank": 0, "host": os.uname().nodename, "pid": pid, "start_ticks": ticks, "boot_id": boot_id()}
-        return RankProcess(**fields | changes)
+        rank = RankProcess(0, os.uname().nodename, pid, ticks or 0, boot_id(), started_at=0.0)
+        return replace(rank, **changes)
 
     def test_a_survivor_is_ended(self, stranger: subprocess.Popen[bytes]) -> None:
-        assert end_survivors((self.identity(stranger.pid),)) == ()
+        assert end_survivors((self.identity(stranger.pid),), timeout_s=10) == ()
         assert stranger.wait(10) == -signal.SIGKILL
 
     @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "another"}, {"host": "another"}])
@@ -188,7 +220,7 @@ class TestSurvivors:
     ) -> None:
         rank = self.identity(stranger.pid, **changes)
         assert survivors((rank,)) == ()
-        assert end_survivors((rank,)) == ()
+        assert end_survivors((rank,), timeout_s=10) == ()
         assert stranger.poll() is None
 
     def test_a_process_that_is_gone_is_no_survivor(self, stranger: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,23 @@
+import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launchers.processes import GroupReport, RankExit, RankProcess
-from orchestrator.launchers.rank_groups import ending_from, interrupted, node_plans, read_ranks, write_ranks
+from orchestrator.launchers.rank_groups import (
+    Accepted,
+    ending_from,
+    interrupted,
+    last_sign_of_life,
+    left_behind,
+    node_plans,
+    not_to_be_killed,
+    read_ranks,
+    write_ranks,
+)
 from tests.orchestrator.launchers.attempts import attempt_request, with_spec
 from trials.classify import Life
 from trials.folder import AttemptFolder, write_json
@@ -96,10 +108,45 @@ def test_what_never_started_anywhere_has_no_times(folder: AttemptFolder) -> None
     assert (ending.started, ending.started_at, ending.ended_at) == (False, None, None)
 
 
-def test_a_rank_of_an_earlier_driver_that_will_not_die_leaves_its_attempt_unknown() -> None:
-    rank = RankProcess(0, "node1", 77, 1, "boot")
-    assert (interrupted([rank]).life, interrupted([]).life) == (Life.UNKNOWN, Life.ENDED)
-    assert "pid 77 on node1" in str(interrupted([rank]).detail)
+def test_a_rank_that_will_not_die_leaves_its_attempt_unknown() -> None:
+    ending = not_to_be_killed([RankProcess(0, "node1", 77, 1, "boot", 10.0)])
+    assert ending.life is Life.UNKNOWN
+    assert "pid 77 on node1" in str(ending.detail)
+
+
+def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path: Path) -> None:
+    request = attempt_request(tmp_path)
+    write_ranks(request, "job", [RankProcess(rank, "gone", 77, 1, "boot", 1_000.0 + rank) for rank in (1, 0)])
+    for file, seconds in ((request.folder.ranks, 1_001), (request.folder.heartbeat, 1_300), (request.folder.spec, 9e5)):
+        file.touch()
+        os.utime(file, (seconds, seconds))
+    ending = left_behind({"key": request})["key"].ending()
+    assert (ending.reason, ending.started_at, ending.ended_at) == (FailureReason.INTERRUPTED, 1_000.0, 1_300.0)
+
+
+def test_what_never_started_before_its_driver_ended_has_no_start(tmp_path: Path) -> None:
+    request = attempt_request(tmp_path)
+    write_ranks(request, "job", ())
+    ending = left_behind({"key": request})["key"].ending()
+    assert (ending.life, ending.started, ending.started_at) == (Life.ENDED, False, None)
+    assert ending.ended_at is not None
+
+
+@pytest.mark.parametrize("name", ["heartbeat", "ranks.json", "metrics.r0.jsonl", "metrics.r2.jsonl", "rank-00003.log"])
+def test_every_file_a_running_attempt_writes_is_a_sign_of_life(folder: AttemptFolder, name: str) -> None:
+    (folder.path / name).touch()
+    os.utime(folder.path / name, (500, 500))
+    assert last_sign_of_life(folder, 400.0) == 500.0
+
+
+def test_an_attempt_ends_neither_before_its_start_nor_in_the_future(folder: AttemptFolder) -> None:
+    assert last_sign_of_life(folder, None) is None
+    folder.heartbeat.touch()
+    os.utime(folder.heartbeat, (500, 500))
+    assert last_sign_of_life(folder, 600.0) == 600.0
+    ahead = time.time() + 3600
+    os.utime(folder.heartbeat, (ahead, ahead))
+    assert 600.0 < (interrupted(folder, 600.0).ended_at or 0) < ahead
 
 
 def test_ranks_are_dealt_to_nodes_in_order_and_the_last_node_may_have_fewer(tmp_path: Path) -> None:
@@ -126,19 +173,19 @@ def test_the_trial_sees_our_code_first_and_one_thread_on_cpu(tmp_path: Path) -> 
     assert "OMP_NUM_THREADS" not in node_plans(with_spec(request, accelerator="h100-80gb"))[0].environment
 
 
-def test_what_the_request_sets_comes_last(tmp_path: Path) -> None:
-    request = replace(attempt_request(tmp_path), environment={"OMP_NUM_THREADS": "4"})
-    assert node_plans(request, {"CUDA_VISIBLE_DEVICES": "3"})[0].environment["OMP_NUM_THREADS"] == "4"
+def test_the_devices_the_launcher_gives_come_last(tmp_path: Path) -> None:
+    [plan] = node_plans(attempt_request(tmp_path), {"CUDA_VISIBLE_DEVICES": "3"})
+    assert plan.environment["CUDA_VISIBLE_DEVICES"] == "3"
 
 
 def test_ranks_json_reads_back_as_written(tmp_path: Path) -> None:
     request = attempt_request(tmp_path)
-    ranks = (RankProcess(0, "node1", 77, 1, "boot"), RankProcess(1, "node1", 78, 2, "boot"))
+    ranks = (RankProcess(0, "node1", 77, 1, "boot", 10.0), RankProcess(1, "node1", 78, 2, "boot", 10.5))
     assert read_ranks(request.folder) is None
     write_ranks(request, "job", ())
-    assert read_ranks(request.folder) == ("job", ())
+    assert read_ranks(request.folder) == Accepted("job")
     write_ranks(request, "job", ranks)
-    assert read_ranks(request.folder) == ("job", ranks)
+    assert read_ranks(request.folder) == Accepted("job", ranks)
 
 
 def test_a_newer_ranks_json_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,10 +18,13 @@ import psutil
 import pytest
 
 from orchestrator.code_snapshot import snapshot_code
-from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers import ray as launchers_ray
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, LaunchRequest
 from orchestrator.launchers.processes import Graces
+from orchestrator.launchers.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray import RayLauncher
-from orchestrator.ray_runtime import NodeSupervisor, RayRuntime
+from orchestrator.ray_runtime import NodeSupervisor, RayRuntime, RayUnavailable
+from search_spaces.errors import OutsideRefused
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
     is_running,
@@ -63,6 +67,7 @@ def cluster() -> Iterator[Any]:
 
     node = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as folder:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")  # of the nodes, and so of the ranks
         patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # loopback only
         patch.setattr(utils, "write_ray_address", lambda *_: None)  # or others' `address: auto` would find it
         head = {"temp_dir": f"{folder}/r", "_system_config": QUICK_HEALTH_CHECK} | node
@@ -121,7 +126,25 @@ class TestOnLoopback:
         os.kill(supervisor_of(request), signal.SIGKILL)
         ending = wait_until_ended(loopback, request)
         assert (ending.reason, ending.started) == (FailureReason.NODE_FAILURE, True)
+        assert ending.started_at is not None
+        assert ending.ended_at == last_sign_of_life(request.folder, ending.started_at)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
+        self, loopback: RayLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in (1, 2))}
+        for request in requests.values():
+            loopback.launch(request)
+            wait_until_started(loopback, request)
+        with monkeypatch.context() as patch:
+            patch.setattr(launchers_ray, "_END_TIMEOUT_S", 2.0)
+            for what in ("end_ranks", "release"):
+                patch.setattr(RayRuntime, what, lambda runtime, job: None)
+            begun = time.monotonic()
+            assert loopback.cancel(requests) == set(requests)
+            assert time.monotonic() - begun < 2 * 2.0
+        assert loopback.cancel(requests) == set()
 
     def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
         self, loopback: RayLauncher, tmp_path: Path
@@ -161,7 +184,6 @@ class TestOnTwoNodes:
         request = replace(
             with_spec(request, trainer={"kind": "parlay"}, measure=measure),
             code=str(tmp_path / "snapshot"),
-            environment={"GLOO_SOCKET_IFNAME": "lo"},
         )
         launcher.launch(request)
         verdict = verdict_on(request, wait_until_ended(launcher, request))
@@ -174,6 +196,13 @@ class TestOnTwoNodes:
         assert verdict.reason is FailureReason.SCRIPT_ERROR
         assert "rank 3 is broken" in str(verdict.excerpt)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "ignore_sigterm", time_limit_s=2.0), ranks_per_node=1)
+        launcher.launch(request)
+        ending = wait_until_ended(launcher, request)
+        assert ending.reason is FailureReason.TIME_LIMIT
+        assert (ending.ended_at or 0) - (ending.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
 
     def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
         launcher.close()
@@ -189,6 +218,26 @@ class TestOnTwoNodes:
         ending = wait_until_ended(launcher, request)
         assert ending.reason is FailureReason.NODE_FAILURE
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+
+def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path: Path) -> None:
+    class DeadRay:
+        is_alive = False
+
+        def close(self) -> None: ...
+
+    starts = iter([DeadRay()])
+
+    def start() -> Any:
+        for runtime in starts:
+            return runtime
+        raise RayUnavailable("no memory")
+
+    launcher, request = RayLauncher(start), attempt_request(tmp_path)
+    with pytest.raises(OutsideRefused, match="could not be started again: no memory") as refused:
+        launcher.launch(request)
+    assert not isinstance(refused.value, LaunchRefused)
+    assert not request.folder.ranks.exists()
 
 
 def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:

@@ -103,7 +103,7 @@ def measured_trial(name: str, layout: Layout, step_time_s: float, half_width: fl
     return Trial(name, layout, state=TrialState.MEASURED, attempts=(attempt,))
 
 
-def source_of(*trials: Trial, baseline: Trial | None = None, environment=None) -> RecipeSource:
+def source_of(*trials: Trial, baseline: Trial | None = None) -> RecipeSource:
     """The recipe source of the best of these trials."""
     search = SearchRecord(SEARCH_ID, {"constraints": {"max_nodes": 1}}, "c0de" * 16, 1_800_000_000.0, trials=trials)
     batch = trials[0].layout.global_batch_size
@@ -111,4 +111,4 @@ def source_of(*trials: Trial, baseline: Trial | None = None, environment=None) -
     best = ranking.best
     assert best is not None
     spec = replace(spec_of(best.layout), trial=best.trial)
-    return RecipeSource(search, best, spec, ranking, baseline, environment or {})
+    return RecipeSource(search, best, spec, ranking, baseline)

@@ -121,17 +121,8 @@ def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(fol
         read_recipe(folder, force=True).spec()
 
 
-def test_no_secret_of_the_environment_is_written(tmp_path, code):
-    environment = {
-        "NCCL_SOCKET_IFNAME": "ib0",
-        "HF_TOKEN": "hf_abcdefghijklmnopqrstuvwxyz",
-        "MLFLOW_TRACKING_URI": "https://me:password1@host/",
-    }
-    write_recipe(tmp_path / "recipe", source(environment=environment), code)
-    written = "".join(p.read_text() for p in (tmp_path / "recipe").rglob("*") if p.is_file())
-    assert "NCCL_SOCKET_IFNAME=ib0" in written
-    assert "hf_abc" not in written
-    assert "password1" not in written
+def test_env_txt_says_what_the_launcher_tells_every_rank(folder):
+    assert (folder / "env.txt").read_text() == "OMP_NUM_THREADS=1\nCUDA_VISIBLE_DEVICES=''\n"
 
 
 def test_ds_config_is_left_out_where_deepspeed_cannot_run_the_layout(tmp_path, code):
