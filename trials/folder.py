@@ -48,10 +48,6 @@ class AttemptFolder:
     def outcome(self, restart: int = 0) -> Path:
         return self.path / f"outcome.r{restart}.json"
 
-    @property
-    def search(self) -> SearchFolder:
-        return SearchFolder(self.path.parents[2])
-
 
 @dataclass(frozen=True)
 class SearchFolder:
