@@ -15,7 +15,6 @@ def test_the_names_are_the_contracts():
     folder = SearchFolder(Path("/scratch/tiny-aaaaaa"))
     attempt = folder.attempt("t0001", "a1")
     assert folder.search_id == "tiny-aaaaaa"
-    assert attempt.search == folder
     names = [folder.yaml, folder.json, folder.journal, folder.best, folder.lease]
     names += [folder.recipe, folder.code, attempt.spec, attempt.rank_log(7), attempt.ranks, attempt.heartbeat]
     names += [attempt.metrics(), attempt.outcome(), attempt.outcome(restart=2)]
