@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.durations import Duration
+from search_spaces.errors import InputError
 from search_spaces.schema import BaselineSection, ClusterSection, ConstraintsSection, ModelSection, SpaceSection
 from search_spaces.validation import Section
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
 from trials.schema import MeasureSection, TrainerSection
+
+_NAME = "^[a-z0-9][a-z0-9-]{0,40}$"
+
+
+def _require_name(name: str) -> str:
+    """InputError for a name that could not begin a search's id, which is a folder's name too."""
+    if re.fullmatch(_NAME, name) is None:
+        raise InputError.of(
+            "pattern",
+            f"is {name!r}",
+            rule="1 to 41 of a-z, 0-9 and -, of which the first is no -",
+            fix="for example gpt2-on-8-gpus",
+            value=name,
+        )
+    return name
 
 
 class SearchSection(Section):
@@ -34,7 +51,9 @@ class SearchSection(Section):
         default=None, gt=0, le=10**9, description="Node-hours all attempts together may use. Default: no limit."
     )
     max_wall_time_s: Duration | None = Field(
-        default=None, alias="max_wall_time", description="Time after which no new trial begins. Default: no limit."
+        default=None,
+        alias="max_wall_time",
+        description="Time after which the search ends; trials that still run then are cancelled. Default: no limit.",
     )
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
 
@@ -48,8 +67,8 @@ class SearchFile(Section):
     schema_version: Literal["parlay.search/1"] = Field(
         default="parlay.search/1", alias="schema", description="Which version of this format the file is written in."
     )
-    name: str = Field(
-        pattern=r"^[a-z0-9][a-z0-9-]{0,40}$",
+    name: Annotated[str, AfterValidator(_require_name)] = Field(
+        json_schema_extra={"pattern": _NAME},
         description="Begins the search's id: a-z, 0-9 and -, at most 41 characters.",
     )
     model: ModelSection

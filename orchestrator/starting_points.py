@@ -6,7 +6,6 @@ in them is executed.
 
 from __future__ import annotations
 
-import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -18,18 +17,18 @@ from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.validation import FILL_IN
 from search_spaces.yaml_source import MAX_BYTES, is_printable
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.found import Found
 from trials.trainers.hf_config import read_hf_config
+from trials.trainers.json_text import json_object
 from trials.trainers.megatron_args import read_megatron_script
-
-FILL_IN = "FILL_IN"
-"""Stands where a value is needed that nobody knows but the user; a file with it in does not load."""
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 _MOST_RANKS_LISTED = 64
+_KINDS = "a Megatron launch script, a DeepSpeed config, or a Hugging Face config.json"
 # Engines are asked about a layout's fields alone: this model breaks no rule of theirs.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
 
@@ -84,10 +83,9 @@ def render_from(path: Path) -> tuple[str, list[str]]:
     InputError when the file cannot be read or is of none of the three kinds.
     """
     try:
-        found = _read(_text_of(path))
+        draft = _draft(_read(_text_of(path), path.suffix == ".json"), path)
     except InputError as error:
         raise error.at(file=str(path)) from None
-    draft = _draft(found, path)
     return _render(draft), list(draft.notes)
 
 
@@ -105,13 +103,12 @@ def _text_of(path: Path) -> str:
     return text
 
 
-def _read(text: str) -> Found:
-    if not text.lstrip().startswith("{"):
+def _read(text: str, is_json: bool) -> Found:
+    if not text.strip():
+        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
+    if not is_json and not text.lstrip().startswith("{"):
         return read_megatron_script(text)
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise InputError.of("file", f"begins like JSON and is none: {error}") from error
+    data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
     if "model_type" in data:
         return read_hf_config(text)
     if any(key in data for key in _DEEPSPEED_KEYS):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 from search_spaces.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
@@ -37,7 +37,7 @@ def axis_values(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         return (value,)
     if not value:
-        raise _bad("axis", "is an empty list", "an axis has at least one value")
+        raise _bad("axis", "is an empty list", "an axis has at least one value", fix="remove the key, or give a value")
     if len(value) > MOST_VALUES:
         raise _bad("bounds", f"has {len(value)} values", f"at most {MOST_VALUES} values an axis")
     _require_no_repeats(value)
@@ -59,20 +59,24 @@ def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
     for value in values:
         # The type belongs to it: 1 and true are equal in Python, and not the same value here.
         if (type(value), repr(value)) in seen:
-            raise _bad("repeat", f"has {value!r} twice", "the values of an axis are all different", value=value)
+            details = {"fix": "give each value once", "value": value}
+            raise _bad("repeat", f"has {shown(value)} twice", "the values of an axis are all different", **details)
         seen.add((type(value), repr(value)))
 
 
 def _range(given: dict[str, Any]) -> tuple[int, ...]:
     if set(given) not in ({"min", "max", "step"}, {"min", "max", "factor"}):
-        raise _bad("range", f"has the keys {', '.join(given) or 'none'}", "{min, max, step} or {min, max, factor}")
+        rule, fix = "{min, max, step} or {min, max, factor}", "for example {min: 1, max: 8, factor: 2}"
+        raise _bad("range", f"has the keys {', '.join(given) or 'none'}", rule, fix=fix)
     for name, number in given.items():
         least = 2 if name == "factor" else 0 if name == "min" and "step" in given else 1
         if type(number) is not int or not least <= number <= LARGEST_COUNT:
             rule = f"{name} is a whole number from {least} to {LARGEST_COUNT}"
-            raise _bad("range", f"{name} is {number!r}", rule, key=name, value=number)
+            raise _bad("range", f"{name} is {shown(number)}", rule, key=name, value=number)
     if given["min"] > given["max"]:
-        raise _bad("range", f"min {given['min']} is more than max {given['max']}", "min is at most max")
+        raise _bad(
+            "range", f"min {given['min']} is more than max {given['max']}", "min is at most max", fix="swap them"
+        )
     values = _stepped(**given) if "step" in given else _multiplied(**given)
     if len(values) > MOST_VALUES:
         raise _bad("bounds", f"has {len(values)} values", f"at most {MOST_VALUES} values an axis", fix="a larger step")

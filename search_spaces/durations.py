@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 
 GRAMMAR = "minutes, mm:ss, hh:mm:ss, d-hh, d-hh:mm or d-hh:mm:ss as in Slurm, or a number with s, m, h or d"
 LONGEST_S = 366 * 86400
 JSON_FORMAT = "slurm-duration"
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([smhd])")
-_SLURM = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,9})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
+_WITH_UNIT = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,6})?) ?([smhd])")
+_SLURM = re.compile(r"(?:([0-9]{1,30})-)?([0-9]{1,30})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?")
 
 
 def seconds_of(value: Any) -> float:
@@ -71,4 +71,5 @@ def _slurm_seconds(days: str | None, first: str, second: str | None, third: str 
 
 
 def _bad(value: Any, rule: str) -> InputError:
-    return InputError.of("duration", f"is {value!r}", rule=rule, fix="for example 10m, 2h or 01:30:00", value=value)
+    fix = "for example 10m, 2h or 01:30:00"
+    return InputError.of("duration", f"is {shown(value)}", rule=rule, fix=fix, value=value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 
 OFFLOADS = ("none", "optimizer")
 ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
@@ -188,4 +188,4 @@ def _require_word(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("layout_field", f"{name} is {value!r}", key=name, value=value, rule=rule)
+    return InputError.of("layout_field", f"{name} is {shown(value)}", key=name, value=value, rule=rule)

@@ -313,7 +313,7 @@ def _require_outcome(cells: Cells) -> None:
     if outcome not in OUTCOMES:
         raise _bad_cell("outcome", outcome, "one of " + ", ".join(OUTCOMES))
     if outcome == "ok" and not step_time_s:
-        raise InputError.of("cell", f"is {step_time_s!r}", rule="a row that ran has a step time", key="step_time_s")
+        raise InputError.of("cell", "is empty or 0", rule="a row that ran has a step time", key="step_time_s")
     if outcome != "ok" and step_time_s is not None:
         raise _bad_cell("step_time_s", str(step_time_s), f"a row that is {outcome} has no step time")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 
 POSITION_EMBEDDINGS = ("learned", "rotary")
 NORMS = ("layernorm", "rmsnorm")
@@ -133,4 +133,4 @@ _SIZES = (
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("model", f"{name} is {value!r}", key=f"model.{name}", value=value, rule=rule)
+    return InputError.of("model", f"{name} is {shown(value)}", key=f"model.{name}", value=value, rule=rule)

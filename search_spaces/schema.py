@@ -209,7 +209,7 @@ class SpaceSection(Section):
                 fix=f"remove candidates, or {', '.join(beside)}",
                 key=beside[0],
             )
-        _require_chunks(self.pipeline_schedule or (), self.virtual_pipeline_stages or ())
+        _require_chunks(self.pipeline_schedule or (), self.virtual_pipeline_stages or (), "pipeline_schedule")
         return self
 
     def given_axes(self) -> dict[str, tuple[Any, ...]]:
@@ -258,7 +258,8 @@ class BaselineSection(Section):
         """
         alone = {name: values[0] for name, values in searched.items() if len(values) == 1}
         fields = Layout(num_nodes=workload.cluster.num_nodes).to_json() | alone | self.model_dump(exclude_none=True)
-        _require_chunks([fields["pipeline_schedule"]], [fields["virtual_pipeline_stages"]])
+        chunks = [fields["virtual_pipeline_stages"]]
+        _require_chunks([fields["pipeline_schedule"]], chunks, "baseline.pipeline_schedule")
         world, ranks = workload.world(fields["num_nodes"]), fields["tensor_parallel"] * fields["pipeline_parallel"]
         if world % ranks or fields["num_nodes"] > workload.cluster.num_nodes:
             numbers = world_numbers(fields | {"data_parallel": None}, workload)
@@ -290,7 +291,7 @@ def resolved_path(folder: Path, path: str) -> Path:
         raise InputError.of("path", f"is {path!r}", rule=str(error), fix=fix, value=path) from error
 
 
-def _require_chunks(schedules: Sequence[str], chunks: Sequence[int]) -> None:
+def _require_chunks(schedules: Sequence[str], chunks: Sequence[int], key: str) -> None:
     """InputError for an interleaved schedule with nothing to interleave, which would be plain 1F1B."""
     if "interleaved_1f1b" in schedules and max(chunks, default=1) == 1:
         raise InputError.of(
@@ -298,6 +299,6 @@ def _require_chunks(schedules: Sequence[str], chunks: Sequence[int]) -> None:
             "is interleaved_1f1b with one model chunk per pipeline rank",
             rule="an interleaved schedule has virtual_pipeline_stages of 2 or more",
             fix="give virtual_pipeline_stages, or use 1f1b",
-            key="pipeline_schedule",
+            key=key,
             value="interleaved_1f1b",
         )

@@ -10,8 +10,11 @@ from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, shown
 from search_spaces.yaml_source import Document, KeyPath, dotted
+
+FILL_IN = "FILL_IN"
+"""Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
 
 
 class Section(BaseModel):
@@ -34,7 +37,7 @@ def validated(section: type[S], document: Document) -> S:
     try:
         return section.model_validate(document.data, context={"folder": document.folder})
     except ValidationError as error:
-        problems = [p for detail in error.errors() for p in _problems(detail, section, document)]
+        problems = [_asked(p) for detail in error.errors() for p in _problems(detail, section, document)]
         raise InputError(*sorted(problems, key=lambda p: (p.file or "", p.line or 0))) from None
 
 
@@ -66,6 +69,11 @@ def _problems(detail: Any, section: type[Section], document: Document) -> Iterat
         yield _placed(_broken(detail), path, document)
 
 
+def _asked(problem: Problem) -> Problem:
+    """The problem itself; of a value that was left to the user, only what it has to be."""
+    return replace(problem, fix=f"fill this in: {problem.rule}") if problem.value == FILL_IN else problem
+
+
 def _path_in(document: Document, location: KeyPath) -> KeyPath:
     """The location without the indices of lists that the file does not have: a single value may stand for a list."""
     path = location
@@ -89,18 +97,23 @@ def _placed(problem: Problem, path: KeyPath, document: Document) -> Problem:
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
     section = _section_at(root, path[:-1])
-    key, known = str(path[-1]), list(_keys(section))
+    key, known = str(path[-1]), ", ".join(_keys(section))
     if key in section.refused:
-        return Problem("refused_key", "is not accepted here", rule=section.refused[key], key=dotted(path))
-    elsewhere = [name for name, inner in _sections(root) if key in _keys(inner)]
-    suggestion = did_you_mean(key, known) or (f"did you mean {elsewhere[0]}.{key}?" if elsewhere else None)
-    return Problem(
-        "unknown_key",
-        f"unknown key {key!r}",
-        rule="known here: " + ", ".join(known),
-        fix=suggestion or "remove it",
-        key=dotted(path),
-    )
+        rule = section.refused[key]
+        return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=dotted(path))
+    fix = _suggestion(key, section, root) or "remove it"
+    return Problem("unknown_key", f"unknown key {key!r}", rule=f"known here: {known}", fix=fix, key=dotted(path))
+
+
+def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
+    """The key itself in another section, else one spelled alike: here, or in another section."""
+    # A key that several sections have is offered where it has to be given: of space and baseline, in space.
+    sections = sorted(_sections(root), key=lambda named: _keys(root)[named[0]].is_required())
+    elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
+    if key in elsewhere:
+        return f"did you mean {elsewhere[key]}?"
+    close = difflib.get_close_matches(key.lower(), list(elsewhere), n=1)
+    return did_you_mean(key, _keys(section)) or (f"did you mean {elsewhere[close[0]]}?" if close else None)
 
 
 def _section_at(root: type[Section], path: KeyPath) -> type[Section]:
@@ -122,7 +135,7 @@ def _keys(section: type[Section]) -> dict[str, Any]:
 
 
 _TYPES = {
-    "missing": ("missing_key", "required, and not given", None),
+    "missing": ("missing_key", "required, and not given", "add it"),
     "int_type": ("type", "a whole number", "write digits only, without a point, quotes or underscores"),
     "int_from_float": ("type", "a whole number", "write it without a fraction or exponent"),
     "float_type": ("type", "a number", "write it without quotes"),
@@ -137,7 +150,6 @@ _TYPES = {
     "less_than_equal": ("bounds", "at most {le}", None),
     "string_too_long": ("bounds", "at most {max_length} characters", None),
     "string_too_short": ("bounds", "at least {min_length} characters", None),
-    "string_pattern_mismatch": ("pattern", "text of the form {pattern}", None),
     "literal_error": ("choice", "one of {expected}", None),
     "enum": ("choice", "one of {expected}", None),
 }
@@ -148,8 +160,8 @@ def _broken(detail: Any) -> Problem:
     value, context = detail["input"], detail.get("ctx", {})
     code, rule, fix = _TYPES.get(detail["type"], ("value", detail["msg"], None))
     if code == "missing_key":
-        return Problem(code, rule)
+        return Problem(code, rule, fix=fix)
     rule = rule.format(**context).replace(" or ", ", ").replace("'", "") if code == "choice" else rule.format(**context)
     if code == "choice":
         fix = did_you_mean(value, rule.removeprefix("one of ").split(", "))
-    return Problem(code, f"is {value!r}", rule=rule, fix=fix, value=value)
+    return Problem(code, f"is {shown(value)}", rule=rule, fix=fix, value=value)

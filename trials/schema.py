@@ -59,6 +59,7 @@ class MeasureSection(Section):
                 "steps",
                 f"min_steps {self.min_steps} is more than max_steps {self.max_steps}",
                 rule="min_steps is at most max_steps",
+                fix="raise max_steps, or lower min_steps",
                 key="min_steps",
                 value=self.min_steps,
             )
@@ -67,6 +68,7 @@ class MeasureSection(Section):
                 "steps",
                 f"max_warmup_steps {self.max_warmup_steps} is not less than max_steps {self.max_steps}",
                 rule="warm-up is shorter than what is measured",
+                fix="lower max_warmup_steps, or raise max_steps",
                 key="max_warmup_steps",
                 value=self.max_warmup_steps,
             )

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from search_spaces.errors import InputError
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of
+
+_HOST = "[A-Za-z0-9_][A-Za-z0-9._-]*"
+_PORT = "[0-9]{1,5}"
+
+
+def _require_address(address: str) -> str:
+    """InputError for what is neither `auto` nor host:port."""
+    found = re.fullmatch(f"{_HOST}:({_PORT})", address)
+    if address != "auto" and (found is None or not 1 <= int(found[1]) <= 65535):
+        raise InputError.of(
+            "pattern",
+            f"is {address!r}",
+            rule="auto, or host:port with a port from 1 to 65535",
+            fix="for example 10.0.0.1:6379; remove the key for a private Ray on this machine",
+            value=address,
+        )
+    return address
 
 
 class LauncherSection(Section):
@@ -20,11 +38,10 @@ class LauncherSection(Section):
         description="ray: in a Ray placement group. local: plain processes on this machine."
         " recorded: answers from a measured table, on a simulated clock.",
     )
-    address: str | None = Field(
+    address: Annotated[str, AfterValidator(_require_address)] | None = Field(
         default=None,
-        min_length=1,
         max_length=255,
-        pattern=r"^(auto|[A-Za-z0-9._-]+:[0-9]{1,5})$",
+        json_schema_extra={"pattern": f"^(auto|{_HOST}:{_PORT})$"},
         description="ray: host:port of a running cluster, or auto. Default: a private Ray on this machine.",
     )
     table: str | None = Field(default=None, min_length=1, description="recorded: the measured table (CSV).")
@@ -40,7 +57,7 @@ class LauncherSection(Section):
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> Self:
         if self.kind == "recorded" and self.table is None:
-            raise InputError.of("missing_key", "required by kind recorded, and not given", key="table")
+            raise InputError.of("missing_key", "required by kind recorded, and not given", fix="add it", key="table")
         for key, kind in _KIND_OF.items():
             if self.kind != kind and getattr(self, key) != type(self).model_fields[key].default:
                 raise InputError.of(

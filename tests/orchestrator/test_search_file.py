@@ -324,6 +324,9 @@ tracking: {mlflow_uri: ./mlruns}
         ("serch: {}", "serch", "did you mean search?"),
         ("search: {max_trails: 3}", "search.max_trails", "did you mean max_trials?"),
         ("max_trials: 3", "max_trials", "did you mean search.max_trials?"),
+        ("tensor_parallel: 3", "tensor_parallel", "did you mean space.tensor_parallel?"),
+        ("tensor_paralel: 3", "tensor_paralel", "did you mean space.tensor_parallel?"),
+        ("micro_batch_size: 3", "micro_batch_size", "did you mean space.micro_batch_size?"),
         ("launcher: {slurm: {}}", "launcher.slurm", "remove it"),
         ("baseline: {tensor_paralel: 2}", "baseline.tensor_paralel", "did you mean tensor_parallel?"),
         ("Search: {}", "Search", "did you mean search?"),
@@ -452,7 +455,68 @@ def test_row_27_credentials_in_an_address_are_refused_and_not_repeated(tmp_path:
 )
 def test_row_31_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str):
     text = MINIMAL.replace("name: small", f"name: {json.dumps(name, ensure_ascii=False)}")
-    assert the_problem(tmp_path, text).code in ("pattern", "control_character")
+    problem = the_problem(tmp_path, text)
+    assert (problem.code, problem.rule) in [
+        ("pattern", "1 to 41 of a-z, 0-9 and -, of which the first is no -"),
+        ("control_character", "text is shown in terminals and pages, so it is printable"),
+    ]
+
+
+@pytest.mark.parametrize("address", ["h:0", "h:65536", "-h:1", "--block:1", "h", "", "h:1 ", "automatic", "h:1x"])
+def test_an_address_is_auto_or_a_host_and_a_port(tmp_path: Path, address: str):
+    problem = the_problem(tmp_path, MINIMAL, f"launcher.address={json.dumps(address)}")
+    assert (problem.code, problem.rule) == ("pattern", "auto, or host:port with a port from 1 to 65535")
+
+
+@pytest.mark.parametrize("address", ["auto", "node-1.cluster:65535", "10.0.0.1:1"])
+def test_a_running_cluster_is_named_by_its_address(tmp_path: Path, address: str):
+    assert loaded(tmp_path, MINIMAL, f"launcher.address={address}").launcher.address == address
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("global_batch_size=null", "is null"),
+        ("search.seed=true", "is true"),
+        ("measure.time_limit=false", "is false"),
+        ("space.tensor_parallel=[null]", "is null"),
+    ],
+)
+def test_a_value_is_told_in_the_words_of_the_file(tmp_path: Path, override: str, message: str):
+    assert the_problem(tmp_path, MINIMAL, override).message == message
+
+
+def test_a_control_character_in_a_key_is_told_with_its_line(tmp_path: Path):
+    problem = the_problem(tmp_path, MINIMAL + '"a\\x07": 3\n')
+    assert (problem.code, problem.key, problem.line) == ("control_character", None, 7)
+
+
+@pytest.mark.parametrize("chunks", ["", "  virtual_pipeline_stages: 1\n"])
+def test_an_interleaved_schedule_of_one_chunk_is_refused_and_not_taken_for_1f1b(tmp_path: Path, chunks: str):
+    axis = "  pipeline_schedule: [1f1b, interleaved_1f1b]\n"
+    problem = the_problem(tmp_path, MINIMAL + chunks + axis)
+    assert (problem.code, problem.key, problem.value) == (
+        "contradiction",
+        "space.pipeline_schedule",
+        "interleaved_1f1b",
+    )
+    assert loaded(tmp_path, MINIMAL + axis + "  virtual_pipeline_stages: [1, 2]\n").space.virtual_pipeline_stages
+
+
+def test_a_baseline_with_an_interleaved_schedule_of_one_chunk_is_refused(tmp_path: Path):
+    text = MINIMAL + "baseline: {pipeline_parallel: 2, pipeline_schedule: interleaved_1f1b}\n"
+    problem = the_problem(tmp_path, text)
+    assert (problem.code, problem.key, problem.line) == ("contradiction", "baseline.pipeline_schedule", 7)
+
+
+def test_a_baseline_on_more_nodes_than_there_are_is_told_so_first(tmp_path: Path):
+    problem = the_problem(tmp_path, MINIMAL + "baseline: {num_nodes: 3}\n")
+    assert (problem.code, problem.message) == ("world", "3 nodes are asked for, the cluster has 1")
+    assert problem.fix
+
+
+def test_an_empty_tracking_address_is_said_to_be_empty(tmp_path: Path):
+    assert the_problem(tmp_path, MINIMAL, 'tracking.mlflow_uri=""').rule == "an address is not empty"
 
 
 def test_a_search_name_of_41_characters_is_the_longest(tmp_path: Path):

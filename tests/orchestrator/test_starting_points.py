@@ -32,6 +32,7 @@ def test_the_accelerator_is_asked_for_and_never_guessed(tmp_path):
     with pytest.raises(InputError, match="FILL_IN") as refused:
         load_search_file(tmp_path / "search.yaml")
     assert refused.value.problems[0].key == "cluster.accelerator"
+    assert refused.value.problems[0].fix.startswith("fill this in: one of v100-16gb, ")
 
 
 def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
@@ -127,8 +128,9 @@ def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):
     (tmp_path / "x.sh").write_text(MEGATRON_LM.replace("GPUS_PER_NODE=8", ""))
     text, notes = render_from(tmp_path / "x.sh")
     assert "cluster.gpus_per_node is not in the file: fill it in." in notes
-    with pytest.raises(InputError, match="gpus_per_node: is 'FILL_IN'"):
+    with pytest.raises(InputError, match="gpus_per_node: is 'FILL_IN'") as refused:
         loaded(tmp_path, text)
+    assert refused.value.problems[0].fix == "fill this in: a whole number"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,13 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{", "begins like JSON and is none"),
+        (b"{", "not JSON"),
+        (b"", "a Megatron launch script, a DeepSpeed config, or a Hugging Face config.json"),
+        (b'{"a": ' * 5000, "nested too deep"),
+        (b'{"model_type": "gpt2", "n_embd": 1e400}', "1e400 is not a finite number"),
+        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
+        (b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}", "a number of 400 digits"),
+        (b'{"model_type": "gpt2", "n_embd": 768, "n_embd": 12}', "the key 'n_embd' stands twice"),
         (b'{"a": 1}', "neither a DeepSpeed config nor a Hugging Face"),
         (b"echo hello", "no command with Megatron's options"),
         (b"\xff\xfe", "is not UTF-8"),
@@ -153,6 +161,23 @@ def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, wor
     with pytest.raises(InputError, match=words) as error:
         render_from(tmp_path / "file")
     assert error.value.problems[0].file == str(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("[]", "holds a list"), ("null", "holds null"), ("3", "holds a number"), ("x", "not JSON")]
+)
+def test_a_json_file_that_holds_no_object_is_refused_with_what_was_expected(tmp_path, content, words):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=words) as error:
+        render_from(tmp_path / "config.json")
+    assert error.value.problems[0].rule == "a DeepSpeed config or a Hugging Face config.json is a JSON object"
+
+
+def test_a_model_whose_sizes_contradict_each_other_is_refused_with_the_files_name(tmp_path):
+    (tmp_path / "config.json").write_text(HF_GPT2.replace('"n_embd": 768', '"n_embd": 770'))
+    with pytest.raises(InputError, match="hidden_size 770 must be a multiple of num_attention_heads 12") as error:
+        render_from(tmp_path / "config.json")
+    assert error.value.problems[0].file == str(tmp_path / "config.json")
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -39,7 +39,7 @@ def test_an_axis_is_a_value_a_list_or_a_range(given, values):
         ({"min": 1, "max": 8}, "keys min, max"),
         ({"min": 1, "max": 8, "step": 1, "factor": 2}, "keys min, max, step, factor"),
         ({"from": 1, "to": 8}, "keys from, to"),
-        ({"min": 1, "max": True, "step": 1}, "max is True"),
+        ({"min": 1, "max": True, "step": 1}, "max is true"),
         ({"min": 1.0, "max": 8, "step": 1}, "min is 1.0"),
         ({"min": 1, "max": 10**12, "step": 1}, "max is 1000000000000"),
         ({"min": 1, "max": 1_000_000, "step": 1}, "1000000 values"),

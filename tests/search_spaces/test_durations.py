@@ -44,6 +44,13 @@ def test_row_20_a_duration_in_another_form_is_refused_with_the_grammar(given):
     assert caught.value.problems[0].fix == "for example 10m, 2h or 01:30:00"
 
 
+@pytest.mark.parametrize("given", ["367d", "9999999999s", "9999999999-00", "99999999999", 10**15])
+def test_a_duration_over_a_year_is_refused_with_the_bound(given):
+    with pytest.raises(InputError) as caught:
+        seconds_of(given)
+    assert caught.value.problems[0].rule == "a duration is longer than 0 and at most 366 days"
+
+
 @pytest.mark.parametrize("seconds", [0.5, 90, 5400.25, 31536000])
 def test_a_duration_written_down_is_read_back_the_same(seconds: float):
     adapter = TypeAdapter(Duration)

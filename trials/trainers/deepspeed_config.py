@@ -5,14 +5,14 @@ Key names: DeepSpeed 0.19, deepspeed/runtime/config.py and deepspeed/runtime/zer
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 from search_spaces.layout import Layout
 from trials.trainers.found import Found
+from trials.trainers.json_text import json_object
 
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Bytes of one gradient element in a reduction bucket."""
@@ -93,25 +93,13 @@ def read_ds_config(text: str) -> Found:
     Raises InputError for text that is not a JSON object and for batch sizes that contradict each other. `auto`, which
     leaves a value to the trainer, is reported as not found.
     """
-    config = _json_object(text)
+    config = json_object(text, "deepspeed_config", "a DeepSpeed config")
     notes: list[str] = []
     total, layout = _read_batch(config, notes)
     layout |= _read_zero(config, notes) | _read_precision(config)
     if _enabled_interval(config):
         layout["activation_checkpointing"] = "full"
     return Found("deepspeed", layout=layout, global_batch_size=total, notes=tuple(notes))
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise InputError.of(
-            "deepspeed_config", f"not JSON: {error}", rule="a DeepSpeed config is a JSON object"
-        ) from error
-    if not isinstance(config, dict):
-        raise InputError.of("deepspeed_config", "not a JSON object", rule="a DeepSpeed config is a JSON object")
-    return config
 
 
 def _read_batch(config: Mapping[str, Any], notes: list[str]) -> tuple[int | None, dict[str, Any]]:
@@ -146,7 +134,7 @@ def _count(config: Mapping[str, Any], key: str, notes: list[str]) -> int | None:
         notes.append(f"{key} is {'not given' if value is None else 'auto'} in the DeepSpeed config.")
         return None
     raise InputError.of(
-        "deepspeed_config", f"{key} is {value!r}", key=key, value=value, rule="a whole number of at least 1"
+        "deepspeed_config", f"{key} is {shown(value)}", key=key, value=value, rule="a whole number of at least 1"
     )
 
 
@@ -157,7 +145,7 @@ def _read_zero(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     if stage in (0, 1, 2, 3) and type(stage) is int:
         layout["zero_stage"] = stage
     else:
-        notes.append(f"zero_optimization.stage is {stage!r}, which is no ZeRO stage.")
+        notes.append(f"zero_optimization.stage is {shown(stage)}, which is no ZeRO stage.")
     if _on_cpu(section, "offload_optimizer", notes):
         layout["offload"] = "optimizer"
     if _on_cpu(section, "offload_param", notes):

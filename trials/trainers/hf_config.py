@@ -6,12 +6,12 @@ where every release has had the same one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, shown
 from trials.trainers.found import Found
+from trials.trainers.json_text import json_object
 
 VOCAB_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by: with it, tensor ranks up to 128 share the vocabulary evenly."""
@@ -22,12 +22,12 @@ def read_hf_config(text: str) -> Found:
 
     `seq_length` is the longest sequence the model takes.
     """
-    config = _json_object(text)
+    config = json_object(text, "hf_config", "a config.json")
     kind = config.get("model_type")
     if kind not in _READERS:
         raise InputError.of(
             "hf_config",
-            f"model_type is {kind!r}",
+            f"model_type is {shown(kind)}",
             key="model_type",
             value=kind,
             rule="the model types that can be read are " + ", ".join(_READERS),
@@ -39,16 +39,6 @@ def read_hf_config(text: str) -> Found:
     missing = [name for name, value in model.items() if value is None]
     notes += [f"{name} is not in the config." for name in missing]
     return Found(f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, notes=tuple(notes))
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise InputError.of("hf_config", f"not JSON: {error}", rule="a config.json is a JSON object") from error
-    if not isinstance(config, dict):
-        raise InputError.of("hf_config", "not a JSON object", rule="a config.json is a JSON object")
-    return config
 
 
 def _gpt2(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -129,11 +119,13 @@ def _count(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     if value is None or (type(value) is int and value >= 1):
         return value
-    raise InputError.of("hf_config", f"{key} is {value!r}", key=key, value=value, rule="a whole number of at least 1")
+    raise InputError.of(
+        "hf_config", f"{key} is {shown(value)}", key=key, value=value, rule="a whole number of at least 1"
+    )
 
 
 def _flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     value = config.get(key, default)
     if type(value) is not bool:
-        raise InputError.of("hf_config", f"{key} is {value!r}", key=key, value=value, rule="true or false")
+        raise InputError.of("hf_config", f"{key} is {shown(value)}", key=key, value=value, rule="true or false")
     return value

@@ -113,7 +113,7 @@ def test_deepspeeds_own_bucket_size_is_its_default_and_no_choice():
         ("{", "not JSON"),
         ("[1]", "not a JSON object"),
         ('{"train_batch_size": 8.5}', "train_batch_size is 8.5"),
-        ('{"train_batch_size": true}', "train_batch_size is True"),
+        ('{"train_batch_size": true}', "train_batch_size is true"),
         ('{"train_micro_batch_size_per_gpu": 0}', "train_micro_batch_size_per_gpu is 0"),
         (
             '{"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',

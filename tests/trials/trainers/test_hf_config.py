@@ -51,9 +51,9 @@ def test_a_missing_size_is_left_out_and_reported():
         ("nope", "not JSON"),
         ("[]", "not a JSON object"),
         ('{"model_type": "bert"}', "model_type is 'bert'"),
-        ("{}", "model_type is None"),
+        ("{}", "model_type is null"),
         ('{"model_type": "gpt2", "n_layer": -1}', "n_layer is -1"),
-        ('{"model_type": "gpt2", "n_layer": true}', "n_layer is True"),
+        ('{"model_type": "gpt2", "n_layer": true}', "n_layer is true"),
         ('{"model_type": "gpt2", "tie_word_embeddings": "yes"}', "tie_word_embeddings is 'yes'"),
     ],
 )

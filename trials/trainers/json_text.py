@@ -1,0 +1,55 @@
+"""JSON that somebody else wrote, read strictly. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from search_spaces.errors import InputError
+
+_MOST_DIGITS = 18
+
+
+def json_object(text: str, code: str, what: str) -> dict[str, Any]:
+    """The JSON object in `text`; `what` is what the text should be, for the error.
+
+    InputError (`code`) for anything else, for a key that stands twice, for a number that is not finite or absurdly
+    long, and for nesting deeper than Python follows.
+    """
+    rule = f"{what} is a JSON object"
+    try:
+        data = json.loads(
+            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite, parse_int=_integer
+        )
+    except RecursionError:
+        raise InputError.of(code, "nested too deep", rule=rule) from None
+    except ValueError as error:
+        raise InputError.of(code, f"not JSON: {error}", rule=rule) from error
+    if not isinstance(data, dict):
+        raise InputError.of(code, f"holds {_KINDS[type(data)]}, not a JSON object", rule=rule)
+    return data
+
+
+_KINDS = {list: "a list", str: "text", int: "a number", float: "a number", bool: "a switch", type(None): "null"}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
