@@ -165,7 +165,8 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
         return
     error = InputError.of(
         "budget",
-        f"{budget:g} node-hours do not pay for one trial: num_nodes {num_nodes} x {longest_s:g} s = {cost:.3g} node-hours",
+        f"{budget:g} node-hours do not pay for one trial: num_nodes {num_nodes} x {longest_s:g} s"
+        f" = {cost:.3g} node-hours",
         rule="what a trial may take at most is reserved for it before it begins",
         fix="raise search.budget_node_hours, or lower measure.time_limit",
         key="search.budget_node_hours",
