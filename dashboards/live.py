@@ -65,10 +65,17 @@ class LiveView:
         return Group(_table(trials, ranking, self._baseline_key), Text(progress_line(search, ranking)))
 
 
+class _Console(Console):
+    """Rich ends the whole process when its stream is gone; that is for whoever watches to bear."""
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
 def console_for(stream: TextIO) -> Console:
     """A console on `stream` that respects COLUMNS, 80 columns wide where there is no terminal."""
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
 
 
 def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> Table:

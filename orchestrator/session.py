@@ -220,11 +220,19 @@ def _launcher_for(
         launcher: Launcher = LocalLauncher(())
     else:
         parallel = spec.search.parallel_trials
-        launcher, remark = make_launcher(spec.launcher, parallel_trials=parallel, cluster=spec.cluster)
+        launcher, remark = make_launcher(
+            spec.launcher, parallel_trials=parallel, cluster=spec.cluster, not_before=_newest_moment(search)
+        )
         if remark:
             note(remark)
     with closing(launcher):
         yield launcher
+
+
+def _newest_moment(search: SearchRecord) -> float:
+    """UTC seconds since the epoch of the last thing the search's record tells of: a simulated clock goes on there."""
+    known = [(a.submitted_at, a.started_at, a.ended_at) for t in search.trials for a in t.attempts]
+    return max([search.created_at, *(moment for moments in known for moment in moments if moment is not None)])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TextIO
 
 import typer
 
@@ -33,8 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show "±" is no reason to fail
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(int(run(words)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    for stream in (sys.stdout, sys.stderr):
+        _let_go(stream)
+    sys.exit(int(code))
 
 
 def run(words: Sequence[str]) -> int:
@@ -62,9 +65,8 @@ def _run(words: Sequence[str], as_json: bool) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return report(Problem("interrupted", "interrupted"), ExitCode.INTERRUPTED, as_json)
     except OSError as error:
-        if error.filename is not None or not _stdout_is_gone():
-            return report(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
-        return ExitCode.REFUSED
+        _let_go(sys.stdout)
+        return report(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
 
 
 def _usage(error: typer.TyperException) -> Problem:
@@ -72,14 +74,12 @@ def _usage(error: typer.TyperException) -> Problem:
     return Problem("usage", message, fix="parlay --help, or parlay VERB --help")
 
 
-def _stdout_is_gone() -> bool:
-    """Whether nobody takes our output any more; then it goes nowhere, so that leaving does not fail once more."""
+def _let_go(stream: TextIO) -> None:
+    """Where nobody takes our output any more it goes nowhere, so that writing and leaving do not fail once more."""
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -188,7 +188,8 @@ def _explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     try:
         yield
     except LeaseHeld as held:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix="wait for it, or cancel the search"), as_json)
+        fix = "wait for it, or cancel the search" if held.lease.is_fresh(time.time()) else None
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
     except (LeaseLost, Fenced) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
     except (OutsideRefused, OSError) as refused:

@@ -27,7 +27,7 @@ class Told:
 
 
 class Sampler(ABC):
-    """Proposes layouts from a closed set of candidates. Used by one thread at a time; keeps nothing that a crash could lose.
+    """Proposes layouts from a closed set of candidates. One thread at a time; keeps nothing that a crash could lose.
 
     Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
     old one would. Failures are told as failures with their reason, never as a number.

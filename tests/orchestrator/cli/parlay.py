@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COMMAND = (sys.executable, "-m", "orchestrator.cli.main")
+COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 
 TINY_SEARCH = """\
 schema: parlay.search/1

@@ -210,8 +210,8 @@ def test_under_ray_a_second_ctrl_c_stops_at_once(tmp_path):
     driver = start("run", write_search(tmp_path), *words, cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
     driver.send_signal(signal.SIGINT)
-    # Two of the same signal may arrive as one: the second is sent once the first was taken, which nothing shows.
-    wait_for(lambda: driver.poll() is not None or driver.send_signal(signal.SIGINT))
+    wait_for(lambda: "ctrl-C again" in driver.stderr.readline())
+    driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=90)
     assert driver.returncode == 130
     wait_for(lambda: not alive_ranks(only_search(tmp_path)))
