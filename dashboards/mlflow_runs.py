@@ -10,12 +10,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
 from trials.metrics import StepRecord, read_metrics
+from trials.text import tail
 from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_seconds, utc_text
 
 NOTE = "mlflow.note.content"
@@ -25,7 +25,7 @@ _LONGEST_PARAM = 500  # older servers take no more; the whole configuration is a
 _LONGEST_TAG = 5000
 _LONGEST_KEY = 250
 _CUT = " [truncated]"
-_LOG_TAIL_BYTES = 64 * 1024
+_LOG_LINES = 500
 
 _KILLED = (FailureReason.DOMINATED, FailureReason.PREEMPTED)
 
@@ -224,7 +224,7 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
         texts["spec.json"] = attempt_folder.spec.read_text(encoding="utf-8", errors="replace")
     log = attempt_folder.rank_log(0)
     if log.is_file():
-        texts["rank-00000.tail.log"] = _tail(log)
+        texts["rank-00000.tail.log"] = tail(log, _LOG_LINES) + "\n"
     return texts
 
 
@@ -239,12 +239,6 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "node_hours": attempt.node_hours,
         "excerpt": attempt.excerpt,
     } | {name: None if time is None else utc_text(time) for name, time in times.items()}
-
-
-def _tail(log: Path) -> str:
-    with log.open("rb") as stream:
-        stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        return stream.read(_LOG_TAIL_BYTES).decode("utf-8", errors="replace")
 
 
 def _restart(attempt: Attempt) -> int:

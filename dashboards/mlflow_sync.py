@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards import mlflow_runs as runs
 from dashboards.mlflow_runs import Point, RunStatus, RunView
+from dashboards.stores import is_database, require_usable_store
 from dashboards.text import masked, one_line
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
@@ -44,6 +45,7 @@ _SQLITE_FILE = "sqlite:///"
 _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
+_OTHER_VERSION = "out-of-date database schema"
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "INVALID_PARAMETER_VALUE")
 
 T = TypeVar("T")
@@ -88,13 +90,14 @@ class MlflowSync:
     def check(self) -> str | None:
         """Ask for the experiment, and for leave to write into it, before the first trial.
 
-        Raises InputError for what the user has to change. A store that cannot be reached now does not hinder a
-        search: that is a sentence to show; None when all is well.
+        Raises InputError for what the user has to change: a database that can never work, an experiment out of bounds.
+        A store that cannot be reached now does not hinder a search: that is a sentence to show; None when all is well.
         """
         try:
+            require_usable_store(self.uri)
             self._store.ask_to_write()
-        except InputError:
-            raise
+        except InputError as error:
+            raise error.at(key="tracking.mlflow_uri") from error.__cause__
         except Exception as error:
             return (
                 f"MLflow at {masked(self.uri)} cannot be reached now; the search goes on without it ({one_line(error)})"
@@ -202,6 +205,8 @@ class _Store:
         try:
             self._client.set_experiment_tag(self._experiment_id, "parlay", "search")
         except Exception as error:
+            if _OTHER_VERSION in str(error):
+                raise self._bad_version(error) from error
             if getattr(error, "error_code", None) not in _REFUSALS:
                 raise
             raise self._bad(
@@ -299,8 +304,7 @@ class _Store:
     @property
     def _artifact_location(self) -> str | None:
         """A tracking server has its own place; for a bare database MLflow would take the working directory."""
-        is_database = self._uri.startswith(("sqlite", "postgresql", "mysql", "mssql"))
-        return (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database else None
+        return (self._home.resolve() / "mlflow-artifacts").as_uri() if is_database(self._uri) else None
 
     def _search(self, search_id: str) -> Iterator[Run]:
         token = None
@@ -322,6 +326,15 @@ class _Store:
         if "parlay.trial" not in run.data.tags:
             steps = [m.step for m in self._client.get_metric_history(run.info.run_id, "trials_measured")]
         return _Sent(run.info.run_id, ended, set(run.data.params), dict(run.data.tags), max(steps, default=0))
+
+    def _bad_version(self, error: Exception) -> InputError:
+        uri = masked(self._uri)
+        return InputError.of(
+            "mlflow_store",
+            f"MLflow's store {uri} was made by another version of MLflow: {one_line(error)}",
+            value=uri,
+            fix=f"save a copy of it, then: mlflow db upgrade {uri}",
+        )
 
     def _bad(self, what: str, fix: str) -> InputError:
         return InputError.of(

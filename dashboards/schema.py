@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,10 +12,15 @@ from search_spaces.errors import InputError
 from search_spaces.validation import Section, did_you_mean
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
+_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|[?&][^=&]*(password|passwd|pwd)[^=&]*=", re.IGNORECASE)
 
 
-def _require_tracking_uri(uri: str) -> str:
-    """InputError for a store MLflow no longer writes, or a scheme it does not know."""
+def require_tracking_uri(uri: str) -> str:
+    """The address; InputError for a store MLflow no longer writes, a scheme it does not know, and a password."""
+    if _PASSWORD.search(uri):
+        raise _with_password()
+    if not uri.strip():
+        raise _bad(uri, "an address is not empty", "remove the key, or give one like http://127.0.0.1:5000")
     if uri == "databricks":
         return uri
     parts = _split(uri)
@@ -41,14 +47,23 @@ def _split(uri: str) -> SplitResult:
 
 
 def _bad(uri: str, rule: str, fix: str | None) -> InputError:
-    return InputError.of("mlflow_uri", f"is {uri!r}", rule=rule, fix=fix, value=uri)
+    return InputError.of("mlflow_uri", f"{uri!r} is no tracking address", rule=rule, fix=fix, value=uri)
+
+
+def _with_password() -> InputError:
+    return InputError.of(
+        "secret",
+        "the tracking address holds a password",
+        rule="a secret never stands in a file or on a command line",
+        fix="leave it out: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD for a server, PGPASSWORD for Postgres",
+    )
 
 
 class TrackingSection(Section):
     """MLflow. A search goes on when it is down."""
 
     enabled: bool = Field(default=True, description="Whether the search is shown in MLflow.")
-    mlflow_uri: Annotated[str, AfterValidator(_require_tracking_uri)] | None = Field(
+    mlflow_uri: Annotated[str, AfterValidator(require_tracking_uri)] | None = Field(
         default=None,
         max_length=4096,
         description="MLflow's tracking address, for example http://127.0.0.1:5000. Default: an SQLite file.",

@@ -14,8 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from dashboards.schema import require_tracking_uri
+from dashboards.stores import require_usable_store
+from trials.text import tail
+
 _LOOPBACK = "127.0.0.1"
 _START_S = 90.0
+_LOG_LINES = 15
 _POLL_S = 0.2
 
 # Leads a session of its own with the server in it. Its standard input is a pipe from us, which ends when we do, however
@@ -112,18 +117,17 @@ class MlflowServer:
         until = time.monotonic() + _START_S
         while not _answers(self.address):
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
-                raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{self._log_tail()}")
+                words = tail(self._log, _LOG_LINES)
+                raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{words}")
             time.sleep(_POLL_S)
-
-    def _log_tail(self) -> str:
-        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
 def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int | None = None) -> None:
     """Say where the recorded runs can be seen, and serve them until interrupted; a store with a server needs none.
 
-    Raises ServerFailed.
+    Raises InputError for an address that MLflow cannot use, ServerFailed.
     """
+    require_usable_store(require_tracking_uri(uri))
     if uri.startswith(("http:", "https:", "databricks")):
         say(f"MLflow: {uri}")
         return
@@ -135,7 +139,13 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
 
 def tunnel_command(port: int) -> str:
     """The command that makes a port of this machine's loopback one of the user's own."""
-    return f"ssh -N -L {port}:{_LOOPBACK}:{port} {getpass.getuser()}@{socket.getfqdn()}"
+    return f"ssh -N -L {port}:{_LOOPBACK}:{port} {getpass.getuser()}@{_host()}"
+
+
+def _host() -> str:
+    """This machine's name; the full one unless that is only what it calls its own loopback."""
+    name = socket.getfqdn()
+    return socket.gethostname() if "localhost" in name else name
 
 
 def _free_port() -> int:

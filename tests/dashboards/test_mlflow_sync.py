@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -331,6 +334,25 @@ def test_a_store_that_cannot_be_reached_does_not_hinder_a_search(home):
     words = MlflowSync("http://user:secret@127.0.0.1:9", "parlay", home).check()
     assert "cannot be reached" in words
     assert "secret" not in words
+
+
+def test_a_store_that_can_never_work_is_said_before_the_first_trial(home, tmp_path):
+    (tmp_path / "notes.db").write_text("a shopping list, long enough to be no database")
+    with pytest.raises(InputError, match="not an SQLite database") as caught:
+        MlflowSync(f"sqlite:///{tmp_path}/notes.db", "parlay", home).check()
+    assert caught.value.problems[0].key == "tracking.mlflow_uri"
+
+
+def test_a_database_of_another_mlflow_is_said_before_the_first_trial_with_the_command_that_helps(tmp_path):
+    assert MlflowSync(None, "parlay", tmp_path).check() is None
+    shutil.copy(tmp_path / "mlflow.db", tmp_path / "old.db")
+    with closing(sqlite3.connect(tmp_path / "old.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    with pytest.raises(InputError, match="out-of-date") as caught:
+        MlflowSync(f"sqlite:///{tmp_path}/old.db", "parlay", tmp_path / "home").check()
+    problem = caught.value.problems[0]
+    assert problem.key == "tracking.mlflow_uri"
+    assert "mlflow db upgrade" in problem.fix
 
 
 def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, client, request, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from dashboards.mlflow_sync import MlflowSync, tracking_uri
 from dashboards.server import MlflowServer, ServerFailed, show_dashboard, tunnel_command
+from search_spaces.errors import InputError
 from tests.dashboards.searches import SEARCH_ID, ended_search, search_folder
 from tests.dashboards.test_mlflow_sync import everything, runs_by_name
 
@@ -102,3 +104,39 @@ def test_a_store_with_a_server_of_its_own_is_only_named(tmp_path):
 
 def test_the_tunnel_leads_to_the_loopback_of_this_machine():
     assert tunnel_command(5123).startswith("ssh -N -L 5123:127.0.0.1:5123 ")
+
+
+@pytest.mark.parametrize(
+    ("full", "shown"),
+    [("node1.example.org", "node1.example.org"), ("localhost", "node1"), ("localhost.local", "node1")],
+)
+def test_the_tunnel_leads_to_a_name_that_others_know(monkeypatch, full, shown):
+    monkeypatch.setattr(socket, "getfqdn", lambda: full)
+    monkeypatch.setattr(socket, "gethostname", lambda: "node1")
+    assert tunnel_command(5123).endswith(f"@{shown}")
+
+
+@pytest.mark.parametrize("uri", ["./mlruns", "htp://x", "sqlite:mlflow.db"])
+def test_an_address_mlflow_cannot_use_is_refused_with_the_fix_and_no_server_is_started(tmp_path, uri):
+    with pytest.raises(InputError) as caught:
+        show_dashboard(uri, tmp_path / "home", pytest.fail)
+    (problem,) = caught.value.problems
+    assert uri in problem.message
+    assert problem.rule
+    assert problem.fix
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://me:hunter2@host:5000",
+        "postgresql://me:hunter2@db/x",
+        "postgresql://db/x?password=hunter2",
+        "x://a:hunter2@[",
+    ],
+)
+def test_an_address_with_a_password_is_refused_and_not_repeated(tmp_path, uri):
+    with pytest.raises(InputError, match="holds a password") as caught:
+        show_dashboard(uri, tmp_path / "home", pytest.fail)
+    assert "hunter2" not in str(caught.value.problems)
