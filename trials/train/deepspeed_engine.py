@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from trials.train.layers import vocab_parallel_cross_entropy
 from trials.train.model import Stage
 from trials.train.optimizer import build_adamw
 from trials.train.world import World, group_size
+from trials.trainers.deepspeed_config import ds_config
 
 
 def build_deepspeed_engine(training: Training, world: World) -> Engine:
@@ -155,19 +157,11 @@ def _mark_parameters(stage: Stage) -> None:
 
 
 def _configuration(training: Training) -> dict[str, Any]:
-    layout = training.layout
-    return {
-        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
-        "gradient_accumulation_steps": layout.grad_accum_steps,
-        "train_batch_size": layout.global_batch_size,
-        "zero_optimization": {"stage": layout.zero_stage},
-        "gradient_clipping": training.optimisation.max_grad_norm if layout.zero_stage else 0.0,
-        # Our own AdamW: DeepSpeed's would be compiled on the node.
-        "zero_allow_untested_optimizer": True,
-        # Breaks PipelineModule ("timer has already been started"); steps are timed outside.
-        "wall_clock_breakdown": False,
-        "steps_per_print": 10**9,
-    }
+    """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
+    stage does by itself. DeepSpeed's own reports are off."""
+    layout = replace(training.layout, activation_checkpointing="none")
+    max_grad_norm = training.optimisation.max_grad_norm if layout.zero_stage else 0.0
+    return ds_config(layout, layout.global_batch_size, max_grad_norm) | {"steps_per_print": 10**9}
 
 
 def _micro_batches(batch: Batch, training: Training) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
