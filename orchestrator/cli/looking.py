@@ -17,6 +17,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json
+from trials.text import tail
 
 if TYPE_CHECKING:
     from orchestrator.recipe.read import LoadedRecipe
@@ -100,7 +101,7 @@ def logs(
     if rank is not None:
         excerpt = _whole_log(folder.rank_log(rank))
     elif excerpt is None and folder.rank_logs():
-        excerpt = "\n".join(_whole_log(folder.rank_logs()[0]).splitlines()[-EXCERPT_LINES:])
+        excerpt = tail(folder.rank_logs()[0], EXCERPT_LINES)
     paths = [str(path) for path in folder.rank_logs()]
     data = {
         "schema": LOGS_SCHEMA,

@@ -20,10 +20,10 @@ from orchestrator.launchers.processes import (
 )
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, read_json, write_json
+from trials.text import tail
 from trials.trial import FailureReason, TrialSpec, require_schema
 
 RANKS_SCHEMA = "parlay.ranks/1"
-_EXCERPT_BYTES = 4096
 _EXCERPT_LINES = 20
 
 
@@ -203,9 +203,6 @@ def _words(rank_exit: RankExit) -> str:
 
 def _with_log(text: str, log: Path) -> str:
     try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
-            tail = stream.read().decode(errors="replace")
+        return "\n".join([text, tail(log, _EXCERPT_LINES)])
     except OSError:
         return text
-    return "\n".join([text, *tail.splitlines()[-_EXCERPT_LINES:]])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trials.classify import RETRIES
 from trials.ledger.events import EndReason, SearchRecord
+from trials.text import last_line
 from trials.trial import Attempt, FailureReason, Trial, TrialKind
 
 ALIKE_FAILURES_THAT_STOP = 3
@@ -56,12 +57,7 @@ def broken_script(search: SearchRecord) -> str | None:
     if len(last) < ALIKE_FAILURES_THAT_STOP or any(t.reason not in _NOT_THE_LAYOUTS_FAULT for t in last):
         return None
     excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
-    return excerpts[-1] if len({_last_line(text) for text in excerpts}) == 1 else None
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None
 
 
 def end_reason_without_value(reason: EndReason) -> EndReason:
