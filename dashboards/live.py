@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
@@ -13,13 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.text import printable
-from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
+from trials.text import last_line
 from trials.trial import Attempt, Trial, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
 _LONGEST_REMARK = 160
+_ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
+_OF_ATTEMPTS = (
+    EventKind.ATTEMPT_LAUNCHED,
+    EventKind.ATTEMPT_RUNNING,
+    EventKind.ATTEMPT_UNKNOWN,
+    EventKind.ATTEMPT_ENDED,
+)
 _SCHEDULES = {"none": "-", "interleaved_1f1b": "int"}
 # The parts of a layout key that have no column of their own: nodes, ZeRO, offload, recomputation, sequence
 # parallelism, chunks, precision, attention, engine, compilation; and whatever younger fields append.
@@ -39,6 +49,7 @@ class LiveView:
         self._baseline_key = baseline_key
         self._console = console_for(stream)
         self._live: Live | None = None
+        self._has_lines = False
 
     def __enter__(self) -> LiveView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -56,13 +67,20 @@ class LiveView:
         if self._live is not None:
             self._live.update(self._drawn(search))
         elif (line := event_line(event, search)) is not None:
-            self._console.print(Text(line), soft_wrap=True)
+            self._print(line, search)
+
+    def _print(self, line: str, search: SearchRecord) -> None:
+        if not self._has_lines and _is_recorded(search):
+            self._console.print(Text("times are those of the measured table's simulated clock"), soft_wrap=True)
+        self._console.print(Text(line), soft_wrap=True)
+        self._has_lines = True
 
     def _drawn(self, search: SearchRecord) -> Group:
         ranking = rank(search.trials, self._objective, self._global_batch_size)
         room = max(1, self._console.height - _LINES_AROUND_TABLE)
         trials = _newest_and_best(search, ranking, room)
-        return Group(_table(trials, ranking, self._baseline_key), Text(progress_line(search, ranking)))
+        footer = Text(progress_line(search, ranking), no_wrap=True, overflow="ellipsis")
+        return Group(_table(trials, ranking, self._baseline_key), footer)
 
 
 class _Console(Console):
@@ -101,18 +119,15 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
 
 
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
-    """Where the search stands, in one line."""
-    ended = [trial for trial in search.trials if trial.state.is_ended]
-    measured = sum(trial.state is TrialState.MEASURED for trial in ended)
-    words = [
-        f"{search.search_id} {search.state}",
-        f"{measured} measured",
-        f"{len(ended) - measured} not",
-        f"{len(search.in_flight)} in flight",
-    ]
+    """Where the search stands, in one line short enough for 80 columns; what is zero is left out."""
+    states = Counter(trial.state for trial in search.trials)
+    counts = {str(state): states[state] for state in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)}
+    counts["in flight"] = len(search.in_flight)
+    words = [f"{count} {what}" for what, count in counts.items() if count]
     if ranking.best is not None:
-        words.append(f"best {ranking.best.trial} {_rate(ranking.best)} tokens/s")
-    return ", ".join(words)
+        words.append(f"best {ranking.best.trial}")
+    name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {search.state}"
+    return f"{name}: {', '.join(words) or 'no trial yet'}"
 
 
 def event_line(event: Event, search: SearchRecord) -> str | None:
@@ -126,17 +141,17 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.SEARCH_CREATED:
         return f"search {search.search_id} created"
     if event.kind is EventKind.SEARCH_STATE:
-        return " ".join(filter(None, [f"search {search.state}", search.end_reason, search.detail]))
+        words = " ".join(filter(None, [f"search {search.state}", search.end_reason]))
+        return words + _remark(search.detail)
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"
     if event.kind is EventKind.DRIVER_TOOK_OVER:
         return f"process {data['pid']} on {data['host']} drives the search"
-    if event.kind in (EventKind.ATTEMPT_SUBMITTED, EventKind.TRIAL_ENDED):
-        return None
-    trial = search.trial(data["trial"])
     if event.kind is EventKind.TRIAL_PROPOSED:
-        return f"{trial.trial} proposed: {trial.layout.key}"
-    return f"{trial.trial}.{data['attempt']} {_attempt_words(event, trial)}"
+        return f"{data['trial']} proposed: {search.trial(data['trial']).layout.key}"
+    if event.kind in _OF_ATTEMPTS:
+        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, search.trial(data['trial']))}"
+    return None
 
 
 def _attempt_words(event: Event, trial: Trial) -> str:
@@ -156,14 +171,22 @@ def _ending_words(attempt: Attempt) -> str:
         memory = measured.get("peak_memory_gib")
         words = [f"{_interval(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         return "measured: " + ", ".join(words + ([] if memory is None else [f"{memory:.4g} GiB"]))
-    remark = _last_line(attempt.excerpt)
-    return f"{attempt.state} {attempt.reason or ''}".rstrip() + (f": {remark}" if remark else "")
+    # "cancelled cancelled_by_user" would say it twice.
+    is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
+    ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
+    return " ".join(filter(None, ending)) + _remark(attempt.excerpt)
 
 
-def _last_line(excerpt: str | None) -> str:
-    """Of a traceback the last line says what happened."""
-    lines = [line.strip() for line in (excerpt or "").splitlines() if line.strip()]
-    return lines[-1][:_LONGEST_REMARK] if lines else ""
+def _remark(excerpt: str | None) -> str:
+    """What happened, after a colon: a problem says it before its rule and fix, a traceback or a log at the end."""
+    text = (excerpt or "").strip()
+    is_problem = _ADVICE.search(text) and not text.startswith("Traceback")
+    line = text.splitlines()[0] if is_problem else last_line(text)
+    return f": {line[:_LONGEST_REMARK]}" if line else ""
+
+
+def _is_recorded(search: SearchRecord) -> bool:
+    return search.spec.get("launcher", {}).get("kind") == "recorded"
 
 
 def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[Trial]:

@@ -110,7 +110,17 @@ def test_progress_counts_trials_and_names_the_best():
     search = compared_search()
     search.start(Layout(micro_batch_size=16))
     line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef running, 3 measured, 1 not, 1 in flight, best t0002 160,000 ± 3,200 tokens/s"
+    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002"
+
+
+def test_a_cancelled_trial_has_not_failed():
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.CANCELLED_BY_USER, excerpt="")
+    search.event(EventKind.SEARCH_STATE, state="stopping", end_reason="cancelled_by_user", detail=None)
+    line = progress_line(search.record, ranking_of(search.record))
+    assert line == "tiny-abcdef stopping: 1 cancelled"
+    words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
+    assert words[-3].endswith(" t0001.a1 cancelled_by_user")
 
 
 def test_every_event_that_matters_is_one_line():
@@ -176,6 +186,55 @@ def test_a_table_that_does_not_fit_the_screen_keeps_the_best_and_the_newest(monk
     assert "t0001 *" in stream.getvalue()
     assert "t0013" in stream.getvalue()
     assert "t0004" not in stream.getvalue()
+
+
+def test_the_line_below_the_table_does_not_wrap(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "30")
+    search = compared_search()
+    search.start(Layout(micro_batch_size=16))
+    stream = Terminal()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        view.update(search.record, search.events[-1])
+        view._live.refresh()
+    assert "tiny-abcdef: 3 measured, 1 fa…" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "remark"),
+    [
+        ("pipeline_parallel: is 3\n  rule: it divides the layers\n  fix: 2 or 4", "pipeline_parallel: is 3"),
+        ("Traceback (most recent call last):\n  File x\nValueError: no\n  fix: none", "fix: none"),
+        ("rank 1 exited with code 2\npython: no such file", "python: no such file"),
+    ],
+)
+def test_of_a_problem_the_first_line_is_shown_and_of_a_traceback_or_a_log_the_last(excerpt, remark):
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.INVALID_LAYOUT, excerpt=excerpt)
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed invalid_layout: {remark}")
+
+
+def test_why_a_search_ended_is_one_remark():
+    search = SearchUnderTest()
+    detail = "Traceback (most recent call last):\n  File x\nImportError: no module"
+    search.event(EventKind.SEARCH_STATE, state="failed", end_reason="script_error", detail=detail)
+    assert event_line(search.events[-1], search.record).endswith(" search failed script_error: ImportError: no module")
+
+
+def test_a_recorded_search_says_once_that_its_clock_is_simulated():
+    said = "times are those of the measured table's simulated clock"
+    recorded = SearchUnderTest({"launcher": {"kind": "recorded"}})
+    recorded.start(Layout())
+    lines = _plain_lines(recorded)
+    assert lines[0] == said
+    assert lines.count(said) == 1
+    assert said not in _plain_lines(ended_search())
+
+
+def test_an_event_of_a_kind_from_a_later_version_has_no_line():
+    event = Event(3, 1, 0.0, "planet_found", {"planet": "Vulcan"})
+    assert event_line(event, SearchUnderTest().record) is None
 
 
 def test_control_characters_cannot_steer_the_terminal():
