@@ -31,7 +31,7 @@ POLL_INTERVAL_S = 0.5
 class ReplayRules:
     """How often the layout is measured, and the relative change of speed that still counts as the same."""
 
-    repeats: int = 3
+    repeats: int = 5
     margin: float = 0.05
 
     def __post_init__(self) -> None:

@@ -121,7 +121,7 @@ def replay(
     launcher: Annotated[
         ReplayLauncher, typer.Option("--launcher", help="What starts the ranks.")
     ] = ReplayLauncher.LOCAL,
-    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 5,
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
     work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(

@@ -114,7 +114,7 @@ def loaded(tmp_path):
 
 def replayed(loaded, launcher, tmp_path, rules=None, here=None):
     folder = SearchFolder(tmp_path / "quickstart-replay")
-    return replay(loaded, launcher, folder, python="python3", rules=rules or ReplayRules(), here=here)
+    return replay(loaded, launcher, folder, python="python3", rules=rules or ReplayRules(repeats=3), here=here)
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
