@@ -43,6 +43,8 @@ from trials.ranking import rank
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_LAST_CALL_S = 30.0
 """How long the end of a search waits for MLflow to take the rest."""
+MLFLOW_INTERRUPTED_S = 5.0
+"""How long a driver that was told to stop waits: a resumed search sends the rest."""
 
 _LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
 _OTHER_WORK_DIR = "name a folder that you may write to"
@@ -143,7 +145,8 @@ def drive(
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
         search = history.search
         if not search.state.is_ended:
-            _require_own_code(folder, search)
+            if not cancelling:
+                _require_own_code(folder, search)
             launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note))
             history.clock = launcher.now
             sampler = make_sampler(spec.search.sampler, candidates, spec.search.seed, watcher.note)
@@ -313,7 +316,7 @@ def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) ->
 def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder, note: Callable[[str], None]) -> None:
     worker.hand(search)
     try:
-        unsent = worker.finish(MLFLOW_LAST_CALL_S)
+        unsent = worker.finish(MLFLOW_LAST_CALL_S if search.state.is_ended else MLFLOW_INTERRUPTED_S)
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:

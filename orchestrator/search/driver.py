@@ -92,10 +92,10 @@ class Driver:
         if not self.search.state.is_ended:
             self._recover()
         while not (self.search.state.is_ended or self._stopped):
-            self._hooks.keep_lease()
             if self._interrupted and self.search.in_flight:
                 self._say_once("nothing more is tried; what runs may finish (ctrl-C again stops now)")
             try:
+                self._hooks.keep_lease()
                 self._turn()
             except OSError as error:
                 self._say_once(f"trying again: {error}")
