@@ -164,6 +164,6 @@ def test_what_is_tried_again_is_what_the_layout_cannot_help():
         "boot_failure": 2,
         "launch_failure": 2,
         "dirty_gpu": 2,
-        "interrupted": 2,
+        "interrupted": math.inf,
         "lost": 1,
     }
