@@ -1,0 +1,93 @@
+"""Slurm as Parlay sees it: four questions and two requests. Implemented by the real client and by FakeSlurm."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from slurm.jobs import JobSnapshot
+from slurm.request import JobRequest
+
+
+class SlurmUnreachable(Exception):
+    """Slurm, or one part of it, did not answer: nothing is known, and nothing was changed as far as can be told."""
+
+
+class SubmitStatus(str, Enum):
+    """ACCEPTED: there is a job id. BUSY: not now, nothing was submitted (a queue limit, a controller that is known to
+    be down). REFUSED: never, as it stands. DOUBTFUL: it may or may not have been accepted; look for it by its name."""
+
+    __str__ = str.__str__
+
+    ACCEPTED = "accepted"
+    BUSY = "busy"
+    REFUSED = "refused"
+    DOUBTFUL = "doubtful"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The answer to a submission; `words` are Slurm's own, "" where it said nothing."""
+
+    status: SubmitStatus
+    job_id: str | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """What the cluster's configuration says of time; seconds. Defaults are Slurm's own (slurm.conf(5)).
+
+    A job may run `over_time_limit_s` beyond its limit, is looked at once a minute, and has `kill_wait_s` between
+    SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol `min_job_age_s` after its end.
+    """
+
+    cluster_name: str = ""
+    version: str = ""
+    min_job_age_s: float = 300.0
+    kill_wait_s: float = 30.0
+    over_time_limit_s: float = 0.0
+    message_timeout_s: float = 10.0
+    has_accounting: bool = False
+
+
+class Slurm(ABC):
+    """One cluster, as one user. No method waits longer than its own time limit; all raise SlurmUnreachable."""
+
+    user: str
+
+    @abstractmethod
+    def now(self) -> float:
+        """UTC seconds since the epoch, on this cluster's clock."""
+
+    @abstractmethod
+    def settings(self) -> SlurmSettings:
+        """The cluster's configuration."""
+
+    @abstractmethod
+    def submit(self, request: JobRequest) -> Submission:
+        """Submit the script that lies at `request.script`. Never raises: what went wrong is in the answer."""
+
+    @abstractmethod
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        """All of the user's jobs that the controller remembers, ended ones included: one question (squeue)."""
+
+    @abstractmethod
+    def describe(self, job_id: str) -> JobSnapshot | None:
+        """One job in full, exit code and restarts included (scontrol); None for an id the controller does not know."""
+
+    @abstractmethod
+    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+        """What accounting holds of jobs of these names submitted since then (sacct); None where there is no accounting.
+
+        Only the final record of a job has `ended_at`: one without it is still being written.
+        """
+
+    @abstractmethod
+    def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
+        """Cancel these jobs, each only if id, name and user still match; returns the ids of those that may still run.
+
+        A job that has already ended is no failure.
+        """
