@@ -231,13 +231,20 @@ _OUTCOME_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
 
 @dataclass(frozen=True)
 class Attempt:
-    """One launch of a trial, as the ledger and the driver know it. Times are UTC seconds since the epoch."""
+    """One launch of a trial, as the ledger and the driver know it. Times are UTC seconds since the epoch.
+
+    The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (the
+    limit itself, where that is not known). `exclude` are nodes it keeps away from. `restart` counts the times its job
+    was put back into the queue by others; `earlier_node_hours` is what its runs before that used.
+    """
 
     trial: str
     attempt: str
     nonce: str
     num_nodes: int
     time_limit_s: float
+    reserved_s: float | None = None
+    exclude: tuple[str, ...] = ()
     state: TrialState = TrialState.SUBMITTED
     job_id: str | None = None
     nodes: tuple[str, ...] = ()
@@ -245,15 +252,22 @@ class Attempt:
     started_at: float | None = None
     ended_at: float | None = None
     unknown_since: float | None = None
+    restart: int = 0
+    earlier_node_hours: float = 0.0
     node_hours: float | None = None
     reason: FailureReason | None = None
     outcome: Outcome | None = None
     excerpt: str | None = None
 
     @property
+    def longest_s(self) -> float:
+        """Seconds for which one run of it may hold its nodes at most."""
+        return self.time_limit_s if self.reserved_s is None else self.reserved_s
+
+    @property
     def reserved_node_hours(self) -> float:
-        """What an attempt in flight may still cost at most."""
-        return self.num_nodes * self.time_limit_s / 3600
+        """What an attempt in flight may cost at most, runs before a requeue included."""
+        return self.earlier_node_hours + self.num_nodes * self.longest_s / 3600
 
 
 @dataclass(frozen=True)

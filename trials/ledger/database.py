@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from search_spaces.errors import InputError, OutsideRefused
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0002"
 """The newest migration, which is the head of migrations/versions."""
 
 MIGRATIONS = "trials.ledger:migrations"

@@ -64,8 +64,11 @@ class EventKind(Word):
     SEARCH_CREATED = "search_created"  # spec (search.json, and `folder`: the search folder's absolute path), code_hash
     SEARCH_STATE = "search_state"  # state, end_reason, detail
     TRIAL_PROPOSED = "trial_proposed"  # trial, layout, kind, prediction
-    ATTEMPT_SUBMITTED = "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s: the intent
+    ATTEMPT_SUBMITTED = (
+        "attempt_submitted"  # trial, attempt, nonce, num_nodes, time_limit_s, reserved_s, exclude: the intent
+    )
     ATTEMPT_LAUNCHED = "attempt_launched"  # trial, attempt, job_id: the launcher took it
+    ATTEMPT_REQUEUED = "attempt_requeued"  # trial, attempt, restart, node_hours (of its runs so far): back in the queue
     ATTEMPT_RUNNING = "attempt_running"  # trial, attempt, started_at, nodes
     ATTEMPT_UNKNOWN = "attempt_unknown"  # trial, attempt, unknown_since (null: known again)
     ATTEMPT_ENDED = (
@@ -236,6 +239,8 @@ def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
         nonce=data["nonce"],
         num_nodes=data["num_nodes"],
         time_limit_s=data["time_limit_s"],
+        reserved_s=data.get("reserved_s"),
+        exclude=tuple(data.get("exclude") or ()),
         submitted_at=event.at,
     )
     return _with_trial(search, replace(trial.with_attempt(attempt), state=TrialState.SUBMITTED))
@@ -246,6 +251,25 @@ def _attempt_launched(search: SearchRecord, event: Event) -> SearchRecord:
     if attempt.state is TrialState.RUNNING:
         raise ValueError(f"{attempt.trial}.{attempt.attempt} already runs and cannot be launched again")
     changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data.get("job_id"))
+    return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
+
+
+def _attempt_requeued(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    restart, node_hours = event.data["restart"], event.data["node_hours"]
+    if restart <= attempt.restart or node_hours < attempt.earlier_node_hours:
+        raise ValueError(
+            f"{attempt.trial}.{attempt.attempt} cannot go back to restart {restart}, {node_hours} node-hours"
+        )
+    changed = replace(
+        attempt,
+        state=TrialState.QUEUED,
+        restart=restart,
+        earlier_node_hours=node_hours,
+        nodes=(),
+        started_at=None,
+        unknown_since=None,
+    )
     return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
 
 
@@ -326,6 +350,7 @@ _APPLY = {
     EventKind.TRIAL_PROPOSED: _trial_proposed,
     EventKind.ATTEMPT_SUBMITTED: _attempt_submitted,
     EventKind.ATTEMPT_LAUNCHED: _attempt_launched,
+    EventKind.ATTEMPT_REQUEUED: _attempt_requeued,
     EventKind.ATTEMPT_RUNNING: _attempt_running,
     EventKind.ATTEMPT_UNKNOWN: _attempt_unknown,
     EventKind.ATTEMPT_ENDED: _attempt_ended,

@@ -41,7 +41,7 @@ class Story:
         return self.add(EventKind.TRIAL_PROPOSED, trial=trial, **values)
 
     def submit(self, trial: str = "t0001", attempt: str = "a1") -> Event:
-        values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5}
+        values = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 60.5, "reserved_s": 90.0, "exclude": ["n7"]}
         return self.add(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **values)
 
     def launch(self, trial: str = "t0001", attempt: str = "a1", job_id: str | None = "4711") -> Event:
@@ -51,6 +51,10 @@ class Story:
         return self.add(
             EventKind.ATTEMPT_RUNNING, trial=trial, attempt=attempt, started_at=self.now, nodes=["n1", "n2"]
         )
+
+    def requeue(self, trial: str = "t0001", attempt: str = "a1", restart: int = 1, node_hours: float = 0.0) -> Event:
+        values = {"restart": restart, "node_hours": node_hours}
+        return self.add(EventKind.ATTEMPT_REQUEUED, trial=trial, attempt=attempt, **values)
 
     def lose_sight(self, trial: str, attempt: str, since: float | None) -> Event:
         return self.add(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt=attempt, unknown_since=since)

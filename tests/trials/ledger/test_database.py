@@ -23,11 +23,12 @@ from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import Base
 from trials.ledger.writer import LedgerWriter
 
-NEXT_MIGRATION = """
+NEXT_REVISION = f"{int(SCHEMA_REVISION) + 1:04d}"
+NEXT_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0002", "0001"
+revision, down_revision = "{NEXT_REVISION}", "{SCHEMA_REVISION}"
 
 def upgrade() -> None:
     op.add_column("search", sa.Column("colour", sa.String))
@@ -58,9 +59,9 @@ def newer_parlay(tmp_path, monkeypatch):
     """A Parlay one schema ahead of this one."""
     migrations = tmp_path / "migrations"
     shutil.copytree(Path(trials.ledger.migrations.__file__).parent, migrations)
-    (migrations / "versions" / "r0002_colour.py").write_text(NEXT_MIGRATION)
+    (migrations / "versions" / f"r{NEXT_REVISION}_colour.py").write_text(NEXT_MIGRATION)
     monkeypatch.setattr(database, "MIGRATIONS", str(migrations))
-    monkeypatch.setattr(database, "SCHEMA_REVISION", "0002")
+    monkeypatch.setattr(database, "SCHEMA_REVISION", NEXT_REVISION)
 
 
 def columns_of_search(path: Path) -> list[str]:
@@ -111,7 +112,7 @@ def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, st
         opened.searches()
     assert "colour" in columns_of_search(path)
     assert LedgerReader(url).search(SEARCH_ID) == story.search
-    copy = path.with_name("ledger.db.schema-0001")
+    copy = path.with_name(f"ledger.db.schema-{SCHEMA_REVISION}")
     assert "colour" not in columns_of_search(copy)
     assert copy.stat().st_mode & 0o777 == 0o600
 
@@ -121,7 +122,7 @@ def test_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0007'")
         connection.commit()
-    with pytest.raises(InputError, match="schema 0007, this Parlay knows schemas up to 0001") as caught:
+    with pytest.raises(InputError, match=f"schema 0007, this Parlay knows schemas up to {SCHEMA_REVISION}") as caught:
         open_it(url)
     assert caught.value.problems[0].code == "ledger_schema"
 

@@ -63,7 +63,26 @@ def test_the_fold_of_nothing_is_nothing():
 
 def test_node_hours_are_reserved_while_an_attempt_is_in_flight(story):
     story.submit()
-    assert story.search.node_hours_reserved == pytest.approx(60.5 / 3600)
+    assert story.search.node_hours_reserved == pytest.approx(90 / 3600)
+
+
+def test_a_requeued_attempt_waits_again_and_what_its_first_run_cost_is_kept(story):
+    story.submit()
+    story.launch()
+    story.run()
+    story.requeue(restart=1, node_hours=0.25)
+    [attempt] = story.search.in_flight
+    assert (attempt.state, attempt.restart, attempt.started_at, attempt.nodes) == (TrialState.QUEUED, 1, None, ())
+    assert attempt.reserved_node_hours == 0.25 + 90 / 3600
+    assert attempt.job_id == "4711"
+
+
+@pytest.mark.parametrize(("restart", "node_hours"), [(1, 0.5), (0, 0.5), (2, 0.1)])
+def test_a_requeue_goes_forward_only(story, restart, node_hours):
+    story.submit()
+    story.requeue(restart=1, node_hours=0.25)
+    with pytest.raises(ValueError, match="cannot go back"):
+        story.requeue(restart=restart, node_hours=node_hours)
 
 
 def test_a_trial_between_two_attempts_has_not_ended(story):
