@@ -23,6 +23,7 @@ COMPUTE_SIDE = (
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",
+    "trials/tracebacks.py",
     "trials/trial.py",
     "trials/train/*.py",
     "trials/trainers/*.py",

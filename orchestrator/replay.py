@@ -163,7 +163,7 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialPr
 def _measure(program: TrialProgram, launcher: Launcher, trial: Trial) -> Verdict:
     """One run, tried again as a search would try it again."""
     while True:
-        attempt = next_attempt(trial, secrets.token_hex(16), program.attempt_time_limit_s)
+        attempt = next_attempt(trial, secrets.token_hex(16), program.time_limit_s)
         verdict = program.verdict(trial, attempt, _ending(program, launcher, trial, attempt))
         ended = replace(attempt, state=verdict.state, reason=verdict.reason)
         trial = trial.with_attempt(ended)

@@ -23,7 +23,9 @@ class Ending:
     """What a launcher knows about an attempt, translated from its own words.
 
     `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
-    None. `failed` says that some rank ended badly. Times are UTC seconds since the epoch.
+    None. `failed` says that some rank ended badly. `detail` of an attempt that is alive is what it waits for. Times
+    are UTC seconds since the epoch. `job_id` is given where it may have changed, `restart` counts the times the job
+    was put back into the queue; an outcome of an earlier run is none.
     """
 
     life: Life
@@ -34,6 +36,8 @@ class Ending:
     nodes: tuple[str, ...] = ()
     started_at: float | None = None
     ended_at: float | None = None
+    job_id: str | None = None
+    restart: int = 0
 
 
 @dataclass(frozen=True)

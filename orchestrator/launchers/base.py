@@ -21,13 +21,19 @@ class LaunchRefused(OutsideRefused):
     """The launcher cannot take work at all (Ray unreachable, account invalid): the search stops with these words."""
 
 
+class LaunchPostponed(Exception):
+    """The attempt was not launched, or it is not known yet whether it was; it has not failed. Ask again later."""
+
+
 @dataclass(frozen=True)
 class LaunchRequest:
     """One attempt to start. spec.json already lies in `folder`; nothing else of the attempt exists yet.
 
     `python` is the interpreter on the compute side, `code` the folder put on its PYTHONPATH. The launcher begins to end
     the attempt, with reason time_limit, `time_limit_s` seconds after its first rank started, whatever the trial program
-    does; no rank is left ENDING_ALLOWANCE_S later.
+    does; its nodes are free `longest_s(time_limit_s)` after that start. `exclude` are nodes to keep away from where the
+    launcher has a choice. `submitted_at` (UTC seconds since the epoch) is when the intent was written down; `job_id`
+    and `restart` are what an earlier driver knew of the launch.
     """
 
     spec: TrialSpec
@@ -35,6 +41,10 @@ class LaunchRequest:
     python: str
     code: str
     time_limit_s: float
+    exclude: tuple[str, ...] = ()
+    submitted_at: float | None = None
+    job_id: str | None = None
+    restart: int = 0
 
 
 class Launcher(ABC):
@@ -50,8 +60,9 @@ class Launcher(ABC):
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
 
-        Raises LaunchRefused when no attempt can be launched at all, another OutsideRefused when none can be at present,
-        ValueError for one that was launched before. Never waits for the attempt to start running.
+        Raises LaunchPostponed where it has to be asked again later, with the words to show; LaunchRefused when no
+        attempt can be launched at all, another OutsideRefused when none can be at present, ValueError for one that was
+        launched before. Never waits for the attempt to start running.
         """
 
     @abstractmethod
@@ -75,8 +86,13 @@ class Launcher(ABC):
     def cancel(self, keys: Iterable[str]) -> set[str]:
         """End these attempts and everything they started; returns the keys of those that may still run.
 
-        All at once, within 20 seconds however many they are.
+        One that was never launched is ended already, unless it is not known whether it was. All at once, within 20
+        seconds however many they are.
         """
+
+    def longest_s(self, time_limit_s: float) -> float:
+        """Seconds for which an attempt of this limit may hold its nodes at most: what is reserved for it."""
+        return time_limit_s + ENDING_ALLOWANCE_S
 
     def now(self) -> float:
         """UTC seconds since the epoch, on the launcher's clock (a simulated one for `recorded`)."""

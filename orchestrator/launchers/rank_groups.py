@@ -62,7 +62,7 @@ def node_plans(
             first_rank=ranks.start,
             world_size=spec.num_gpus,
             time_limit_s=request.time_limit_s,
-            environment=_program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
+            environment=program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
             graces=graces or Graces(),
         )
         for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
@@ -73,7 +73,8 @@ def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
     return [range(first, min(first + gpus_per_node, num_gpus)) for first in range(0, num_gpus, gpus_per_node)]
 
 
-def _program_environment(code: str) -> dict[str, str]:
+def program_environment(code: str) -> dict[str, str]:
+    """What makes the trial program run the search's own code and nothing that lies beside it."""
     return {"PYTHONPATH": str(Path(code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
 
 

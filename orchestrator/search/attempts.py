@@ -39,9 +39,9 @@ class TrialProgram:
     seed: int = 1234
 
     @property
-    def attempt_time_limit_s(self) -> float:
-        """Seconds an attempt takes at most, its forced ending included: what is reserved for it."""
-        return longest_attempt_s(self.measure)
+    def time_limit_s(self) -> float:
+        """Seconds after which a launcher ends an attempt: the trial ends itself before."""
+        return self.measure.time_limit_s + LAUNCHER_GRACE_S
 
     def spec(self, trial: Trial, attempt: Attempt) -> TrialSpec:
         """spec.json of this attempt: a pure function of what the ledger holds, so that a crash changes nothing."""
@@ -57,7 +57,7 @@ class TrialProgram:
             num_gpus=trial.layout.num_gpus,
             gpus_per_node=self.cluster.gpus_per_node,
             accelerator=self.cluster.accelerator.name,
-            measure=self.measure,
+            measure=replace(self.measure, time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S),
             trainer=self.trainer,
             seed=self.seed,
             rendezvous=Rendezvous("file" if trial.layout.num_nodes == 1 else "tcp"),
@@ -69,20 +69,29 @@ class TrialProgram:
         folder = self.folder.attempt(trial.trial, attempt.attempt)
         folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(folder.spec, spec.to_json())
-        limit_s = attempt.time_limit_s - ENDING_ALLOWANCE_S
-        return LaunchRequest(spec, folder, self.python, str(self.folder.code), limit_s)
+        return LaunchRequest(
+            spec,
+            folder,
+            self.python,
+            str(self.folder.code),
+            attempt.time_limit_s,
+            exclude=attempt.exclude,
+            submitted_at=attempt.submitted_at,
+            job_id=attempt.job_id,
+            restart=attempt.restart,
+        )
 
     def verdict(self, trial: Trial, attempt: Attempt, ending: Ending) -> Verdict:
         """How an ended attempt ended, from its folder and what the launcher saw."""
         spec = self.spec(trial, attempt)
         try:
-            outcome = self._outcome(attempt)
+            outcome = self._outcome(attempt, ending.restart)
         except ValueError as error:
             return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
         return classify(spec, outcome, ending)
 
-    def _outcome(self, attempt: Attempt) -> Outcome | None:
-        data = read_json(self.folder.attempt(attempt.trial, attempt.attempt).outcome())
+    def _outcome(self, attempt: Attempt, restart: int) -> Outcome | None:
+        data = read_json(self.folder.attempt(attempt.trial, attempt.attempt).outcome(restart))
         return None if data is None else Outcome.from_json(data)
 
 
@@ -91,23 +100,26 @@ def longest_attempt_s(measure: MeasureRules) -> float:
     return measure.time_limit_s + LAUNCHER_GRACE_S + ENDING_ALLOWANCE_S
 
 
-def next_attempt(trial: Trial, nonce: str, time_limit_s: float) -> Attempt:
+def next_attempt(
+    trial: Trial, nonce: str, time_limit_s: float, reserved_s: float | None = None, exclude: tuple[str, ...] = ()
+) -> Attempt:
     """The trial's first or next attempt, not yet submitted anywhere."""
     name = f"a{len(trial.attempts) + 1}"
-    return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s)
+    return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, exclude)
 
 
 def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
-    """Node-hours an ended attempt used: nothing if it never started, never more than was reserved for it.
+    """Node-hours an ended attempt used, runs before a requeue included; never more than was reserved for it.
 
     The launcher ends every attempt in time, so a longer span is a clock that jumped or a driver that was away, and a
     negative one a clock that went back.
     """
     started = attempt.started_at if ending.started_at is None else ending.started_at
     if started is None:
-        return 0.0
+        return attempt.earlier_node_hours
     ended = now if ending.ended_at is None else ending.ended_at
-    return attempt.num_nodes * min(max(0.0, ended - started), attempt.time_limit_s) / 3600
+    seconds = min(max(0.0, ended - started), attempt.longest_s)
+    return attempt.earlier_node_hours + attempt.num_nodes * seconds / 3600
 
 
 def cancelled(ending: Ending, reason: FailureReason) -> Ending:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from orchestrator.samplers.base import Sampler, history_of
+from orchestrator.search import finalists
 from orchestrator.search import limits as rules
 from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of
 from orchestrator.search.history import History
@@ -198,13 +199,16 @@ class Driver:
         elif self._goes_on and self._has_budget(last.num_nodes):
             self._intend(trial)
         elif self._goes_on and not self.search.in_flight:
-            self._stop(EndReason.BUDGET)
+            self._end_trial(trial, last.state, last.reason)
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self._history_event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
         best = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size).best
-        if best is not None and best.trial != self.search.best_trial:
+        if best is None:
+            return
+        if best.trial != self.search.best_trial:
             self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
+        if best.trial != self.search.best_trial or best.layout.key == trial.layout.key:
             measured = dict(best.measured or {})
             write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **measured})
 
@@ -229,21 +233,30 @@ class Driver:
             self._stop(EndReason.SCRIPT_ERROR, excerpt)
 
     def _propose(self) -> None:
-        """Fill the free slots; nothing is proposed while a trial still waits for room in the budget."""
-        free = self._limits.parallel_trials - len(self.search.in_flight)
-        count = min(free, rules.layouts_left(self.search, self._limits))
-        waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
-        if not self._goes_on or waits or count <= 0 or not self._has_budget():
-            return
-        for layout in self._next_layouts(count):
-            name = f"t{len(self.search.trials) + 1:04d}"
-            kind = TrialKind.SEARCH.value
-            self._history_event(
-                EventKind.TRIAL_PROPOSED, trial=name, layout=layout.to_json(), kind=kind, prediction=None
-            )
+        """Fill the free slots; nothing is proposed while a trial still waits for room in the budget.
 
-    def _next_layouts(self, count: int) -> list[Layout]:
+        Repeats of the finalists follow once no more layouts are proposed and all that were have ended.
+        """
+        free = self._limits.parallel_trials - len(self.search.in_flight)
+        waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
+        if not self._goes_on or waits or free <= 0:
+            return
+        for layout in self._next_layouts(free):
+            self._propose_trial(layout, TrialKind.SEARCH)
+        for layout in self._next_repeats()[:free]:
+            self._propose_trial(layout, TrialKind.FINALIST)
+
+    def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
+        name = f"t{len(self.search.trials) + 1:04d}"
+        self._history_event(
+            EventKind.TRIAL_PROPOSED, trial=name, layout=layout.to_json(), kind=kind.value, prediction=None
+        )
+
+    def _next_layouts(self, free: int) -> list[Layout]:
         """What the user runs today comes first, then what the sampler asks for."""
+        count = min(free, rules.layouts_left(self.search, self._limits))
+        if count <= 0 or not self._has_budget() or self._has_ended_proposing:
+            return []
         tried = {trial.layout.key for trial in self.search.trials}
         first = [layout for layout in self._goal.first if layout.key not in tried][:count]
         if first:
@@ -252,6 +265,17 @@ class Driver:
         layouts = self._sampler.ask(count, known)
         self._space_exhausted = not layouts
         return layouts
+
+    def _next_repeats(self) -> list[Layout]:
+        """The finalists' repeats that are due; none while a layout of the search itself is being measured."""
+        searched = finalists.without_repeats(self.search)
+        if any(not trial.state.is_ended for trial in searched.trials) or self._why_no_more_layouts() is None:
+            return []
+        goal, limits = self._goal, self._limits
+        today = {layout.key for layout in goal.first}
+        chosen = finalists.choose(self.search, goal.objective, goal.global_batch_size, limits.finalists, today)
+        affordable = lambda layout: self._has_budget(layout.num_nodes)  # noqa: E731
+        return finalists.due(self.search, chosen, limits.finalist_repeats, affordable)
 
     def _submit(self) -> None:
         """Write down the intent for every trial without an attempt, then launch every intent that waits."""
@@ -267,10 +291,12 @@ class Driver:
         if self._has_budget(trial.layout.num_nodes):
             self._intend(trial)
         elif not self.search.in_flight:
-            self._stop(EndReason.BUDGET)
+            self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
 
     def _intend(self, trial: Trial) -> None:
-        attempt = next_attempt(trial, secrets.token_hex(16), self._program.attempt_time_limit_s)
+        limit_s = self._time_limit_s
+        reserved_s = self._launcher.longest_s(limit_s)
+        attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s)
         self._history_event(
             EventKind.ATTEMPT_SUBMITTED,
             trial=attempt.trial,
@@ -278,6 +304,8 @@ class Driver:
             nonce=attempt.nonce,
             num_nodes=attempt.num_nodes,
             time_limit_s=attempt.time_limit_s,
+            reserved_s=attempt.reserved_s,
+            exclude=list(attempt.exclude),
         )
 
     def _launch(self, attempt: Attempt) -> None:
@@ -303,11 +331,16 @@ class Driver:
         """Why nothing more will be tried, or None while something will be."""
         if self.search.state is SearchState.STOPPING:
             return self.search.end_reason
-        if not self._has_budget():
+        return None if self._next_repeats() else self._why_no_more_layouts()
+
+    def _why_no_more_layouts(self) -> EndReason | None:
+        """Why no more layouts will be proposed, whatever their repeats cost; None while some may be."""
+        searched = finalists.without_repeats(self.search)
+        if rules.cut_short(searched) or not self._fits_budget(searched):
             return EndReason.BUDGET
-        if rules.layouts_left(self.search, self._limits) <= 0:
+        if rules.layouts_left(searched, self._limits) <= 0:
             return EndReason.MAX_TRIALS
-        return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
+        return EndReason.SPACE_EXHAUSTED if self._space_exhausted or self._has_ended_proposing else None
 
     # -- small helpers
 
@@ -321,7 +354,12 @@ class Driver:
         return not self._interrupted and self.search.state is SearchState.RUNNING
 
     def _has_budget(self, num_nodes: int = 1) -> bool:
-        return rules.fits_budget(self.search, self._limits, num_nodes, self._program.attempt_time_limit_s)
+        longest_s = self._launcher.longest_s(self._time_limit_s)
+        return rules.fits_budget(self.search, self._limits, num_nodes, longest_s)
+
+    @property
+    def _time_limit_s(self) -> float:
+        return self._program.time_limit_s
 
     def _unended_trials(self) -> list[Trial]:
         return [trial for trial in self.search.trials if not trial.state.is_ended]

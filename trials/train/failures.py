@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator
 
 from search_spaces.errors import InputError
+from trials.tracebacks import PEER_TYPES, PEER_WORDS
 from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000
@@ -14,8 +15,6 @@ EXCERPT_CHARACTERS = 4000
 _MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
 _MEMORY_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "out of memory", "bad_alloc")
 _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
-_PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
-_PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
 
 
 class TrialFailure(Exception):
@@ -38,7 +37,7 @@ def reason_of(error: BaseException) -> FailureReason:
         return FailureReason.GPU_OOM
     if any(_matches(cause, ("TimeoutError",), _WAITED_WORDS) for cause in chain):
         return FailureReason.HANG
-    if any(_matches(cause, _PEER_TYPES, _PEER_WORDS) for cause in chain):
+    if any(_matches(cause, PEER_TYPES, PEER_WORDS) for cause in chain):
         return FailureReason.NODE_FAILURE
     return FailureReason.SCRIPT_ERROR
 

@@ -172,6 +172,9 @@ def _continuations_of_attempt(story: Story, draw, attempt: Attempt) -> list[Call
         lambda: story.measure(*name, tokens_per_sec=draw(st.floats(1, 1e9))),
         lambda: story.fail(*name, reason=draw(st.sampled_from(FailureReason)), excerpt=draw(st.none() | _TEXT)),
     ]
+    if attempt.state is not TrialState.SUBMITTED:
+        node_hours = attempt.earlier_node_hours + draw(st.floats(0, 1e3))
+        nexts.append(lambda: story.requeue(*name, restart=attempt.restart + 1, node_hours=node_hours))
     if attempt.state is not TrialState.RUNNING:
         nexts.append(lambda: story.launch(*name, job_id=draw(st.none() | st.just("4711"))))
     return nexts

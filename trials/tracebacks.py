@@ -1,0 +1,47 @@
+"""Which rank's words tell why a trial failed: the first traceback that is no echo of another rank's end.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+TRACEBACK = "Traceback (most recent call last):"
+
+# Matched on names and words because the same fault has other types in other versions and back ends of torch.
+PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEmptyError")
+PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
+"""How a rank tells that it lost another one, which is a consequence and no cause."""
+
+
+def first_cause(logs: Iterable[str]) -> str | None:
+    """The first traceback over all ranks' logs that is not about a lost peer; else the first of all; None without one.
+
+    `logs` are the texts of the ranks' logs in rank order; the excerpt runs from the traceback's first line to its end.
+    """
+    found = [excerpt for log in logs for excerpt in tracebacks(log)]
+    causes = [excerpt for excerpt in found if not is_about_a_peer(excerpt)]
+    return next(iter(causes or found), None)
+
+
+def tracebacks(log: str) -> list[str]:
+    """The tracebacks of a log, each up to the line that names its exception."""
+    lines = log.splitlines()
+    found: list[list[str]] = []
+    current: list[str] | None = None
+    for line in lines:
+        if line.startswith(TRACEBACK):
+            current = [line]
+            found.append(current)
+        elif current is not None:
+            current.append(line)
+            if line and not line[0].isspace():
+                current = None
+    return ["\n".join(part) for part in found]
+
+
+def is_about_a_peer(excerpt: str) -> bool:
+    """Whether a traceback tells of a lost connection only."""
+    words = excerpt.splitlines()[-1] if excerpt else ""
+    return any(name in words for name in (*PEER_TYPES, *PEER_WORDS))
