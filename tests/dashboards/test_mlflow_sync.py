@@ -222,7 +222,8 @@ def _without_ids(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
+@pytest.mark.fault(34)
+def test_fault_34_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
     for call in ("create_run", "log_batch", "set_terminated"):

@@ -74,7 +74,8 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
     assert sync.sent == [1, RECORDS[-1].last_seq]
 
 
-def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
+@pytest.mark.fault(33)
+def test_fault_33_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
     sync, notes = FakeSync(failures=3), []
     worker = MlflowWorker(sync, FOLDER, notes.append)
     worker.hand(RECORDS[-1])
@@ -86,7 +87,8 @@ def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
     assert "secret" not in notes[0]
 
 
-def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
+@pytest.mark.fault(33)
+def test_fault_33_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
     sync = FakeSync()
     sync.gate.clear()
     worker = MlflowWorker(sync, FOLDER, print)

@@ -36,7 +36,8 @@ def session_of(pid: int) -> list[int]:
 
 @processes
 @pytest.mark.timeout(240)
-def test_a_server_killed_in_the_middle_and_started_again_has_every_run_once(tmp_path):
+@pytest.mark.fault(33)
+def test_fault_33_a_server_killed_in_the_middle_and_started_again_has_every_run_once(tmp_path):
     from mlflow.tracking import MlflowClient
 
     home = tmp_path / "home"

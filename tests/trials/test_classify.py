@@ -98,7 +98,8 @@ class TestWhatIsNotBelieved:
 
     @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])
     @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True, [768.0], {"value": 768.0}])
-    def test_a_rate_that_is_not_a_positive_number(self, name, value):
+    @pytest.mark.fault(26)
+    def test_fault_26_a_rate_that_is_not_a_positive_number(self, name, value):
         assert name in self.fault(measured=MEASURED | {name: value})
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, "0.4", False, {"import": 1}])
@@ -111,7 +112,8 @@ class TestWhatIsNotBelieved:
         assert "measured" in self.fault(measured=MEASURED | {"measured_steps": steps})
 
     @pytest.mark.parametrize("name", ["mfu", "hfu"])
-    def test_more_than_the_hardware_can(self, name):
+    @pytest.mark.fault(26)
+    def test_fault_26_more_than_the_hardware_can(self, name):
         assert "above the hardware's peak" in self.fault(measured=MEASURED | {name: 1.01})
 
     @pytest.mark.parametrize(

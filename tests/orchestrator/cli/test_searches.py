@@ -178,7 +178,8 @@ def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_tw
     assert answer.json["reasons"] == {}
 
 
-def test_a_search_that_is_driven_is_not_driven_twice(tmp_path):
+@pytest.mark.fault(14)
+def test_fault_14_a_search_that_is_driven_is_not_driven_twice(tmp_path):
     driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
     try:
         wait_for(lambda: running_attempts(tmp_path))
@@ -204,7 +205,8 @@ def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_r
     wait_for(lambda: not alive_ranks(only_search(tmp_path)))
 
 
-def test_under_ray_a_second_ctrl_c_stops_at_once(tmp_path):
+@pytest.mark.fault(16)
+def test_fault_16_under_ray_a_second_ctrl_c_stops_at_once(tmp_path):
     words = ("--launcher", "ray", "--set", "tracking.enabled=false", "--set", "measure.max_steps=100000")
     words += ("--set", "measure.min_steps=90000", "--json")
     driver = start("run", write_search(tmp_path), *words, cwd=tmp_path)
@@ -232,7 +234,8 @@ def test_a_submitted_driver_takes_nothing_from_the_working_directory(tmp_path):
     wait_for(lambda: parlay("status", "--json", cwd=tmp_path).json["state"] == "completed")
 
 
-def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
+@pytest.mark.fault(16)
+def test_fault_16_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
     driver = start("run", write_search(tmp_path), "--set", "tracking.enabled=false", cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
     driver.send_signal(signal.SIGINT)
@@ -281,7 +284,8 @@ def test_a_search_nobody_drives_can_be_cancelled(tmp_path):
     assert not alive_ranks(only_search(tmp_path))
 
 
-def test_an_mlflow_that_is_down_changes_nothing(tmp_path):
+@pytest.mark.fault(33)
+def test_fault_33_an_mlflow_that_is_down_changes_nothing(tmp_path):
     answer = parlay(
         "run", write_search(tmp_path), "--set", "tracking.mlflow_uri=http://127.0.0.1:9", "--json", cwd=tmp_path
     )

@@ -22,7 +22,10 @@ def test_local_is_plain_processes() -> None:
     assert (launcher.name, note) == ("local", None)
 
 
-def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.fault(36)
+def test_fault_36_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_sockets(rank_slots: int, num_gpus: int) -> RayRuntime:
         raise RayUnavailable("no free port")
 

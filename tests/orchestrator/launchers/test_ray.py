@@ -119,7 +119,8 @@ class TestOnLoopback:
         assert loopback.cancel(r.spec.attempt_key for r in (*running, waiting)) == set()
         assert not poll_one(loopback, waiting).started
 
-    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
+    @pytest.mark.fault(35)
+    def test_fault_35_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
         request = attempt_request(tmp_path, "hang")
         loopback.launch(request)
         wait_until_started(loopback, request)
@@ -146,7 +147,8 @@ class TestOnLoopback:
             assert time.monotonic() - begun < 2 * 2.0
         assert loopback.cancel(requests) == set()
 
-    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
+    @pytest.mark.fault(35)
+    def test_fault_35_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
         self, loopback: RayLauncher, tmp_path: Path
     ) -> None:
         request = attempt_request(tmp_path, "hang")

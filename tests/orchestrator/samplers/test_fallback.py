@@ -53,7 +53,8 @@ def test_a_sampler_that_works_is_not_replaced():
     assert notes == []
 
 
-def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
+@pytest.mark.fault(44)
+def test_fault_44_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
     notes: list[str] = []
     breaking = Breaking(broken_at=2)
     sampler = FallbackSampler(breaking, GridSampler(CANDIDATES[::-1]), notes.append)
@@ -70,6 +71,7 @@ def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
         sampler.ask(1, [])
 
 
+@pytest.mark.fault(44)
 def test_fault_44_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
     notes: list[str] = []
     hanging = Hanging()

@@ -65,7 +65,8 @@ def test_what_the_user_runs_today_is_measured_first_and_once(rig):
     assert len({t.layout.key for t in search.trials}) == len(search.trials) == 9
 
 
-def test_the_space_running_out_ends_the_search(rig):
+@pytest.mark.fault(43)
+def test_fault_43_the_space_running_out_ends_the_search(rig):
     rig.limits = replace(rig.limits, max_trials=50)
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)
@@ -97,7 +98,8 @@ def test_a_retry_that_succeeds_is_the_trials_value(rig):
     assert trial.measured["tokens_per_sec"] == 1000.0
 
 
-def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
+@pytest.mark.fault(41)
+def test_fault_41_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
@@ -105,7 +107,8 @@ def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
     assert search.best_trial is None
 
 
-def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
+@pytest.mark.fault(42)
+def test_fault_42_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
     rig.limits = replace(rig.limits, parallel_trials=1)
     rig.launcher.script = lambda spec: Script(
         reason=FailureReason.SCRIPT_ERROR, excerpt=f"{spec.trial}\nNameError: name 'x' is not defined"
@@ -212,7 +215,8 @@ def test_an_attempt_nobody_knows_of_is_unknown_not_dead(rig):
 @pytest.mark.parametrize(
     "broken", [{"nonce": "0" * 32}, {"schema": "parlay.outcome/99"}, {"status": "splendid"}, {"proof": {}}]
 )
-def test_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
+@pytest.mark.fault(26)
+def test_fault_26_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
     rig.limits = replace(rig.limits, max_trials=1)
     outcome = ScriptedLauncher._outcome
     monkeypatch.setattr(ScriptedLauncher, "_outcome", lambda self, job: Broken(outcome(self, job), broken))
@@ -339,7 +343,8 @@ def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(
     assert rig.open_driver().search.last_seq >= seq
 
 
-def test_a_full_disk_is_said_once_and_stops_nothing(rig):
+@pytest.mark.fault(27)
+def test_fault_27_a_full_disk_is_said_once_and_stops_nothing(rig):
     rig.limits = replace(rig.limits, max_trials=2)
     notes, launch, failures = [], rig.launcher.launch, iter([True, True, True, False, False])
 
@@ -356,7 +361,8 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
     assert "No space left" in notes[0]
 
 
-def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
+@pytest.mark.fault(28)
+def test_fault_28_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
     verdict, unreadable = TrialProgram.verdict, iter(range(4))
 
     def fails_for_the_first(self, trial, attempt, ending):
@@ -370,7 +376,8 @@ def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypat
     assert all(len(t.attempts) == 1 for t in search.trials)
 
 
-def test_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
+@pytest.mark.fault(45)
+def test_fault_45_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
     outcome = ScriptedLauncher._outcome
 
     def newer_torch_for_the_fastest(self, job):

@@ -67,13 +67,15 @@ class TestTakingIt:
         assert stored["heartbeat_at"] == "2026-05-28T20:26:40.000000Z"
         assert Lease.from_json(stored) == lease
 
-    def test_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
+    @pytest.mark.fault(14)
+    def test_fault_14_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
         theirs = other_driver(folder)
         with pytest.raises(LeaseHeld, match=r"process 4711 on login2, last heard of at 2026-05-28T20:26:40") as caught:
             acquire(folder, NOON + LEASE_DURATION_S - 1)
         assert caught.value.lease == theirs
 
-    def test_it_is_free_once_its_heartbeat_is_older_than_it_lasts(self, folder):
+    @pytest.mark.fault(14)
+    def test_fault_14_it_is_free_once_its_heartbeat_is_older_than_it_lasts(self, folder):
         other_driver(folder)
         assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
 
@@ -189,7 +191,8 @@ class TestRealProcesses:
             driver.stdin.flush()
         return [driver.stdout.readline().split() for driver in drivers]
 
-    def test_of_drivers_that_start_together_one_gets_it(self, folder):
+    @pytest.mark.fault(14)
+    def test_fault_14_of_drivers_that_start_together_one_gets_it(self, folder):
         for expected in (1, 2, 3):
             drivers = self.drivers(folder, 4)
             answers = self.race(drivers)

@@ -106,7 +106,8 @@ def test_the_newest_migration_is_the_one_the_code_names():
 
 
 @pytest.mark.parametrize("opened_by", [LedgerReader, LedgerWriter])
-def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, opened_by):
+@pytest.mark.fault(32)
+def test_fault_32_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, opened_by):
     opened = opened_by(url)
     if opened_by is LedgerReader:
         opened.searches()
@@ -118,7 +119,8 @@ def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, st
 
 
 @pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
-def test_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
+@pytest.mark.fault(32)
+def test_fault_32_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0007'")
         connection.commit()
@@ -139,7 +141,8 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         LedgerWriter(f"sqlite:///{tmp_path}/nowhere/ledger.db")
 
 
-def test_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
+@pytest.mark.fault(29)
+def test_fault_29_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
     story, writer = measured_story(), LedgerWriter(url)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
