@@ -1,16 +1,22 @@
-"""Which layout is the best, and which cannot be told from it: pure, over measured trials."""
+"""Which layout is the best, and which cannot be told from it: pure, over measured trials. Rule: docs/measuring.md."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trials.trial import Trial, TrialState, Word
+from trials.classify import RETRIES
+from trials.spread import Reading, log_half_width, middle
+from trials.trial import Trial, TrialKind, TrialState, Word
 
 SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
 """Flags of a measurement that has to be repeated before it may be the best."""
 
+_SPEEDS = ("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "hfu")
+_TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
+_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
 _TOKENS_PER_BILLION = 1e9
 _SECONDS_PER_HOUR = 3600
 
@@ -25,15 +31,18 @@ class Objective(Word):
 
 @dataclass(frozen=True)
 class Ranking:
-    """Measured trials of one global batch, best first; suspect measurements come last and are never the best.
+    """The measured layouts of one global batch, best first; suspect measurements come last and are never the best.
 
-    `ties` are the other layouts whose 95 % interval overlaps that of the best.
+    A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
+    over all its `runs`, which are the trials themselves by layout key. `ties` are the other layouts whose 95 %
+    interval overlaps that of the best. Once layouts are measured again as finalists, only they compete.
     """
 
     objective: Objective
     ordered: tuple[Trial, ...] = ()
     best: Trial | None = None
     ties: tuple[Trial, ...] = ()
+    runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,15 +71,66 @@ class _Speed:
         return low <= other_high and other_low <= high
 
 
+@dataclass(frozen=True)
+class _Contender:
+    """One layout with all its trials, of which at least one was measured."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def runs(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if _is_measured(trial))
+
+    @property
+    def counted(self) -> tuple[Trial, ...]:
+        """The runs that count: a suspect one only where there is no other."""
+        return tuple(run for run in self.runs if not _is_suspect(run)) or self.runs
+
+    @property
+    def is_suspect(self) -> bool:
+        return _is_suspect(self.counted[0])
+
+    @property
+    def is_finalist(self) -> bool:
+        """Whether it was chosen to be measured again, and no repeat failed for a reason of the layout's own."""
+        repeats = [trial for trial in self.trials if trial.kind is TrialKind.FINALIST]
+        return bool(repeats) and not any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in repeats)
+
+    def score(self, objective: Objective) -> float:
+        """By what it is ordered: its speed; a finalist's lower bound, so that one good run among bad ones is not it."""
+        speed = _speed(merged(self.counted), objective).value
+        return speed * math.exp(-log_half_width(_readings(self.counted))) if self.is_finalist else speed
+
+
 def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Ranking:
-    """Order the measured trials of this global batch (sequences per step) by their point estimates."""
-    counted = [t for t in trials if _is_measured(t) and t.layout.global_batch_size == global_batch_size]
-    ordered = sorted(counted, key=lambda t: (_is_suspect(t), -_speed(t, objective).value))
-    if not ordered or _is_suspect(ordered[0]):
-        return Ranking(objective, tuple(ordered))
+    """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
+    95 % intervals, then the others by their point estimates."""
+    contenders = sorted(
+        _contenders(trials, global_batch_size),
+        key=lambda c: (c.is_suspect, not c.is_finalist, -c.score(objective)),
+    )
+    ordered = tuple(merged(c.counted) for c in contenders)
+    runs = {c.trials[0].layout.key: c.runs for c in contenders}
+    if not contenders or contenders[0].is_suspect:
+        return Ranking(objective, ordered, runs=runs)
     best = ordered[0]
-    ties = tuple(t for t in ordered[1:] if _is_tie(t, best, objective))
-    return Ranking(objective, tuple(ordered), best, ties)
+    rivals = [t for t, c in zip(ordered, contenders, strict=True) if _are_peers(c, contenders[0])]
+    ties = tuple(t for t in rivals[1:] if _speed(t, objective).overlaps(_speed(best, objective)))
+    return Ranking(objective, ordered, best, ties, runs)
+
+
+def merged(runs: Sequence[Trial]) -> Trial:
+    """The first of several measured trials of one layout, with `measured` over all of them and all their flags.
+
+    Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
+    highest; the rest is the first run's. A single run is itself.
+    """
+    first, last = runs[0], runs[0].last_attempt
+    if len(runs) == 1 or last is None or last.outcome is None:
+        return first
+    flags = tuple(dict.fromkeys(flag for run in runs for flag in run.flags))
+    outcome = replace(last.outcome, measured=_over_all([run.measured or {} for run in runs]), flags=flags)
+    return first.with_attempt(replace(last, outcome=outcome))
 
 
 def value_of(trial: Trial, objective: Objective) -> float:
@@ -120,10 +180,41 @@ def _is_suspect(trial: Trial) -> bool:
     return not SUSPECT_FLAGS.isdisjoint(trial.flags)
 
 
-def _is_tie(trial: Trial, best: Trial, objective: Objective) -> bool:
-    if _is_suspect(trial) or trial.layout.key == best.layout.key:
-        return False
-    return _speed(trial, objective).overlaps(_speed(best, objective))
+def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Contender]:
+    by_layout: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.layout.global_batch_size == global_batch_size:
+            by_layout.setdefault(trial.layout.key, []).append(trial)
+    for group in by_layout.values():
+        if any(map(_is_measured, group)):
+            yield _Contender(tuple(group))
+
+
+def _are_peers(one: _Contender, other: _Contender) -> bool:
+    return (one.is_suspect, one.is_finalist) == (other.is_suspect, other.is_finalist)
+
+
+def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in (*_SPEEDS, *_TIMES, *_PEAKS)}
+    found = {name: middle(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
+    found |= {name: max(known[name]) for name in _PEAKS if known[name]}
+    factor = math.exp(log_half_width([_reading(measured) for measured in measurements]))
+    for name, low, high in (
+        ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+        ("step_time_s", "step_time_low_s", "step_time_high_s"),
+    ):
+        if name in found:
+            found |= {low: found[name] / factor, high: found[name] * factor}
+    return {**measurements[0], **found}
+
+
+def _readings(runs: Sequence[Trial]) -> list[Reading]:
+    return [_reading(run.measured or {}) for run in runs]
+
+
+def _reading(measured: Mapping[str, Any]) -> Reading:
+    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    return Reading(measured["tokens_per_sec"], low, high)
 
 
 def _speed(trial: Trial, objective: Objective) -> _Speed:

@@ -8,21 +8,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from trials.spread import Reading, log_half_width
 from trials.trial import Word
 
-SPREAD_ALLOWANCE = 0.03
-"""Relative spread between runs that is taken for granted, since equal hardware at another hour is not equally fast."""
-ALLOWANCE_WEIGHT = 4
-"""Degrees of freedom that allowance counts for beside the spread that was seen."""
 WIDE_MARGINS = 3
 """A replay is called reproduced only if a change of this many margins is excluded."""
-
-_NORMAL_95 = 1.96
-# Two-sided 95 % quantiles of Student's t for 4 to 30 degrees of freedom.
-_STUDENT_95 = (
-    2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
-    2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
 
 
 class ReplayVerdict(Word):
@@ -42,11 +32,8 @@ class Run:
     step_time_high_s: float | None = None
 
     @property
-    def standard_error(self) -> float:
-        """Relative standard error of the median over this run's steps; the allowance where it is unknown."""
-        if not self.step_time_low_s or not self.step_time_high_s:
-            return SPREAD_ALLOWANCE
-        return math.log(self.step_time_high_s / self.step_time_low_s) / (2 * _NORMAL_95)
+    def reading(self) -> Reading:
+        return Reading(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
 
 
 @dataclass(frozen=True)
@@ -60,20 +47,11 @@ class Comparison:
 
 
 def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> Comparison:
-    """The verdict on two sets of runs; both hold at least one.
-
-    Runs vary more than the steps of one run, so the interval of the ratio rests on the spread between runs: the
-    allowance, corrected by what repeats on either side show, plus each run's own uncertainty (a two-sample t interval
-    of log step times with a moderated variance; Smyth 2004, doi 10.2202/1544-6115.1027).
-    """
-    before, after = ([math.log(run.step_time_s) for run in runs] for runs in (recorded, measured))
-    freedom = ALLOWANCE_WEIGHT + len(before) + len(after) - 2
-    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(before) + _squares(after)
-    variance = squares / freedom * (1 / len(before) + 1 / len(after))
-    variance += _steps_variance(recorded) + _steps_variance(measured)
-    half_width = _student_95(freedom) * math.sqrt(variance)
-    middle = fmean(before) - fmean(after)
-    ratio, low, high = (math.exp(x) for x in (middle, middle - half_width, middle + half_width))
+    """The verdict on two sets of runs; both hold at least one. The interval rests on the spread between runs."""
+    before, after = ([run.reading for run in runs] for runs in (recorded, measured))
+    half_width = log_half_width(before, after)
+    change = _mean_log(before) - _mean_log(after)
+    ratio, low, high = (math.exp(x) for x in (change, change - half_width, change + half_width))
     return Comparison(_judged(ratio, low, high, margin), ratio, low, high)
 
 
@@ -89,18 +67,8 @@ def _judged(ratio: float, low: float, high: float, margin: float) -> ReplayVerdi
     return ReplayVerdict.INCONCLUSIVE
 
 
-def _squares(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return sum((value - middle) ** 2 for value in values)
-
-
-def _steps_variance(runs: Sequence[Run]) -> float:
-    return sum(run.standard_error**2 for run in runs) / len(runs) ** 2
-
-
-def _student_95(freedom: int) -> float:
-    index = freedom - ALLOWANCE_WEIGHT
-    return _STUDENT_95[min(index, len(_STUDENT_95) - 1)]
+def _mean_log(readings: Sequence[Reading]) -> float:
+    return fmean(math.log(reading.value) for reading in readings)
 
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -274,8 +274,7 @@ class Driver:
         goal, limits = self._goal, self._limits
         today = {layout.key for layout in goal.first}
         chosen = finalists.choose(self.search, goal.objective, goal.global_batch_size, limits.finalists, today)
-        affordable = lambda layout: self._has_budget(layout.num_nodes)  # noqa: E731
-        return finalists.due(self.search, chosen, limits.finalist_repeats, affordable)
+        return finalists.due(self.search, chosen, limits.finalist_repeats, self._can_pay_for)
 
     def _submit(self) -> None:
         """Write down the intent for every trial without an attempt, then launch every intent that waits."""
@@ -353,9 +352,20 @@ class Driver:
     def _goes_on(self) -> bool:
         return not self._interrupted and self.search.state is SearchState.RUNNING
 
+    @property
+    def _has_ended_proposing(self) -> bool:
+        """Whether the record itself says that no more layouts are proposed, whatever this driver knows of the space."""
+        return finalists.has_repeats(self.search) or rules.cut_short(finalists.without_repeats(self.search))
+
     def _has_budget(self, num_nodes: int = 1) -> bool:
+        return self._fits_budget(self.search, num_nodes)
+
+    def _can_pay_for(self, layout: Layout) -> bool:
+        return self._has_budget(layout.num_nodes)
+
+    def _fits_budget(self, search: SearchRecord, num_nodes: int = 1) -> bool:
         longest_s = self._launcher.longest_s(self._time_limit_s)
-        return rules.fits_budget(self.search, self._limits, num_nodes, longest_s)
+        return rules.fits_budget(search, self._limits, num_nodes, longest_s)
 
     @property
     def _time_limit_s(self) -> float:

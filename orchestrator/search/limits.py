@@ -15,12 +15,16 @@ _NOT_THE_LAYOUTS_FAULT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILU
 
 @dataclass(frozen=True)
 class Limits:
-    """What a search may use. `max_trials` counts layouts; retries count against node-hours only. None is no limit."""
+    """What a search may use. `max_trials` counts layouts; retries and repeats count against node-hours only. None is
+    no limit. `finalists` is how many of the best layouts are measured again at the end, `finalist_repeats` how often.
+    """
 
     max_trials: int
     parallel_trials: int
     budget_node_hours: float | None = None
     max_wall_time_s: float | None = None
+    finalists: int = 0
+    finalist_repeats: int = 1
 
 
 def layouts_left(search: SearchRecord, limits: Limits) -> int:
@@ -34,6 +38,11 @@ def fits_budget(search: SearchRecord, limits: Limits, num_nodes: int, time_limit
         return True
     spoken_for = search.node_hours_used + search.node_hours_reserved
     return spoken_for + num_nodes * time_limit_s / 3600 <= limits.budget_node_hours
+
+
+def cut_short(search: SearchRecord) -> bool:
+    """Whether a trial of a search that goes on ended with something left to try: only the budget does that."""
+    return any(t.state.is_ended and (t.last_attempt is None or may_retry(t, t.last_attempt)) for t in search.trials)
 
 
 def wall_time_is_over(search: SearchRecord, limits: Limits, now: float) -> bool:
