@@ -101,7 +101,7 @@ class Story:
 
 
 def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
-    """A search of one trial, measured at the second attempt, and completed: every kind of event but two."""
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but three."""
     story = Story(search_id)
     story.create(**spec)
     story.set_state(SearchState.RUNNING)

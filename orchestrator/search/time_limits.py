@@ -1,0 +1,32 @@
+"""How long an attempt may take: no longer than this search's trials make likely. Pure."""
+
+from __future__ import annotations
+
+from trials.ledger.events import SearchRecord
+from trials.trial import TrialState
+
+TRIALS_THAT_TELL = 3
+"""Measured trials after which their durations say something about the next one's."""
+
+ROOM = 2.0
+"""How much longer than the longest of them a trial may take: layouts differ, and so do nodes and file systems."""
+
+LEAST_ROOM_S = 60.0
+"""What every trial may take on top: start-up on a busy file system does not scale with anything."""
+
+
+def time_limit_s(search: SearchRecord, most_s: float) -> float:
+    """Seconds after which the next attempt is ended: at most `most_s`, the limit the search file sets.
+
+    A shorter limit starts earlier on a full cluster and reserves less of the budget. A layout that needs longer ends
+    as `time_limit`: slower than every trial measured before by more than the room, it would not have been the best.
+    """
+    known = [
+        attempt.ended_at - attempt.started_at
+        for trial in search.trials
+        for attempt in trial.attempts
+        if attempt.state is TrialState.MEASURED and attempt.started_at is not None and attempt.ended_at is not None
+    ]
+    if len(known) < TRIALS_THAT_TELL:
+        return most_s
+    return min(most_s, ROOM * max(0.0, *known) + LEAST_ROOM_S)

@@ -1,0 +1,46 @@
+"""Time limits follow the trials that were measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.search.time_limits import LEAST_ROOM_S, ROOM, time_limit_s
+from search_spaces.layout import Layout
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+
+MOST_S = 1800.0
+
+
+def trial_of(name: str, duration_s: float, reason: FailureReason | None = None) -> Trial:
+    state = TrialState.MEASURED if reason is None else TrialState.FAILED
+    attempt = Attempt(
+        name, "a1", "0" * 32, 1, MOST_S, state=state, reason=reason, started_at=1e9, ended_at=1e9 + duration_s
+    )
+    return Trial(name, Layout(), state=state, reason=reason, attempts=(attempt,))
+
+
+def search_with(*durations_s: float, failed: int = 0) -> SearchRecord:
+    measured = [trial_of(f"t{i:04d}", duration_s) for i, duration_s in enumerate(durations_s, start=1)]
+    others = [trial_of(f"t{i + 900}", 1.0, FailureReason.GPU_OOM) for i in range(failed)]
+    return SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=(*measured, *others))
+
+
+def test_two_trials_tell_nothing_yet():
+    assert time_limit_s(search_with(10.0, 20.0), MOST_S) == MOST_S
+
+
+def test_the_limit_follows_the_longest_measured_trial_with_room():
+    assert time_limit_s(search_with(10.0, 100.0, 20.0), MOST_S) == pytest.approx(ROOM * 100 + LEAST_ROOM_S)
+
+
+def test_the_search_files_limit_is_never_exceeded():
+    assert time_limit_s(search_with(10.0, 1700.0, 20.0), MOST_S) == MOST_S
+
+
+def test_trials_that_failed_say_nothing_about_how_long_one_takes():
+    assert time_limit_s(search_with(10.0, 20.0, failed=3), MOST_S) == MOST_S
+
+
+def test_a_clock_that_went_back_gives_no_limit_below_the_room():
+    assert time_limit_s(search_with(-5.0, -5.0, -5.0), MOST_S) == LEAST_ROOM_S
