@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.slurm.sandboxes",)
+
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
 

@@ -1,0 +1,170 @@
+"""Programs that stay: started in a session of their own, found again by a record on disk, ended for certain.
+
+Linux only. A daemon outlives the process that started it, so what is known of it stands in a file: its pid, and its
+start time, which tells it from a stranger that got the pid later. A zombie counts as ended: where PID 1 is no init,
+nobody reaps it for a long time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_LOG_LINES = 8
+_LOOK_EVERY_S = 0.02
+
+_children: list[subprocess.Popen[bytes]] = []  # daemons this very process started, which it has to reap
+
+
+class DaemonFailed(Exception):
+    """A daemon did not come up, or one of its programs refused; the words are the end of its log."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """The daemon `name` of a sandbox: its record lies in `folder`/run, what it prints in `folder`/log."""
+
+    name: str
+    folder: Path
+
+    @property
+    def record(self) -> Path:
+        """One line, "PID START_TICKS"; there while the daemon is meant to run."""
+        return self.folder / "run" / f"{self.name}.process"
+
+    @property
+    def output(self) -> Path:
+        """What the daemon printed, its errors before its own log is open included."""
+        return self.folder / "log" / f"{self.name}.out"
+
+    @property
+    def pid(self) -> int | None:
+        """The pid if the daemon lives, else None."""
+        try:
+            pid, ticks = map(int, self.record.read_text().split())
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if _start_ticks(pid) == ticks else None
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it; it is ready when `wait_until_ready` says so."""
+        with self.output.open("ab") as output:
+            process = subprocess.Popen(
+                argv,
+                cwd=self.record.parent,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a ctrl-C at the terminal is not meant for it
+                umask=0o022,
+            )
+        _children.append(process)
+        self.record.write_text(f"{process.pid} {_start_ticks(process.pid) or 0}\n")
+
+    def wait_until_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Return once `is_ready`; DaemonFailed when the daemon has ended before that or needs longer."""
+        deadline = time.monotonic() + timeout_s
+        while not is_ready():
+            if self.pid is None:
+                raise DaemonFailed(f"{self.name} has ended: {self.last_words()}")
+            if time.monotonic() >= deadline:
+                raise DaemonFailed(f"{self.name} did not answer within {timeout_s:.0f} s: {self.last_words()}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        try:
+            lines = self.output.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            lines = []
+        return "\n  ".join(["", *lines[-_LOG_LINES:]]) if lines else "it printed nothing"
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens to a daemon that has ended."""
+        pid = self.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def end(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after `grace_s`; returns when it has ended."""
+        self.send_signal(signal.SIGTERM)
+        if not self.wait_for_end(grace_s):
+            self.send_signal(signal.SIGKILL)
+            self.wait_for_end(grace_s)
+        self.record.unlink(missing_ok=True)
+
+    def wait_for_end(self, timeout_s: float) -> bool:
+        """Whether it has ended within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while self.pid is not None:
+            _reap_children()
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        _reap_children()
+        return True
+
+
+def recorded_daemons(folder: Path) -> list[Daemon]:
+    """Every daemon that has a record in `folder`, alive or not."""
+    return [Daemon(path.stem, folder) for path in sorted((folder / "run").glob("*.process"))]
+
+
+def port_answers(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def socket_answers(path: Path) -> bool:
+    """Whether somebody listens on this Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def port_is_free(port: int) -> bool:
+    """Whether this port of the loopback could be listened on now."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def living_processes() -> Iterator[int]:
+    """The pids of all processes that are not zombies."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _start_ticks(int(entry.name)) is not None:
+            yield int(entry.name)
+
+
+def _reap_children() -> None:
+    _children[:] = [child for child in _children if child.poll() is None]
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a living process started, in clock ticks since boot; None for one that has ended or is a zombie."""
+    try:
+        # The command stands in parentheses and may hold anything, so that counting begins behind the last one.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

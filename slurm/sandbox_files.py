@@ -1,0 +1,268 @@
+"""What stands in a sandbox's folder: the configuration of its Slurm, rendered from its shape. Pure.
+
+Written for Slurm 22.05 of Debian 12. Nothing refers to a path outside of the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+CLUSTER_NAME = "parlay-sandbox"
+PARTITION = "main"
+MOST_NODES = 64
+MOST_PER_NODE = 1024
+
+_FIRST_PORT, _LAST_PORT = 10_000, 19_999  # below the ports of trials' rendezvous and of outgoing connections
+_PORTS_BEFORE_NODES = 2
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*")
+_LONGEST_SOCKET = 107  # bytes in sockaddr_un, without the closing zero
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a sandbox is. CPUs and GPUs are declared, not there: a node of 64 CPUs runs on any machine.
+
+    `extra` are lines of slurm.conf; a setting named there replaces the sandbox's own, partitions are added.
+    """
+
+    nodes: int = 2
+    cpus_per_node: int = 4
+    gpus_per_node: int = 0
+    accounting: bool = False
+    extra: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("nodes", self.nodes, 1, MOST_NODES),
+            ("cpus_per_node", self.cpus_per_node, 1, MOST_PER_NODE),
+            ("gpus_per_node", self.gpus_per_node, 0, MOST_PER_NODE),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} is {value}, a sandbox has {least} to {most}")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        return tuple(f"n{number}" for number in range(1, self.nodes + 1))
+
+    @property
+    def num_ports(self) -> int:
+        return _PORTS_BEFORE_NODES + self.nodes
+
+
+@dataclass(frozen=True)
+class SandboxPaths:
+    """Where everything of the sandbox in `folder`, an absolute path, lies. ValueError for a folder that cannot serve:
+    Slurm's files know no quoting, and a socket's path is short."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if not _PLAIN_PATH.fullmatch(str(self.folder)):
+            raise ValueError(f"{self.folder}: Slurm's files can only name letters, digits and any of ._/+@- in a path")
+        if len(str(self.mariadb_socket)) > _LONGEST_SOCKET:
+            most = _LONGEST_SOCKET - (len(str(self.mariadb_socket)) - len(str(self.folder)))
+            raise ValueError(f"{self.folder}: a socket in it needs a shorter path, of at most {most} characters")
+
+    @property
+    def about(self) -> Path:
+        return self.folder / "sandbox.json"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    @property
+    def slurmdbd_conf(self) -> Path:
+        """Beside slurm.conf, where slurmdbd looks for it."""
+        return self.folder / "slurmdbd.conf"
+
+    @property
+    def munge_key(self) -> Path:
+        return self.folder / "munge.key"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.folder / "run" / "munge.sock"
+
+    @property
+    def mariadb_socket(self) -> Path:
+        """In the database's own folder, which nobody else may enter: MariaDB asks for no password."""
+        return self.database / "mariadb.sock"
+
+    @property
+    def database(self) -> Path:
+        return self.folder / "db"
+
+    @property
+    def devices(self) -> Path:
+        return self.folder / "dev"
+
+    def spool(self, node: str) -> Path:
+        return self.folder / "spool" / node
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The loopback ports of a sandbox, counted from `base`: controller, slurmdbd, then one a node."""
+
+    base: int
+
+    @property
+    def slurmctld(self) -> int:
+        return self.base
+
+    @property
+    def slurmdbd(self) -> int:
+        return self.base + 1
+
+    def slurmd(self, number: int) -> int:
+        """Of the node `number`, from 0."""
+        return self.base + _PORTS_BEFORE_NODES + number
+
+
+def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Ports | None:
+    """`count` free ports in a row, the same for the same folder as long as nobody else took them; None without any."""
+    blocks = (_LAST_PORT - _FIRST_PORT + 1) // count
+    wanted = int.from_bytes(hashlib.sha256(str(folder).encode()).digest()[:8], "big") % blocks
+    for block in range(wanted, wanted + blocks):
+        base = _FIRST_PORT + block % blocks * count
+        if all(is_free(port) for port in range(base, base + count)):
+            return Ports(base)
+    return None
+
+
+def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
+    """slurm.conf: no cgroups, no host names but localhost, every listener on the loopback, jobs started at once."""
+    settings = _settings(paths, ports, user) | (_accounting(paths, ports) if shape.accounting else {})
+    added = []
+    for line in shape.extra:
+        name, _, value = line.partition("=")
+        if name.lower() in ("nodename", "partitionname", "downnodes"):
+            added.append(line)
+        else:
+            settings = {key: old for key, old in settings.items() if key.lower() != name.lower()} | {name: value}
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    return "\n".join([*lines, *_nodes(shape, ports), *added]) + "\n"
+
+
+def render_gres_conf(paths: SandboxPaths, shape: Shape) -> str:
+    """gres.conf: each GPU needs a character device of its own, so that Slurm counts it."""
+    return f"Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n" if shape.gpus_per_node else ""
+
+
+def render_cgroup_conf() -> str:
+    return "CgroupAutomount=no\n"
+
+
+def render_slurmdbd_conf(paths: SandboxPaths, ports: Ports, user: str) -> str:
+    """slurmdbd.conf; the password is a placeholder, MariaDB asks for none."""
+    settings = {
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={paths.munge_socket}",
+        "DbdHost": "localhost",
+        "DbdAddr": "127.0.0.1",
+        "DbdPort": ports.slurmdbd,
+        "SlurmUser": user,
+        "PidFile": paths.folder / "run/slurmdbd.pid",
+        "LogFile": paths.folder / "log/slurmdbd.log",
+        "CommunicationParameters": "NoInAddrAny",
+        "StorageType": "accounting_storage/mysql",
+        "StorageHost": "localhost",  # the socket that MYSQL_UNIX_PORT names
+        "StorageUser": "root",
+        "StoragePass": "none",
+        "StorageLoc": "slurm_acct",
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def munged_command(paths: SandboxPaths) -> Sequence[str]:
+    run = paths.folder / "run"
+    return (
+        *("munged", "--foreground", "--force", "--num-threads=2"),
+        *(f"--socket={paths.munge_socket}", f"--key-file={paths.munge_key}"),
+        *(f"--pid-file={run}/munged.pid", f"--seed-file={run}/munged.seed"),
+    )
+
+
+def mariadbd_command(paths: SandboxPaths, user: str) -> Sequence[str]:
+    """No tables of grants and no port: whoever reaches the socket may do what this server's user may."""
+    return (
+        *("mariadbd", "--no-defaults", f"--user={user}", f"--datadir={paths.database}"),
+        *("--skip-grant-tables", "--skip-networking"),
+        *(f"--socket={paths.mariadb_socket}", f"--pid-file={paths.folder}/run/mariadbd.pid"),
+        # What slurmdbd asks for. A commit is with the kernel when it is done: it survives a kill, not a power cut.
+        *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900", "--innodb-flush-log-at-trx-commit=2"),
+    )
+
+
+def mariadb_bootstrap_command(folder: Path, user: str) -> Sequence[str]:
+    return ("mariadbd", "--no-defaults", "--bootstrap", f"--user={user}", f"--datadir={folder}", "--skip-networking")
+
+
+def _settings(paths: SandboxPaths, ports: Ports, user: str) -> dict[str, object]:
+    folder = paths.folder
+    return {
+        "ClusterName": CLUSTER_NAME,
+        "SlurmctldHost": "localhost(127.0.0.1)",
+        "SlurmctldPort": ports.slurmctld,
+        "SlurmUser": user,
+        "SlurmdUser": user,
+        "AuthType": "auth/munge",
+        "AuthInfo": f"socket={paths.munge_socket}",
+        "StateSaveLocation": folder / "state",
+        "SlurmdSpoolDir": paths.spool("%n"),
+        "SlurmctldPidFile": folder / "run/slurmctld.pid",
+        "SlurmdPidFile": folder / "run/slurmd-%n.pid",
+        "SlurmctldLogFile": folder / "log/slurmctld.log",
+        "SlurmdLogFile": folder / "log/slurmd-%n.log",
+        "MailProg": "/bin/true",
+        # Listeners on the loopback only; the default is every address of the machine.
+        "CommunicationParameters": "NoInAddrAny,NoCtldInAddrAny",
+        # Processes are followed by their parents: cgroups would need root and a place outside of the folder.
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/linux",
+        "JobAcctGatherFrequency": "task=1",
+        "SwitchType": "switch/none",
+        "MpiDefault": "none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        # Jobs start within a second, not at the next round of half a minute.
+        "SchedulerType": "sched/backfill",
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0",
+        # What is declared counts, not what the machine has.
+        "SlurmdParameters": "config_overrides",
+        "ReturnToService": 2,
+        "SlurmctldTimeout": 10,
+        "SlurmdTimeout": 30,
+        "InactiveLimit": 0,
+        "KillWait": 2,
+        "CompleteWait": 0,
+        "GresTypes": "gpu",
+    }
+
+
+def _accounting(paths: SandboxPaths, ports: Ports) -> dict[str, object]:
+    return {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "localhost",
+        "AccountingStoragePort": ports.slurmdbd,
+        "AccountingStoragePass": paths.munge_socket,
+        "AccountingStorageTRES": "gres/gpu",
+    }
+
+
+def _nodes(shape: Shape, ports: Ports) -> list[str]:
+    gpus = f" Gres=gpu:{shape.gpus_per_node}" if shape.gpus_per_node else ""
+    return [
+        f"NodeName=DEFAULT CPUs={shape.cpus_per_node} RealMemory=4000 State=UNKNOWN{gpus}",
+        *(
+            f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports.slurmd(number)}"
+            for number, name in enumerate(shape.node_names)
+        ),
+        f"PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP",
+    ]

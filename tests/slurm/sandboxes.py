@@ -1,0 +1,76 @@
+"""A real Slurm for tests: fixtures that start one sandbox a session, when the first test asks for it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slurm.sandbox import SlurmSandbox, missing_packages
+
+NO_SLURM = "no Slurm installed"
+
+QUICK = (
+    # Failures are noticed in seconds: a dead slurmd after 9, a dead controller after 1.
+    "MessageTimeout=2",
+    "SlurmdTimeout=5",
+    # Partitions to be refused by, to time out in and to be preempted in.
+    "EnforcePartLimits=ALL",
+    "PreemptType=preempt/partition_prio",
+    "PreemptMode=REQUEUE",
+    "PartitionName=short Nodes=ALL MaxTime=1 State=UP",
+    "PartitionName=tiny Nodes=ALL MaxNodes=1 MaxTime=10 State=UP",
+    "PartitionName=low Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE State=UP",
+    "PartitionName=lowc Nodes=ALL PriorityTier=1 PreemptMode=CANCEL State=UP",
+    "PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP",
+    "PartitionName=downp Nodes=ALL State=DOWN",
+)
+
+
+@pytest.fixture(scope="session")
+def slurm_sandbox() -> Iterator[SlurmSandbox]:
+    """Four nodes of four CPUs and four GPUs that are not there, without accounting. Shared: leave it as it was found,
+    every daemon alive and no job waiting."""
+    with sandbox(accounting=False) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def slurm_sandbox_accounting() -> Iterator[SlurmSandbox]:
+    """The same with slurmdbd, so that sacct answers."""
+    with sandbox(accounting=True) as started:
+        yield started
+
+
+@contextmanager
+def sandbox(accounting: bool, nodes: int = 4, extra: tuple[str, ...] = QUICK) -> Iterator[SlurmSandbox]:
+    """A sandbox of its own, stopped and removed at the end; skips the test where Slurm is not installed."""
+    require_slurm(accounting)
+    with short_folder() as folder:
+        made = SlurmSandbox(folder, nodes, cpus_per_node=4, gpus_per_node=4, accounting=accounting, extra=extra)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def require_slurm(accounting: bool) -> None:
+    missing = missing_packages(accounting)
+    if missing:
+        pytest.skip(f"{NO_SLURM} (missing: {' '.join(missing)})")
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's, which pytest's own may not; other users may enter it."""
+    folder = Path(tempfile.mkdtemp(prefix="parlay-slurm-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
