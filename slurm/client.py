@@ -1,0 +1,232 @@
+"""SlurmClient: the only file that runs Slurm's commands. Argument lists, never a shell; every call has a time limit."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm.environment import query_environment, submission_environment
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
+from slurm.jobs import JobSnapshot
+from slurm.parse import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    classify_submission,
+    parse_config,
+    parse_sacct,
+    parse_scontrol_job,
+    parse_squeue,
+    plain_words,
+)
+from slurm.request import JobRequest
+
+COMMAND_TIMEOUT_S = 30.0
+CANCEL_TIMEOUT_S = 15.0
+"""How long `cancel` looks for the end of what it cancelled: KillWait and epilogs may take longer."""
+
+_REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot even be killed
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.2, 2.0
+_NAMES_A_CALL = 200
+_IDS_A_CALL = 500
+_CLOCK_SLACK_S = 3600.0
+
+# sacct takes a job by when it became eligible, unless states are named: a job cancelled while it was held never did,
+# and stands in no answer without them.
+_ACCOUNTED_STATES = "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,S,TO"
+
+
+class SlurmClient(Slurm):
+    """Slurm's own commands (sbatch, squeue, scontrol, sacct, scancel), as the user of this process.
+
+    One thread. Queries are read from the commands' plain formats. `squeue --json` is not used: it exits 0 with an empty
+    list of jobs when the controller is down, and its fields change between versions.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S):
+        self._environ = dict(os.environ if environ is None else environ)
+        self._timeout_s = timeout_s
+        self._uid = os.geteuid()
+        self.user = _user_name(self._uid)
+        self._settings: SlurmSettings | None = None
+
+    def now(self) -> float:
+        return time.time()
+
+    def settings(self) -> SlurmSettings:
+        """Asked once; the same for the life of this client."""
+        if self._settings is None:
+            self._settings = parse_config(self._query("scontrol", "show", "config"))
+        return self._settings
+
+    def submit(self, request: JobRequest) -> Submission:
+        argv = ["sbatch", "--parsable", f"./{request.script.name}"]
+        try:
+            result = self._run(argv, submission_environment(self._environ), request.directory)
+        except SlurmUnreachable as error:  # sbatch did not even start
+            return Submission(
+                SubmitStatus.REFUSED if self._is_missing("sbatch") else SubmitStatus.BUSY, words=str(error)
+            )
+        return classify_submission(result.rc, result.stdout, result.stderr)
+
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        # --all: partitions hidden from listings too, where a job of ours would otherwise seem to be gone.
+        stdout = self._query(
+            "squeue", "--noheader", "--all", "--states=all", f"--user={self._uid}", f"--format={SQUEUE_FORMAT}"
+        )
+        jobs = parse_squeue(stdout)
+        if not jobs and _rows(stdout):
+            raise SlurmUnreachable(f"squeue answered what is no list of jobs: {plain_words(stdout)}")
+        return jobs
+
+    def describe(self, job_id: str) -> JobSnapshot | None:
+        result = self._run_query("scontrol", "--all", "--oneliner", "show", "job", job_id)
+        if result.rc != 0 and "Invalid job id" in result.stderr:
+            return None
+        return parse_scontrol_job(self._answer(result), job_id)
+
+    def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
+        if not self.settings().has_accounting:
+            return None
+        wanted = sorted(set(names))
+        found: list[JobSnapshot] = []
+        for begin in range(0, len(wanted), _NAMES_A_CALL):
+            answer = self._accounted_chunk(wanted[begin : begin + _NAMES_A_CALL], since)
+            if answer is None:
+                return None
+            found.extend(answer)
+        return tuple(found)
+
+    def _accounted_chunk(self, names: Sequence[str], since: float) -> list[JobSnapshot] | None:
+        result = self._run_query(
+            *("sacct", "--noheader", "--parsable2", "--allocations", f"--user={self._uid}"),
+            *(f"--name={','.join(names)}", f"--state={_ACCOUNTED_STATES}", f"--format={SACCT_FORMAT}"),
+            f"--starttime={_utc(since)}",
+            f"--endtime={_utc(self.now() + _CLOCK_SLACK_S)}",  # the controller's clock may be ahead of ours
+        )
+        if "accounting storage is disabled" in result.stderr:
+            return None
+        jobs = parse_sacct(self._answer(result))
+        # Slurm writes whole seconds: a job submitted in the same second as `since` is not older.
+        return [j for j in jobs if j.name in names and (j.submitted_at is None or j.submitted_at >= int(since))]
+
+    def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
+        """Waits up to CANCEL_TIMEOUT_S for their end. Raises SlurmUnreachable only before anything was cancelled."""
+        pending = self._still_there(jobs)
+        deadline = time.monotonic() + CANCEL_TIMEOUT_S
+        self._scancel(sorted(pending, key=int))
+        pause_s = _FIRST_LOOK_S
+        while pending and time.monotonic() + pause_s < deadline:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
+            with suppress(SlurmUnreachable):
+                pending &= self._still_there(jobs)
+        return pending
+
+    def _still_there(self, jobs: Sequence[JobSnapshot]) -> set[str]:
+        """Ids of those that have not ended. An id may meanwhile belong to another job: the name tells."""
+        wanted = {_identity(job) for job in jobs}
+        return {job.job_id for job in self.jobs() if _identity(job) in wanted and not job.state.is_ended}
+
+    def _scancel(self, job_ids: Sequence[str]) -> None:
+        """Ask once for all; whether it helped is seen by looking, since scancel exits 0 for jobs it does not know."""
+        for begin in range(0, len(job_ids), _IDS_A_CALL):
+            with suppress(SlurmUnreachable):
+                self._run_query("scancel", *job_ids[begin : begin + _IDS_A_CALL])
+
+    # -- running a command
+
+    def _query(self, *argv: str) -> str:
+        return self._answer(self._run_query(*argv))
+
+    def _run_query(self, *argv: str) -> _Result:
+        return self._run(argv, query_environment(self._environ), None)
+
+    def _answer(self, result: _Result) -> str:
+        """What the command printed. Absent is not done: an error beside an empty answer is no answer."""
+        if result.rc is None:
+            raise SlurmUnreachable(f"{result.command} did not answer within {self._timeout_s:g} s")
+        if result.rc != 0 or (not result.stdout.strip() and "error" in result.stderr):
+            words = plain_words(result.stderr) or plain_words(result.stdout) or f"exit code {result.rc}"
+            raise SlurmUnreachable(f"{result.command}: {words}")
+        return result.stdout
+
+    def _run(self, argv: Sequence[str], environment: Mapping[str, str], directory: Path | None) -> _Result:
+        """Run a command to its end, or kill it and all it started at the time limit. Raises SlurmUnreachable."""
+        if self._is_missing(argv[0]):
+            raise SlurmUnreachable(f"{argv[0]} is not on PATH: Slurm's commands are not installed on this machine")
+        try:
+            child = subprocess.Popen(
+                argv,
+                cwd=directory,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # ctrl-C on a terminal must not end a submission half-way
+            )
+        except OSError as error:
+            raise SlurmUnreachable(f"{argv[0]} could not be started: {error}") from error
+        try:
+            stdout, stderr = child.communicate(timeout=self._timeout_s)
+        except BaseException as error:
+            # Not reaped yet, so its id, and its group's, cannot be a stranger's.
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            stdout, stderr = _last_words(child)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return _Result(argv[0], None, _text(stdout), _text(stderr))
+        return _Result(argv[0], child.returncode, _text(stdout), _text(stderr))
+
+    def _is_missing(self, command: str) -> bool:
+        return shutil.which(command, path=self._environ.get("PATH", os.defpath)) is None
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a command printed; `rc` is None when it was killed at its time limit."""
+
+    command: str
+    rc: int | None
+    stdout: str
+    stderr: str
+
+
+def _last_words(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Reap a killed process, and take what it had printed."""
+    try:
+        return child.communicate(timeout=_REAP_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        return error.output or b"", error.stderr or b""
+
+
+def _identity(job: JobSnapshot) -> tuple[str, str, str]:
+    return job.job_id, job.name, job.user
+
+
+def _rows(stdout: str) -> list[str]:
+    """Lines that should be jobs: with SLURM_CLUSTERS set, squeue names the cluster in a line of its own."""
+    return [line for line in stdout.split("\n") if line.strip() and not line.startswith("CLUSTER: ")]
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)  # as Slurm prints a user without a name
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,117 @@
+"""A job request as the batch script that Slurm is given. Pure.
+
+Values are written as they are given: slurm/options.py has let nothing pass that would end a directive, since one blank
+or quote there can silently drop every directive after it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+from slurm.environment import RANK_NAMES
+from slurm.hostlist import compress, expand
+from slurm.request import JobOptions, JobRequest
+
+RANK_LOG = "rank-%5t.log"
+"""Slurm's pattern of the ranks' logs: the rank in at least five digits."""
+
+_HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
+
+
+def render_script(request: JobRequest) -> str:
+    """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative."""
+    sections = (
+        ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in _directives(request))],
+        _setup(request.options),
+        [*_exports(request), *_unset(request)],
+        [_launch_line(request)],
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _directives(request: JobRequest) -> list[str]:
+    """In a fixed order; the user's raw ones last, since sbatch believes the last of two."""
+    return [
+        f"--job-name={request.name}",
+        f"--nodes={request.num_nodes}",
+        f"--ntasks-per-node={request.tasks_per_node}",
+        f"--time={_clock(request.time_limit_min)}",
+        "--distribution=block",  # consecutive ranks share a node, as every layout takes for granted
+        "--no-requeue",
+        "--output=job.log",
+        "--open-mode=append",  # an operator's requeue would otherwise wipe out the first run's words
+        *_optional(request),
+        *request.options.directives,
+    ]
+
+
+def _optional(request: JobRequest) -> list[str]:
+    options = request.options
+    values: dict[str, str | int | None] = {
+        "account": options.account,
+        "partition": options.partition,
+        "qos": options.qos,
+        "reservation": options.reservation,
+        "constraint": options.constraint,
+        "gpus-per-node": options.gpus_per_node,
+        "gres": options.gres,
+        "cpus-per-task": options.cpus_per_task,
+        "mem": options.mem,
+        "exclude": compress(_expanded((*options.exclude, *request.exclude))) or None,
+        "nodelist": compress(_expanded(options.nodelist)) or None,
+        "network": options.network,
+        "licenses": options.licenses,
+        "comment": options.comment,
+        "signal": options.signal,
+    }
+    exclusive = ["--exclusive"] if options.exclusive else []
+    return [*exclusive, *(f"--{key}={value}" for key, value in values.items() if value is not None)]
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+
+
+def _setup(options: JobOptions) -> list[str]:
+    """The user's own preparations. No `set -u` or `set -e`: modules and setup files are seldom written for them.
+
+    A module that cannot be loaded ends the job at once, with its own words in job.log.
+    """
+    lines = [f"module load {shlex.quote(module)} || exit" for module in options.modules]
+    if lines:
+        lines.insert(0, _HAS_MODULE)
+    if options.setup_file is not None:
+        lines.append(f". {shlex.quote(options.setup_file)}")
+    return lines
+
+
+def _exports(request: JobRequest) -> list[str]:
+    """The user's variables, then the request's. srun takes the CPUs of a task from a variable alone (since 22.05)."""
+    cpus = request.options.cpus_per_task
+    cpus_of_task = {} if cpus is None else {"SRUN_CPUS_PER_TASK": str(cpus)}
+    return [*_export(request.options.env), *_export(request.environment), *_export(cpus_of_task)]
+
+
+def _export(variables: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def _unset(request: JobRequest) -> list[str]:
+    """Whatever a module, a setup file or a submission by hand left of another launcher's ranks."""
+    names = [name for name in RANK_NAMES if name not in request.environment]
+    return [f"unset {' '.join(names)}"] if names else []
+
+
+def _launch_line(request: JobRequest) -> str:
+    """`exec`, so that the script's exit code is srun's, and Slurm's signals reach the ranks through it."""
+    words = [
+        *("srun", "--export=ALL", "--kill-on-bad-exit=1"),
+        *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes * request.tasks_per_node}"),
+        *(f"--output={RANK_LOG}", "--open-mode=append"),
+    ]
+    return f"exec {shlex.join(words)} {shlex.join((*request.options.container, *request.argv))}"
+
+
+def _expanded(host_lists: Iterable[str]) -> tuple[str, ...]:
+    return expand(",".join(host_lists))
