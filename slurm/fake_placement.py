@@ -1,0 +1,101 @@
+"""Where jobs start on a simulated cluster: in the order of the queue, with backfill. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm.request import JobRequest
+
+
+@dataclass(frozen=True)
+class FakeNode:
+    """One node of the simulated cluster."""
+
+    name: str
+    cpus: int = 4
+    gpus: int = 4
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a job holds: its share of each of its nodes, until its time limit (seconds since the epoch)."""
+
+    nodes: tuple[str, ...]
+    request: JobRequest
+    until: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The nodes a job starts on now, or () and Slurm's word for why it waits: None where these nodes never suffice."""
+
+    nodes: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+def place(wanted: Iterable[tuple[JobRequest, float]], nodes: Sequence[FakeNode], held: list[Held]) -> list[Placement]:
+    """Which waiting jobs start now on `nodes` (those that take jobs); each comes with the end of its limit.
+
+    The first that has to wait gets nodes reserved for the earliest moment they will be free; one behind it starts now
+    if it is over by then or keeps away from them.
+    """
+    placements = []
+    reserved: Held | None = None
+    held = list(held)
+    for request, until in wanted:
+        spared = reserved.nodes if reserved and until > reserved.until else ()
+        chosen = choose(request, [node for node in nodes if node.name not in spared], held)
+        if chosen:
+            held.append(Held(chosen, request, until))
+            placements.append(Placement(chosen))
+        elif reserved:
+            placements.append(Placement(reason="Priority"))
+        else:
+            reserved = _reservation(request, nodes, held)
+            placements.append(Placement(reason="Resources" if reserved else None))
+    return placements
+
+
+def choose(request: JobRequest, nodes: Sequence[FakeNode], held: Iterable[Held]) -> tuple[str, ...]:
+    """The first nodes with room for the job beside what is held; () where there are not enough."""
+    taken = list(held)
+    fitting = [node.name for node in nodes if may_use(request, node) and _has_room(request, node, taken)]
+    return tuple(fitting[: request.num_nodes]) if len(fitting) >= request.num_nodes else ()
+
+
+def may_use(request: JobRequest, node: FakeNode) -> bool:
+    """Whether the job could run on this node if it were empty and the job accepted it."""
+    options = request.options
+    wanted = not options.nodelist or node.name in options.nodelist
+    avoided = node.name in request.exclude or node.name in options.exclude
+    return wanted and not avoided and _cpus(request) <= node.cpus and _gpus(request) <= node.gpus
+
+
+def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Held]) -> bool:
+    here = [other.request for other in held if node.name in other.nodes]
+    if here and (request.options.exclusive or any(other.options.exclusive for other in here)):
+        return False
+    cpus = sum(map(_cpus, here)) + _cpus(request)
+    return cpus <= node.cpus and sum(map(_gpus, here)) + _gpus(request) <= node.gpus
+
+
+def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Held]) -> Held | None:
+    """The earliest moment at which the job can start, were every job to run until its limit; None: never."""
+    for moment in sorted({other.until for other in held}):
+        chosen = choose(request, nodes, [other for other in held if other.until > moment])
+        if chosen:
+            return Held(chosen, request, moment)
+    return None
+
+
+def _cpus(request: JobRequest) -> int:
+    return request.tasks_per_node * (request.options.cpus_per_task or 1)
+
+
+def _gpus(request: JobRequest) -> int:
+    """GPUs on each node, of `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
+    if request.options.gpus_per_node is not None:
+        return request.options.gpus_per_node
+    kind, _, count = (request.options.gres or "").rpartition(":")
+    return int(count) if kind.partition(":")[0] == "gpu" and count.isdigit() else 0
