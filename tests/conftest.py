@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ("tests.slurm.sandboxes",)
+pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres")
 
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 

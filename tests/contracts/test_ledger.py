@@ -1,9 +1,8 @@
-"""What every ledger promises, on SQLite and, where a server is given, on Postgres."""
+"""What every ledger promises, on SQLite and on a real Postgres."""
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,20 +19,19 @@ from trials.ledger.events import Fenced, SearchState, fold
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 
-POSTGRES_URL = "PARLAY_TEST_POSTGRES_URL"
-
 any_number_of_ledgers = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30
 )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+ON_POSTGRES = pytest.param("postgres", marks=[pytest.mark.processes, pytest.mark.timeout(120)])
+
+
+@pytest.fixture(params=["sqlite", ON_POSTGRES])
 def url(request, tmp_path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
-    if POSTGRES_URL not in os.environ:
-        pytest.skip(f"no Postgres given ({POSTGRES_URL} is not set)")
-    return emptied(os.environ[POSTGRES_URL])
+    return emptied(request.getfixturevalue("postgres_url"))
 
 
 def emptied(url: str) -> str:
