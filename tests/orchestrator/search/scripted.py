@@ -29,8 +29,9 @@ RULES = MeasureRules(min_steps=5, time_limit_s=570.0)
 
 @dataclass(frozen=True)
 class Script:
-    """How one attempt goes: after `duration_s` it leaves `outcome`, or ends as `reason` says without one."""
+    """How one attempt goes: it waits `waits_s`, runs `duration_s`, and leaves an outcome or ends as `reason` says."""
 
+    waits_s: float = 0.0
     duration_s: float = 60.0
     tokens_per_sec: float | None = 1000.0
     reason: FailureReason | None = None
@@ -97,7 +98,8 @@ class ScriptedLauncher(Launcher):
             raise LaunchRefused(self.refuses)
         key = request.spec.attempt_key
         assert key not in self.jobs, f"{key} was launched twice"
-        self.jobs[key] = Job(request, self.script(request.spec), self.clock)
+        script = self.script(request.spec)
+        self.jobs[key] = Job(request, script, self.clock + script.waits_s)
         self.launched.append(key)
         self.most_in_flight = max(self.most_in_flight, sum(not self._is_over(job) for job in self.jobs.values()))
         return f"job-{len(self.launched)}"
@@ -109,7 +111,7 @@ class ScriptedLauncher(Launcher):
         return {key: self._ending(key) for key in keys}
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        for key in keys:
+        for key in self.jobs.keys() & set(keys):
             self.jobs[key].cancelled = True
         return set()
 
@@ -133,6 +135,8 @@ class ScriptedLauncher(Launcher):
             return Ending(Life.UNKNOWN)
         if not self._is_over(job):
             job.seen_alive = True
+            if self.clock < job.started_at:
+                return Ending(Life.ALIVE, detail="Priority")
             return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=("n1",))
         if job.script.leaves_outcome and not job.cancelled:
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
@@ -162,6 +166,7 @@ class Rig:
     path: Path
     launcher: ScriptedLauncher = field(default_factory=ScriptedLauncher)
     limits: Limits = field(default_factory=lambda: Limits(max_trials=9, parallel_trials=2))
+    layouts: tuple[Layout, ...] = LAYOUTS
     first: tuple[Layout, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     fencing: int = 0
@@ -178,4 +183,4 @@ class Rig:
         cluster = Cluster(ACCELERATORS["cpu"], 4, 1)
         program = TrialProgram(folder, MODEL, cluster, RULES, "python3")
         goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
-        return Driver(history, program, GridSampler(LAYOUTS), self.launcher, goal, self.limits, self.hooks)
+        return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

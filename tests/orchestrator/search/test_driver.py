@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.search import history as history_module
 from orchestrator.search.attempts import TrialProgram, longest_attempt_s
 from orchestrator.search.driver import Hooks
@@ -123,12 +124,35 @@ def test_three_different_script_errors_do_not_stop_the_search(rig):
     assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
 
 
+@pytest.mark.usefixtures("constant_limits")
 def test_the_budget_holds_with_everything_in_flight_reserved_to_its_limit(rig):
     rig.limits = Limits(max_trials=9, parallel_trials=3, budget_node_hours=2.5 * longest_attempt_s(RULES) / 3600)
     search = rig.open_driver().run()
     assert rig.launcher.most_in_flight == 2
     assert search.end_reason is EndReason.MAX_TRIALS  # what was reserved and not used is given back
     assert search.node_hours_used == pytest.approx(9 * 60 / 3600)
+
+
+def test_a_limit_follows_the_trials_and_so_does_what_is_reserved(rig):
+    rig.limits = Limits(max_trials=5, parallel_trials=1)
+    search = rig.open_driver().run()
+    limits = [trial.attempts[0].time_limit_s for trial in search.trials]
+    assert limits == [600.0] * 3 + [pytest.approx(2 * 60 + 60, abs=2)] * 2
+    assert [t.attempts[0].reserved_s - t.attempts[0].time_limit_s for t in search.trials] == [ENDING_ALLOWANCE_S] * 5
+
+
+def test_a_search_that_waits_too_long_for_its_queue_ends(rig):
+    rig.launcher.script = lambda spec: Script(waits_s=5000.0)
+    rig.limits = Limits(max_trials=9, parallel_trials=2, idle_limit_s=3600.0)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.IDLE)
+    assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_SEARCH}
+
+
+def test_a_search_whose_trials_run_is_not_idle_however_long_they_take(rig):
+    rig.launcher.script = lambda spec: Script(duration_s=590.0)
+    rig.limits = Limits(max_trials=3, parallel_trials=1, idle_limit_s=300.0)
+    assert rig.open_driver().run().end_reason is EndReason.MAX_TRIALS
 
 
 def test_a_spent_budget_ends_the_search_and_is_never_exceeded(rig):
@@ -263,11 +287,12 @@ def kill_before_journal_line(monkeypatch, number: int) -> None:
 @pytest.mark.timeout(60)  # some fifty searches, each with its own database and every event synced to disk
 @pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
 def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
-    """Walks every event of a search that retries, fails and measures: none twice, none lost."""
+    """Walks every event of a search that retries, fails, measures and measures again: none twice, none lost."""
     wanted, number = None, 1
     while True:
         number += 1
-        rig = Rig(tmp_path / str(number), limits=Limits(max_trials=3, parallel_trials=2))
+        limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
+        rig = Rig(tmp_path / str(number), limits=limits, first=LAYOUTS[1:2])
         rig.path.mkdir()
         rig.launcher.script = one_of_each
         with monkeypatch.context() as patch:
@@ -284,13 +309,15 @@ def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials
                 killed = True
         rig.hooks = Hooks()
         search = rig.open_driver().run()
-        found = [(t.layout.key, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
+        found = [(t.layout.key, t.kind, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
         wanted = wanted or found
         assert found == wanted, f"killed after event {number}"
         assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
         if not killed:
             break
-    assert number > 15
+    assert number > 35
+    best, today = LAYOUTS[2].key, LAYOUTS[1].key
+    assert [(key, kind) for key, kind, *_ in wanted[3:]] == [(best, "finalist"), (today, "finalist")] * 2
 
 
 def raise_killed(now: bool) -> None:
@@ -299,11 +326,12 @@ def raise_killed(now: bool) -> None:
 
 
 def one_of_each(spec) -> Script:
-    if spec.trial == "t0001":
+    """The second fails, the first is tried again; the third is the best until it is measured again."""
+    if spec.trial == "t0002":
         return Script(reason=FailureReason.GPU_OOM)
-    if spec.trial == "t0002" and spec.attempt == "a1":
+    if spec.trial == "t0001" and spec.attempt == "a1":
         return Script(reason=FailureReason.NODE_FAILURE, leaves_outcome=False)
-    return Script(duration_s=90.0)
+    return Script(duration_s=90.0, tokens_per_sec=1500.0 if spec.trial == "t0003" else 1000.0 - int(spec.trial[1:]))
 
 
 def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):

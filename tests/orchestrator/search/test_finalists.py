@@ -1,0 +1,201 @@
+"""The best layouts measured again: which, in which order, within which budget, and what they change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search.attempts import LAUNCHER_GRACE_S
+from orchestrator.search.driver import Hooks
+from orchestrator.search.limits import Limits
+from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script
+from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.trial import FailureReason, TrialKind, TrialState
+
+FASTEST, SECOND, THIRD = LAYOUTS[8], LAYOUTS[7], LAYOUTS[6]
+
+
+@pytest.fixture
+def rig(tmp_path):
+    rig = Rig(tmp_path, limits=Limits(max_trials=9, parallel_trials=1, finalists=2, finalist_repeats=2))
+    rig.launcher.script = steady
+    return rig
+
+
+def speed_of(layout) -> float:
+    return 1000.0 + 100 * LAYOUTS.index(layout)
+
+
+def steady(spec) -> Script:
+    return Script(tokens_per_sec=speed_of(spec.layout))
+
+
+def repeats_of(search) -> list:
+    return [trial.layout for trial in search.trials if trial.kind is TrialKind.FINALIST]
+
+
+def test_the_best_are_measured_again_in_rounds_after_all_layouts_were_tried(rig):
+    search = rig.open_driver().run()
+    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 9 + [TrialKind.FINALIST] * 4
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
+
+
+def test_what_runs_today_is_measured_again_last_in_each_round(rig):
+    rig.first = (LAYOUTS[0],)
+    assert repeats_of(rig.open_driver().run()) == [FASTEST, SECOND, LAYOUTS[0]] * 2
+
+
+def test_what_runs_today_is_not_repeated_twice_where_it_is_among_the_best(rig):
+    rig.first = (SECOND,)
+    assert repeats_of(rig.open_driver().run()) == [FASTEST, SECOND] * 2
+
+
+def test_without_finalists_nothing_is_measured_again(rig):
+    rig.limits, rig.first = replace(rig.limits, finalists=0), (LAYOUTS[0],)
+    assert repeats_of(rig.open_driver().run()) == []
+
+
+def test_a_layout_of_another_global_batch_is_never_measured_again(rig):
+    rig.first = (replace(LAYOUTS[0], grad_accum_steps=2),)
+    rig.launcher.script = lambda spec: Script(tokens_per_sec=9000.0) if spec.trial == "t0001" else steady(spec)
+    assert repeats_of(rig.open_driver().run()) == [LAYOUTS[7], LAYOUTS[6]] * 2
+
+
+def test_a_search_that_measured_nothing_repeats_nothing(rig):
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
+    search = rig.open_driver().run()
+    assert (search.end_reason, repeats_of(search)) == (EndReason.NO_FEASIBLE_LAYOUT, [])
+
+
+def test_a_space_that_ran_out_is_followed_by_repeats_too(rig):
+    rig.limits = replace(rig.limits, max_trials=50)
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert search.end_reason is EndReason.SPACE_EXHAUSTED
+
+
+def test_a_round_begins_when_the_one_before_has_ended(rig):
+    rig.limits = replace(rig.limits, parallel_trials=3)
+    rig.launcher.script = lambda spec: replace(steady(spec), duration_s=500.0 if spec.trial == "t0010" else 10.0)
+    search = rig.open_driver().run()
+    slow, quick, *second_round = (t.last_attempt for t in search.trials[9:])
+    assert quick.started_at < slow.ended_at
+    assert all(attempt.submitted_at >= slow.ended_at for attempt in second_round)
+
+
+def test_repeats_that_change_the_ranking_change_the_winner_and_not_who_is_repeated(rig):
+    def fastest_was_lucky(spec) -> Script:
+        lucky = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        return Script(tokens_per_sec=1000.0) if lucky else steady(spec)
+
+    rig.launcher.script = fastest_was_lucky
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert search.trial(search.best_trial).layout == SECOND
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert (best["trial"], best["tokens_per_sec"]) == (search.best_trial, pytest.approx(speed_of(SECOND)))
+
+
+def test_best_json_holds_the_speed_over_all_runs_of_the_best(rig):
+    rig.launcher.script = lambda spec: (
+        Script(tokens_per_sec=1750.0) if spec.kind is TrialKind.FINALIST and spec.layout == FASTEST else steady(spec)
+    )
+    search = rig.open_driver().run()
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(1750.0))
+
+
+def test_a_layout_whose_repeat_failed_is_not_measured_again(rig):
+    def fails_again(spec) -> Script:
+        failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        return Script(reason=FailureReason.GPU_OOM) if failing else steady(spec)
+
+    rig.launcher.script = fails_again
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND, SECOND]
+    assert search.trial(search.best_trial).layout == SECOND
+    assert search.end_reason is EndReason.MAX_TRIALS
+
+
+def test_a_repeat_is_tried_again_as_any_trial_is(rig):
+    rig.launcher.script = lambda spec: (
+        Script(reason=FailureReason.HANG) if (spec.trial, spec.attempt) == ("t0010", "a1") else steady(spec)
+    )
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert [a.reason for a in search.trial("t0010").attempts] == [FailureReason.HANG, None]
+
+
+LONG_S = 290.0
+"""Of trials so long that they do not lower the time limit, which is what the budget reserves."""
+
+
+def long_and_steady(spec) -> Script:
+    return replace(steady(spec), duration_s=LONG_S)
+
+
+def budget_hours(rig, used_s: float) -> float:
+    """What pays for one more attempt on one node after `used_s`."""
+    return (used_s + rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)) / 3600
+
+
+@pytest.mark.usefixtures("constant_limits")
+def test_a_budget_pays_for_as_many_repeats_as_fit_and_the_reason_stays(rig):
+    rig.launcher.script = long_and_steady
+    rig.limits = replace(rig.limits, budget_node_hours=budget_hours(rig, 10.5 * LONG_S))
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND]
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+
+
+@pytest.mark.usefixtures("constant_limits")
+def test_a_budget_that_ended_the_proposing_pays_for_no_repeat(rig):
+    rig.launcher.script = long_and_steady
+    rig.limits = replace(rig.limits, budget_node_hours=budget_hours(rig, 4.5 * LONG_S))
+    search = rig.open_driver().run()
+    assert (len(search.trials), repeats_of(search), search.end_reason) == (5, [], EndReason.BUDGET)
+
+
+@pytest.mark.usefixtures("constant_limits")
+def test_a_layout_too_large_for_the_budget_leaves_the_smaller_ones_their_repeats(rig):
+    two_nodes = replace(LAYOUTS[0], num_nodes=2, data_parallel=8, grad_accum_steps=2)
+    rig.layouts, rig.launcher.script = (LAYOUTS[0], LAYOUTS[1], two_nodes), long_and_steady
+    rig.limits = replace(rig.limits, budget_node_hours=budget_hours(rig, 3.3 * LONG_S))
+    search = rig.open_driver().run()
+    assert (search.trials[2].layout, search.trials[2].reason) == (two_nodes, FailureReason.CANCELLED_BY_SEARCH)
+    assert repeats_of(search) == [LAYOUTS[1], LAYOUTS[0]]
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.BUDGET)
+
+
+def test_wall_time_ends_the_repeats_too(rig):
+    rig.limits = replace(rig.limits, max_wall_time_s=10.5 * 61)
+    search = rig.open_driver().run()
+    assert 0 < len(repeats_of(search)) < 4
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.WALL_TIME)
+
+
+def test_a_cancel_leads_to_no_repeats(rig):
+    rig.hooks = Hooks(cancel_requested=iter([False] * 5 + [True]).__next__)
+    assert repeats_of(rig.open_driver().run()) == []
+
+
+@pytest.mark.parametrize("trial", ["t0009", "t0010", "t0011", "t0012"])
+def test_interrupted_and_resumed_the_same_repeats_are_made(rig, trial):
+    driver = None
+
+    def interrupt(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED and event.data["trial"] == trial:
+            driver.interrupt()
+
+    rig.limits, rig.hooks = replace(rig.limits, max_trials=50), Hooks(on_event=interrupt)
+    driver = rig.open_driver()
+    stopped = driver.run()
+    assert (stopped.state, stopped.trials[-1].trial) == (SearchState.RUNNING, trial)
+    rig.hooks = Hooks()
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [FASTEST, SECOND] * 2
+    assert search.end_reason is EndReason.SPACE_EXHAUSTED
