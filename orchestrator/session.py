@@ -283,6 +283,7 @@ class _Hold:
         with closing(Journal(self.folder.journal)) as journal:
             history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
             if not history.is_empty:
+                self.ledger.place(self.folder.search_id, str(self.folder.path))
                 self._copy_lease()
             yield history
 
@@ -320,12 +321,13 @@ def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder,
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:
-        note(f"MLflow did not take {len(unsent)} runs; `parlay resume {search.search_id}` sends them again")
+        note(f"MLflow did not take {len(unsent)} runs; `parlay sync {search.search_id}` sends them again")
     if worker.report is not None:
-        write_json(folder.mlflow, _mlflow_json(worker.report))
+        write_json(folder.mlflow, mlflow_json(worker.report))
 
 
-def _mlflow_json(report: SyncReport) -> dict[str, str]:
+def mlflow_json(report: SyncReport) -> dict[str, str]:
+    """mlflow.json of a search's folder."""
     return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
 
 

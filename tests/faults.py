@@ -41,7 +41,7 @@ FAULTS = {
     13: Fault("job finished and purged before the first poll", "result file or accounting"),
     14: Fault(
         "two drivers on one search",
-        "the second refuses and names host, pid, heartbeat; takeover only after the lease ran out; a fencing number stops the old one's writes",
+        "the second refuses and names host, pid, heartbeat; takeover after the lease ran out; the old one is fenced",
     ),
     15: Fault("the driver's own job reaches its wall time", "saves, resubmits itself, ends 0; the chain is one deep"),
     16: Fault(
@@ -51,7 +51,7 @@ FAULTS = {
     17: Fault("scancel fails or hangs", "retried, reported with ids, non-zero exit; cancel can be run again"),
     18: Fault(
         "job requeued by Slurm under the same id",
-        "the next restart of the attempt (same job name, SLURM_RESTART_COUNT); older partial files are ignored by restart number",
+        "the next restart of the attempt (same job name, SLURM_RESTART_COUNT); older files are ignored by their number",
     ),
     19: Fault("NODE_FAIL, BOOT_FAIL", "retried at most twice without that node"),
     20: Fault("TIMEOUT", "measured and flagged with enough measured steps, `time_limit` without"),

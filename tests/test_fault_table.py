@@ -17,7 +17,7 @@ def test_every_fault_has_a_test_or_is_listed_as_missing_one():
     tested = {number for test in fault_tests() for number in test.marked}
     assert list(FAULTS) == list(range(1, 47))
     assert set(FAULTS) - tested <= WITHOUT_A_TEST, "a fault without a test"
-    assert WITHOUT_A_TEST <= set(FAULTS) - tested, "tested by now: take it out of WITHOUT_A_TEST in tests/faults.py"
+    assert set(FAULTS) - tested >= WITHOUT_A_TEST, "tested by now: take it out of WITHOUT_A_TEST in tests/faults.py"
 
 
 def test_the_page_says_what_the_tests_say():

@@ -25,11 +25,18 @@ ONE_DOOR = {
     "mlflow": {"dashboards/mlflow_sync.py"},
 }
 ORCHESTRATOR = (
+    ("orchestrator.in_time",),
     ("orchestrator.launchers", "orchestrator.samplers", "orchestrator.ray_runtime", "orchestrator.code_snapshot"),
     ("orchestrator.search",),
     ("orchestrator.search",),
     ("orchestrator.recipe",),
-    ("orchestrator.session", "orchestrator.replay", "orchestrator.starting_points"),
+    (
+        "orchestrator.session",
+        "orchestrator.replay",
+        "orchestrator.starting_points",
+        "orchestrator.ledger_rebuild",
+        "orchestrator.late_sync",
+    ),
     ("orchestrator.cli",),
 )
 """Lowest first; a module imports its own level and those below."""

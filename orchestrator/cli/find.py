@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,8 +27,11 @@ class Found:
 
     @cached_property
     def spec(self) -> SearchSpec:
-        """The search as it was when it was created; what has become of its files changes nothing."""
-        return SearchSpec.from_json(self.record.spec)
+        """The search as it was when it was created, at the place where it lies now.
+
+        What has become of its files changes nothing.
+        """
+        return replace(SearchSpec.from_json(self.record.spec), work_dir=self.folder.path.parent)
 
 
 def find_search(given: str | None, ledger: str | None) -> Found:

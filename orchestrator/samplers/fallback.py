@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from functools import partial
 
+from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.samplers.base import Sampler, Told
 from search_spaces.layout import Layout
 
@@ -39,19 +39,6 @@ class FallbackSampler(Sampler):
         return self._second.ask(count, history)
 
     def _ask_in_time(self, sampler: Sampler, count: int, history: Sequence[Told]) -> list[Layout]:
-        """Its answer from a daemon thread, which is left behind after the time limit: nothing can end it."""
-        answer: Future[list[Layout]] = Future()
-        threading.Thread(target=_ask, args=(answer, sampler, count, history), name="sampler", daemon=True).start()
-        try:
-            return answer.result(self._time_limit_s)
-        except TimeoutError:
-            if answer.done():
-                raise
-            raise TimeoutError(f"no answer within {self._time_limit_s:.0f} s") from None
-
-
-def _ask(answer: Future[list[Layout]], sampler: Sampler, count: int, history: Sequence[Told]) -> None:
-    try:
-        answer.set_result(sampler.ask(count, history))
-    except BaseException as error:
-        answer.set_exception(error)
+        """Its answer from a thread that is left behind after the time limit."""
+        answer = in_thread(partial(sampler.ask, count, history), "sampler")
+        return result_in_time(answer, self._time_limit_s, "")

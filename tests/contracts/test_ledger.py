@@ -108,6 +108,33 @@ class TestFolding:
         assert reader.search("second-aaaaaa") == second.search
 
 
+class TestReplacing:
+    def test_rows_made_anew_are_the_fold_and_keep_commands_and_lease(self, url, writer, reader):
+        story, other = tell(writer, measured_story()), tell(writer, measured_story("other-aaaaaa"))
+        writer.copy_lease(SEARCH_ID, 1, {"host": "login1"})
+        request_cancel(url, SEARCH_ID, at=1000)
+        writer.replace(SEARCH_ID, story.events, "/new/place")
+        assert reader.search(SEARCH_ID) == replace(story.search, spec={"folder": "/new/place"})
+        assert reader.search("other-aaaaaa") == other.search
+        assert [c.at for c in reader.pending_commands(SEARCH_ID)] == [1000]
+        summaries = {s.search_id: s for s in reader.searches()}
+        assert summaries[SEARCH_ID].lease == {"host": "login1"}
+
+    def test_events_that_contradict_each_other_replace_nothing(self, writer, reader):
+        story = tell(writer, measured_story())
+        with pytest.raises(ValueError, match="4 was expected"):
+            writer.replace(SEARCH_ID, [*story.events[:3], *story.events[4:]], "/new/place")
+        assert reader.search(SEARCH_ID) == story.search
+
+    def test_a_search_that_goes_on_elsewhere_stays_recorded_there(self, writer, reader):
+        story = Story()
+        story.create(folder="/old")
+        tell(writer, story)
+        writer.place(SEARCH_ID, "/new")
+        writer.apply(SEARCH_ID, story.propose())
+        assert reader.searches()[0].folder == "/new"
+
+
 class TestRefusals:
     def test_a_gap_is_refused_and_changes_nothing(self, writer, reader):
         story = measured_story()

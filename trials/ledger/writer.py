@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from trials.ledger.database import open_to_write, patiently
@@ -43,6 +43,17 @@ class LedgerWriter:
         for event in events:
             if event.seq > seen:
                 self.apply(search_id, event)
+
+    def replace(self, search_id: str, events: Sequence[Event], folder: str) -> None:
+        """Drop the rows of this search and make them anew from all its events, in one transaction.
+
+        Its commands and the copy of its lease stay; `folder` is where it lies now. Raises ValueError as `apply`.
+        """
+        self._transaction(lambda session: _replace(session, search_id, events, folder))
+
+    def place(self, search_id: str, folder: str) -> None:
+        """Record where the search lies now (an absolute path); its journal keeps saying where it began."""
+        self._transaction(lambda session: _place(session, search_id, folder))
 
     def last_seq(self, search_id: str) -> int:
         """The last event applied to this search; 0 where it is unknown."""
@@ -82,6 +93,28 @@ def _apply(session: Session, search_id: str, event: Event) -> None:
     session.merge(search_row(after))
     if after.trials and event.kind is not EventKind.BEST_CHANGED:
         _store_trial(session, after, event)
+
+
+def _replace(session: Session, search_id: str, events: Sequence[Event], folder: str) -> None:
+    before = session.get(SearchRow, search_id, with_for_update=True)
+    lease = None if before is None else before.lease
+    commands = list(session.scalars(select(CommandRow).where(CommandRow.search_id == search_id)))
+    session.expunge_all()
+    for table in (CommandRow, AttemptRow, TrialRow, SearchRow):
+        session.execute(delete(table).where(table.search_id == search_id))
+    for event in events:
+        _apply(session, search_id, event)
+    _place(session, search_id, folder)
+    session.get_one(SearchRow, search_id).lease = lease
+    session.flush()  # a command refers to its search
+    for command in commands:
+        session.merge(command)
+
+
+def _place(session: Session, search_id: str, folder: str) -> None:
+    row = session.get_one(SearchRow, search_id, with_for_update=True)
+    if row.spec.get("folder") != folder:
+        row.spec = {**row.spec, "folder": folder}
 
 
 def _stored_trials(session: Session, search_id: str, name: str) -> list[Trial]:

@@ -1,0 +1,86 @@
+"""Verbs that keep what tells of searches in order: ledger rebuild, sync."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, answer, fail, say
+from search_spaces.errors import Problem
+
+LEDGER_SCHEMA = "parlay.ledger/1"
+SYNC_SCHEMA = "parlay.sync/1"
+
+_ledger = typer.Typer(help="Keep the ledger, the database of all searches.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.add_typer(_ledger, name="ledger")
+    app.command()(sync)
+
+
+@_ledger.command()
+def rebuild(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FOLDER]...", help="Searches, or folders with searches below them.")
+    ] = None,
+    work_dir: Annotated[Path, typer.Option("--work-dir", help="Where searches lie, if no folder is named.")] = Path(
+        "runs"
+    ),
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the ledger's rows anew from the journals in the folders of searches."""
+    from orchestrator.ledger_rebuild import rebuild as rebuild_one
+    from orchestrator.ledger_rebuild import searches_in
+    from trials.ledger.place import ledger_url
+    from trials.ledger.reader import LedgerReader
+    from trials.ledger.writer import LedgerWriter
+
+    url = ledger_url(ledger)
+    searches = searches_in(folders or [work_dir])
+    with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
+        done = [rebuild_one(folder, writer, reader) for folder in searches]
+    rows = [search.to_json() for search in done]
+    lines = [f"{r['search_id']}  {r['result']}  {r['num_events']} events  {r['folder']}" for r in rows]
+    answer({"schema": LEDGER_SCHEMA, "url": url, "searches": rows}, as_json, "\n".join(lines))
+    for search in done:
+        if search.message is not None:
+            say(search.message)
+    results = {search.result.value for search in done}
+    if "damaged" in results:
+        raise Exit(ExitCode.REFUSED)
+    if "held" in results:
+        raise Exit(ExitCode.HELD_BY_ANOTHER)
+
+
+def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+    """Send to MLflow what it did not take while the search ran; as often as you like, nothing is there twice."""
+    from orchestrator.cli.find import find_search
+    from orchestrator.late_sync import send_again
+    from orchestrator.search.lease import LeaseHeld
+    from orchestrator.session import open_tracking
+
+    found = find_search(search, ledger)
+    name = found.folder.search_id
+    tracking = open_tracking(found.spec, say)
+    if tracking is None:
+        problem = Problem("tracking", f"search {name} was not to be tracked", key="tracking.enabled", value=False)
+        fail(ExitCode.BAD_INPUT, problem, as_json)
+    try:
+        sent = send_again(found.folder, tracking, say)
+    except LeaseHeld as held:
+        problem = Problem("held", str(held), fix="its driver sends to MLflow itself; wait for its end")
+        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+    data = {"schema": SYNC_SCHEMA, "search_id": name, "uri": tracking.uri, "run_id": sent.run_id}
+    counts = {"sent": sent.num_sent, "unsent": list(sent.unsent)}
+    answer(data | counts, as_json, f"{sent.num_sent} runs of search {name} are in MLflow as they are in its journal")
+    if sent.unsent:
+        say(f"not sent: {', '.join(sent.unsent)}; `parlay sync {name}` tries again")
+        raise Exit(ExitCode.REFUSED)
