@@ -16,9 +16,9 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from slurm.daemons import (
     recorded_daemons,
     socket_answers,
 )
+from slurm.packages import install_line, missing_packages, program_path
 from slurm.sandbox_files import (
     Ports,
     SandboxPaths,
@@ -48,18 +49,6 @@ from slurm.sandbox_files import (
 SANDBOX_SCHEMA = "parlay.slurm_sandbox/1"
 MUNGED, MARIADBD, SLURMDBD, SLURMCTLD = "munged", "mariadbd", "slurmdbd", "slurmctld"
 
-_PACKAGE_OF = {
-    "munged": "munge",
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "sbatch": "slurm-client",
-    "squeue": "slurm-client",
-    "scancel": "slurm-client",
-    "scontrol": "slurm-client",
-    "sinfo": "slurm-client",
-    "srun": "slurm-client",
-}
-_PACKAGE_OF_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "sacct": "slurm-client"}
 _MARIADB_TABLES = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
 _MARIADB_SHARE = Path("/usr/share/mysql")
 
@@ -74,10 +63,10 @@ class SandboxFailed(Exception):
 
 
 class PackagesMissing(SandboxFailed):
-    """Programs of these Debian packages are not there."""
+    """Programs of these Debian packages are not on the PATH."""
 
     def __init__(self, packages: Sequence[str]):
-        super().__init__(f"these packages are missing: {' '.join(packages)}")
+        super().__init__(f"programs are missing; as root: {install_line(packages)}")
         self.packages = tuple(packages)
 
 
@@ -117,7 +106,8 @@ class SlurmSandbox:
             "schema": SANDBOX_SCHEMA,
             "folder": str(self.paths.folder),
             "slurm_conf": str(self.paths.slurm_conf),
-            **asdict(self.shape),
+            **{name: value for name, value in asdict(self.shape).items() if name != "extra"},
+            "running": self.running(),
         }
 
     def start(self) -> None:
@@ -195,7 +185,8 @@ class SlurmSandbox:
         _write(paths.folder / "gres.conf", render_gres_conf(paths, shape).encode())
         _write(paths.folder / "cgroup.conf", render_cgroup_conf().encode())
         _write(paths.slurmdbd_conf, render_slurmdbd_conf(paths, ports, user).encode(), 0o600)
-        _write(paths.about, json.dumps(self.to_json() | {"port": ports.base}, indent=1).encode())
+        about = {"schema": SANDBOX_SCHEMA, **asdict(shape), "port": ports.base}
+        _write(paths.about, json.dumps(about, indent=1).encode())
 
     def _start_all(self) -> None:
         if self.shape.accounting and not self.paths.database.exists():
@@ -344,25 +335,15 @@ class SlurmSandbox:
             os.close(descriptor)
 
 
-def missing_packages(accounting: bool, path: str | None = None) -> tuple[str, ...]:
-    """The Debian packages whose programs are not on `path` (default: where a sandbox looks for them)."""
-    wanted = _PACKAGE_OF | (_PACKAGE_OF_ACCOUNTING if accounting else {})
-    path = program_path(os.environ) if path is None else path
-    return tuple(dict.fromkeys(package for name, package in wanted.items() if shutil.which(name, path=path) is None))
-
-
-def program_path(environment: Mapping[str, str]) -> str:
-    """PATH with the folders of daemons, which an ordinary user's lacks on Debian."""
-    return os.pathsep.join(filter(None, (environment.get("PATH"), "/usr/local/sbin", "/usr/sbin", "/sbin")))
-
-
 def _recorded_shape(paths: SandboxPaths) -> Shape | None:
     try:
         about = json.loads(paths.about.read_text())
     except FileNotFoundError:
         return None
-    names = ("nodes", "cpus_per_node", "gpus_per_node", "accounting")
-    return Shape(**{name: about[name] for name in names}, extra=tuple(about["extra"]))
+    if about["schema"] != SANDBOX_SCHEMA:
+        raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")
+    shape = {field.name: about[field.name] for field in fields(Shape)}
+    return Shape(**shape | {"extra": tuple(about["extra"])})
 
 
 def _make_folder(folder: Path) -> None:

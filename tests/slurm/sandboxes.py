@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.sandbox import SlurmSandbox, missing_packages
+from slurm.packages import missing_packages
+from slurm.sandbox import SlurmSandbox
 
 NO_SLURM = "no Slurm installed"
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from slurm.daemons import living_processes, port_answers
-from slurm.sandbox import SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox, missing_packages
+from slurm.sandbox import SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
 from slurm.sandbox_files import Ports, SandboxPaths, Shape, choose_ports, render_slurm_conf
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
 
@@ -119,10 +119,6 @@ class TestPorts:
 
 
 class TestRefusals:
-    def test_every_missing_program_is_named_by_its_package(self):
-        assert missing_packages(False, path="/nonexistent") == ("munge", "slurmctld", "slurmd", "slurm-client")
-        assert missing_packages(True, path="/nonexistent")[4:] == ("slurmdbd", "mariadb-server-core")
-
     def test_without_programs_nothing_is_made(self, tmp_path, monkeypatch):
         monkeypatch.setenv("PATH", "")
         with pytest.raises(PackagesMissing, match="slurm-client"):
@@ -235,6 +231,12 @@ def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():
         one.stop()
         assert not processes_of(one), "orphaned steps are ended too"
         assert not [port for port in ports_of(one) if port_answers(port)]
+        assert state_of(other, "1") == "RUNNING"
+
+        other.stop(keep_jobs=True)
+        assert not other.running()
+        assert any("slurm_script" in command for command in processes_of(other)), "the job lives on"
+        other.start()
         assert state_of(other, "1") == "RUNNING"
 
         one.start()
