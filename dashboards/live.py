@@ -18,7 +18,7 @@ from dashboards.text import printable
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
-from trials.trial import Attempt, Trial, TrialState, utc_text
+from trials.trial import Attempt, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
@@ -97,11 +97,14 @@ def console_for(stream: TextIO) -> Console:
 
 
 def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> Table:
-    """Every trial: what counts best first, then what was measured otherwise, then what failed, as tried."""
-    ranked = list(ranking.ordered)
-    others = [trial for trial in search.trials if trial not in ranked]
+    """Every layout: what counts best first, then what was measured otherwise, then what failed, as tried.
+
+    A layout's runs are one row; a repeat that was not measured is a row of its own.
+    """
+    ranked = {run.trial for runs in ranking.runs.values() for run in runs}
+    others = [trial for trial in search.trials if trial.trial not in ranked]
     others.sort(key=lambda trial: trial.state is not TrialState.MEASURED)
-    return _table([*ranked, *others], ranking, baseline_key)
+    return _table([*ranking.ordered, *others], ranking, baseline_key)
 
 
 def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> str:
@@ -110,7 +113,7 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
     if best is None:
         return "no layout has a valid measurement"
     words = f"best: {best.trial}, {best.layout.key}, {_rate(best)} tokens/s"
-    baseline = _baseline(search, baseline_key)
+    baseline = _baseline([*ranking.ordered, *search.trials], baseline_key)
     if baseline is not None:
         words += "; " + _against(baseline, best, ranking.objective)
     if ranking.ties:
@@ -148,7 +151,9 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.DRIVER_TOOK_OVER:
         return f"process {data['pid']} on {data['host']} drives the search"
     if event.kind is EventKind.TRIAL_PROPOSED:
-        return f"{data['trial']} proposed: {search.trial(data['trial']).layout.key}"
+        trial = search.trial(data["trial"])
+        again = " again" if trial.kind is TrialKind.FINALIST else ""
+        return f"{trial.trial} proposed{again}: {trial.layout.key}"
     if event.kind in _OF_ATTEMPTS:
         return f"{data['trial']}.{data['attempt']} {_attempt_words(event, search.trial(data['trial']))}"
     return None
@@ -191,14 +196,18 @@ def _is_recorded(search: SearchRecord) -> bool:
 
 def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[Trial]:
     """As many trials as there is room for, as tried: those in flight and the newest, but never without the best."""
-    kept = list(search.trials[-room:])
+    ranked = {trial.trial: trial for trial in ranking.ordered}
+    kept = [ranked.get(trial.trial, trial) for trial in search.trials[-room:]]
     if ranking.best is not None and ranking.best not in kept:
         kept[0] = ranking.best
     return kept
 
 
 def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) -> Table:
-    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today."""
+    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today, r is a repeat.
+
+    A trial in the ranking shows its layout over all runs, and how many they are.
+    """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("trial", no_wrap=True)
     for name in ("tp", "pp", "dp", "mb", "ga"):
@@ -213,14 +222,16 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
     for trial in trials:
         is_best = trial is ranking.best
         other = [_others(trial, varying)] if varying else []
-        cells = [f"{trial.trial} {_marks(trial, ranking, baseline_key)}", *_shape(trial), *other, *_numbers(trial)]
+        marks, numbers = _marks(trial, ranking, baseline_key), _numbers(trial, ranking)
+        cells = [f"{trial.trial} {marks}", *_shape(trial), *other, *numbers]
         table.add_row(*(Text(printable(cell)) for cell in cells), style="bold" if is_best else None)
     return table
 
 
 def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
     rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
-    return rank_mark + ("b" if trial.layout.key == baseline_key else "")
+    is_repeat = trial.kind is TrialKind.FINALIST and trial not in ranking.ordered
+    return rank_mark + ("b" if trial.layout.key == baseline_key else "") + ("r" if is_repeat else "")
 
 
 def _shape(trial: Trial) -> list[str]:
@@ -231,7 +242,7 @@ def _shape(trial: Trial) -> list[str]:
     return [*map(str, counts), _SCHEDULES.get(schedule, schedule)]
 
 
-def _numbers(trial: Trial) -> list[str]:
+def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
     measured = trial.measured
     if measured is None:
         return ["", "", "", str(trial.reason or trial.state)]
@@ -240,8 +251,13 @@ def _numbers(trial: Trial) -> list[str]:
         _interval(measured),
         f"{measured['step_time_s']:.4g}",
         "" if memory is None else f"{memory:.3g}",
-        str(trial.state),
+        _state_words(trial, ranking),
     ]
+
+
+def _state_words(trial: Trial, ranking: Ranking) -> str:
+    runs = len(ranking.runs.get(trial.layout.key, ()))
+    return f"{trial.state} {runs} x" if runs > 1 and trial in ranking.ordered else str(trial.state)
 
 
 def _varying_parts(trials: Sequence[Trial]) -> list[int]:
@@ -255,8 +271,8 @@ def _others(trial: Trial, varying: Sequence[int]) -> str:
     return " ".join([*(key[part] for part in varying), *key[_FIXED_PARTS:]])
 
 
-def _baseline(search: SearchRecord, baseline_key: str | None) -> Trial | None:
-    return next((t for t in search.trials if t.measured and t.layout.key == baseline_key), None)
+def _baseline(trials: Sequence[Trial], baseline_key: str | None) -> Trial | None:
+    return next((t for t in trials if t.measured and t.layout.key == baseline_key), None)
 
 
 def _against(baseline: Trial, best: Trial, objective: Objective) -> str:

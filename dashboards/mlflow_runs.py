@@ -15,6 +15,7 @@ from typing import Any
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
 from trials.metrics import StepRecord, read_metrics
+from trials.spread import middle
 from trials.text import tail
 from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_seconds, utc_text
 
@@ -202,13 +203,21 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
 
 
 def _totals(ended: list[Trial]) -> dict[str, float | None]:
-    rates = [rate for trial in ended if (rate := (trial.measured or {}).get("tokens_per_sec"))]
     return {
-        "best_tokens_per_sec": max(rates, default=None),
+        "best_tokens_per_sec": max(_rates(ended), default=None),
         "node_hours_used": sum(a.node_hours or 0.0 for trial in ended for a in trial.attempts),
         "trials_measured": float(sum(t.state is TrialState.MEASURED for t in ended)),
         "trials_failed": float(sum(t.state is TrialState.FAILED for t in ended)),
     }
+
+
+def _rates(ended: list[Trial]) -> list[float]:
+    """Tokens per second of each layout, the middle of its runs, so that one lucky repeat is not the best."""
+    by_layout: dict[str, list[float]] = {}
+    for trial in ended:
+        if rate := (trial.measured or {}).get("tokens_per_sec"):
+            by_layout.setdefault(trial.layout.key, []).append(rate)
+    return [middle(rates) for rates in by_layout.values()]
 
 
 def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:

@@ -44,7 +44,7 @@ class SearchSection(Section):
         default=False, description="Allow more than 1000000 combinations, of which as many are drawn at random."
     )
     max_trials: int = Field(
-        default=30, ge=1, le=1_000_000, description="Layouts to try at most; retries are not counted."
+        default=30, ge=1, le=1_000_000, description="Layouts to try at most; retries and repeats are not counted."
     )
     parallel_trials: int = Field(default=1, ge=1, le=10_000, description="Trials in flight at the same time.")
     budget_node_hours: float | None = Field(
@@ -55,6 +55,13 @@ class SearchSection(Section):
         alias="max_wall_time",
         description="Time after which the search ends; trials that still run then are cancelled. Default: no limit.",
     )
+    finalists: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="How many of the best layouts are measured again at the end, with the baseline; 0: none.",
+    )
+    finalist_repeats: int = Field(default=2, ge=1, le=100, description="How often each of them is measured again.")
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
 
 

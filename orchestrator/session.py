@@ -180,7 +180,9 @@ def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchReco
     best = ranking.best
     if best is None or best.last_attempt is None:
         return None
-    baseline = next((t for t in search.trials if spec.baseline and t.layout.key == spec.baseline.key), None)
+    # As it was ranked, over all its runs; one that was not measured stands in the record alone.
+    known = (*ranking.ordered, *search.trials)
+    baseline = next((t for t in known if spec.baseline and t.layout.key == spec.baseline.key), None)
     trial_spec = program_of(folder, spec).spec(best, best.last_attempt)
     return write_recipe(folder.recipe, RecipeSource(search, best, trial_spec, ranking, baseline), folder.code)
 
@@ -265,7 +267,14 @@ def _goal(spec: SearchSpec) -> Goal:
 
 def _limits(spec: SearchSpec) -> Limits:
     wanted = spec.search
-    return Limits(wanted.max_trials, wanted.parallel_trials, wanted.budget_node_hours, wanted.max_wall_time_s)
+    return Limits(
+        wanted.max_trials,
+        wanted.parallel_trials,
+        wanted.budget_node_hours,
+        wanted.max_wall_time_s,
+        finalists=wanted.finalists,
+        finalist_repeats=wanted.finalist_repeats,
+    )
 
 
 @dataclass

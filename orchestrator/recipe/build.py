@@ -12,7 +12,7 @@ from search_spaces.presets import accelerator_named
 from search_spaces.yaml_source import is_printable
 from trials.ledger.events import SearchRecord
 from trials.ranking import Ranking, speedup_over
-from trials.trial import Attempt, Outcome, Trial, TrialSpec, TrialState, utc_text
+from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
 MOST_COMPARED = 50
@@ -23,7 +23,8 @@ MOST_COMPARED = 50
 class RecipeSource:
     """What a recipe is made from.
 
-    `spec` is the one the trial's last attempt ran by, `baseline` the layout run today.
+    `trial` and `baseline`, the layout run today, are as the ranking has them: one a layout, measured over all its runs.
+    `spec` is the one the trial's last attempt ran by.
     """
 
     search: SearchRecord
@@ -56,6 +57,12 @@ class RecipeSource:
             and trial.last_attempt is not None
             and trial.last_attempt.outcome is not None
         ]
+
+    @property
+    def failed_repeats(self) -> list[Trial]:
+        """Repeats of the trial's layout that ended without a measurement."""
+        ended = [t for t in self.search.trials if t.state.is_ended and t.state is not TrialState.MEASURED]
+        return [t for t in ended if t.kind is TrialKind.FINALIST and t.layout.key == self.trial.layout.key]
 
     @property
     def others(self) -> list[Trial]:
@@ -98,12 +105,14 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
 
 def evidence(source: RecipeSource) -> dict[str, Any]:
     """evidence.json: every measurement of the layout with its raw step times, and how every other trial ended."""
+    runs = source.runs
+    measured = {trial.trial for trial, _, _ in runs}
     return {
         "schema": EVIDENCE_SCHEMA,
         "search_id": source.search.search_id,
         "layout_key": source.trial.layout.key,
-        "runs": [_run(*run) | {"outcome": run[2].to_json()} for run in source.runs],
-        "others": [_ending(t) for t in source.search.trials if t.layout.key != source.trial.layout.key],
+        "runs": [_run(*run) | {"outcome": run[2].to_json()} for run in runs],
+        "others": [_ending(t) for t in source.search.trials if t.trial not in measured],
     }
 
 
@@ -166,6 +175,8 @@ def _compared(source: RecipeSource) -> Iterator[dict[str, Any]]:
 def _caveats(source: RecipeSource) -> Iterator[str]:
     if len(source.runs) == 1:
         yield "Measured once: another run, hour or node may be faster or slower."
+    for repeat in source.failed_repeats:
+        yield f"A repeat ({repeat.trial}) was not measured: {_why(repeat)}."
     if _is_best(source) and source.ranking.ties:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Not told apart from {names}: the 95 % intervals overlap."

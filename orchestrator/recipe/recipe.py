@@ -24,9 +24,9 @@ RECIPE_SCHEMA = "parlay.recipe/1"
 class Recipe:
     """The contract's recipe.yaml. `measured` has the names of outcome.measured; throughputs are tokens per second.
 
-    `repeats` counts the measurements of this layout and `evidence.runs` names each; `compared_with` lists the other
-    measured layouts with how many times faster this one is, the layout run today first and marked `baseline`.
-    `evidence.files` holds the SHA-256 of the files beside recipe.yaml that numbers rest on.
+    `measured` is over all measurements of this layout, `repeats` counts them and `evidence.runs` names each;
+    `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
+    and marked `baseline`. `evidence.files` holds the SHA-256 of the files beside recipe.yaml that numbers rest on.
     """
 
     created_at: str

@@ -134,7 +134,8 @@ def _memory(recipe: Recipe) -> str:
 def _certainty(recipe: Recipe) -> Iterator[str]:
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
     if low is not None and high is not None:
-        yield f"95 % interval over the steps of one run: {low:,.0f} to {high:,.0f} tokens/s."
+        over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
+        yield f"95 % interval over {over}: {low:,.0f} to {high:,.0f} tokens/s."
     yield f"Runs of this layout: {recipe.repeats}."
     yield from recipe.caveats
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from search_spaces.layout import Layout
 from trials.trial import FailureReason, Trial, TrialState
@@ -55,13 +56,19 @@ def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[s
 
 
 def history_of(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> list[Told]:
-    """The trials as a sampler learns them; `objective` maps a measured trial to its value, larger is better."""
-    return [_told(trial, objective) for trial in trials]
+    """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
+    better. The value of a layout that was measured several times is the median."""
+    by_layout: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_layout.setdefault(trial.layout.key, []).append(trial)
+    return [_told(group, objective) for group in by_layout.values()]
 
 
-def _told(trial: Trial, objective: Callable[[Trial], float]) -> Told:
-    if trial.state is TrialState.MEASURED:
-        return Told(trial.layout, value=objective(trial))
-    if trial.state.is_ended:
-        return Told(trial.layout, reason=trial.reason)
-    return Told(trial.layout)
+def _told(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> Told:
+    layout = trials[0].layout
+    values = [objective(trial) for trial in trials if trial.state is TrialState.MEASURED]
+    if values:
+        return Told(layout, value=median(values))
+    if all(trial.state.is_ended for trial in trials):
+        return Told(layout, reason=trials[0].reason)
+    return Told(layout)

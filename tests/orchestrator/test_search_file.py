@@ -113,7 +113,8 @@ space:
   allow_tensor_parallel_across_nodes: true
 objective: node_hours_per_billion_tokens
 constraints: {max_nodes: 2}
-search: {sampler: grid, max_trials: 5, budget_node_hours: 1.5, max_wall_time: 1-12, seed: 7, sample_space: true}
+search: {sampler: grid, max_trials: 5, budget_node_hours: 1.5, max_wall_time: 1-12, seed: 7, sample_space: true,
+  finalists: 4, finalist_repeats: 3}
 measure: {min_steps: 5, max_steps: 10, max_warmup_steps: 3, time_limit: 90s, memory_limit_gib: 1.5}
 trainer: {kind: parlay, python: /opt/python}
 launcher: {kind: ray, address: "10.0.0.1:6379"}
@@ -129,6 +130,7 @@ def test_every_key_arrives(tmp_path: Path):
     assert spec.space.micro_batch_size == (2, 4, 6, 8)
     assert spec.space.bucket_mib == (None, 25)
     assert spec.search.max_wall_time_s == 36 * 3600
+    assert (spec.search.finalists, spec.search.finalist_repeats) == (4, 3)
     assert spec.measure.time_limit_s == 90
     assert spec.measure.memory_limit_gib == 1.5
     assert spec.trainer.python == "/opt/python"
@@ -720,6 +722,8 @@ def test_the_json_schema_accepts_what_is_read(text: str):
         "serch: {}",
         "search: {sampler: best}",
         "search: {max_trials: 0}",
+        "search: {finalists: -1}",
+        "search: {finalist_repeats: 0}",
         "search: {seed: 1.5}",
         "measure: {min_steps: 4}",
         "baseline: {data_parallel: 2}",

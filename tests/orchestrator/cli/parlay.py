@@ -23,7 +23,7 @@ space:
   tensor_parallel: [1, 2]
   pipeline_parallel: [1, 2]
   micro_batch_size: [1, 2, 4]
-search: {sampler: random, max_trials: 3}
+search: {sampler: random, max_trials: 3, finalists: 0}
 measure: {min_steps: 5, max_steps: 6, max_warmup_steps: 3, ci_relative_width: 1.0}
 launcher: {kind: local}
 """
