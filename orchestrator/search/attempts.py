@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from orchestrator.in_time import InTime
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRequest
 from search_spaces.cluster import Cluster
 from search_spaces.model_shape import ModelShape
@@ -25,6 +32,15 @@ from trials.trial import (
 LAUNCHER_GRACE_S = 30.0
 """The trial ends itself at its own time limit; the launcher ends it this much later, whatever it does."""
 
+OUTCOME_GRACE_S = 90.0
+"""How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
+of a folder up to a minute ago."""
+
+FOLDER_ANSWERS_WITHIN_S = 5.0
+"""How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
+
+_CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
+
 
 @dataclass(frozen=True)
 class TrialProgram:
@@ -37,6 +53,7 @@ class TrialProgram:
     python: str
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
     seed: int = 1234
+    _folders: InTime = field(default_factory=lambda: InTime(FOLDER_ANSWERS_WITHIN_S), compare=False, repr=False)
 
     @property
     def time_limit_s(self) -> float:
@@ -64,14 +81,10 @@ class TrialProgram:
         )
 
     def request(self, trial: Trial, attempt: Attempt) -> LaunchRequest:
-        """The launch of this attempt, with its spec.json in place."""
-        spec = self.spec(trial, attempt)
-        folder = self.folder.attempt(trial.trial, attempt.attempt)
-        folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(folder.spec, spec.to_json())
+        """The launch of this attempt; nothing of it is written."""
         return LaunchRequest(
-            spec,
-            folder,
+            self.spec(trial, attempt),
+            self.folder.attempt(trial.trial, attempt.attempt),
             self.python,
             str(self.folder.code),
             attempt.time_limit_s,
@@ -81,18 +94,63 @@ class TrialProgram:
             restart=attempt.restart,
         )
 
-    def verdict(self, trial: Trial, attempt: Attempt, ending: Ending) -> Verdict:
-        """How an ended attempt ended, from its folder and what the launcher saw."""
-        spec = self.spec(trial, attempt)
-        try:
-            outcome = self._outcome(attempt, ending.restart)
-        except ValueError as error:
-            return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
-        return classify(spec, outcome, ending)
+    def prepared(self, request: LaunchRequest) -> LaunchRequest:
+        """The request, its spec.json now in place. OSError where that cannot be written, or not in time."""
+        self._folders.call(str(request.folder.path), partial(_write_spec, request))
+        return request
 
-    def _outcome(self, attempt: Attempt, restart: int) -> Outcome | None:
-        data = read_json(self.folder.attempt(attempt.trial, attempt.attempt).outcome(restart))
-        return None if data is None else Outcome.from_json(data)
+    def verdict(self, trial: Trial, attempt: Attempt, ending: Ending, now: float | None = None) -> Verdict:
+        """How an ended attempt ended, from its folder and what the launcher saw.
+
+        `now` is the launcher's; with it OSError is raised for an outcome that may still come (late, empty or cut, as a
+        network file system may show it), and without it the verdict is on what is there. OSError also where the folder
+        cannot be read, or does not answer in time.
+        """
+        path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(ending.restart)
+        may_come = now is not None and _may_still_come(attempt, ending, now)
+        try:
+            data = self._folders.call(str(path.parent), partial(_read_anew, path))
+        except ValueError as error:
+            if may_come:
+                raise OSError(f"{path} is not whole") from error
+            return _invalid(error)
+        if data is None and may_come and _ended_elsewhere(ending):
+            raise OSError(f"{path} is not there")
+        try:
+            outcome = None if data is None else Outcome.from_json(data)
+        except ValueError as error:
+            return _invalid(error)
+        return classify(self.spec(trial, attempt), outcome, ending)
+
+
+def _write_spec(request: LaunchRequest) -> None:
+    request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_json(request.folder.spec, request.spec.to_json())
+
+
+def _read_anew(path: Path) -> dict[str, Any] | None:
+    """The JSON at `path` as its file system knows it now: NFS asks its server when the folder is opened."""
+    with suppress(FileNotFoundError):
+        os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+    return read_json(path)
+
+
+def _may_still_come(attempt: Attempt, ending: Ending, now: float) -> bool:
+    """Whether the grace is not over, counted from the later of the attempt's end and the first look for its outcome."""
+    if attempt.unknown_since is None:
+        return True
+    known = (attempt.unknown_since, ending.ended_at)
+    since = max((moment for moment in known if moment is not None and moment <= now), default=-math.inf)
+    return now - since < OUTCOME_GRACE_S
+
+
+def _ended_elsewhere(ending: Ending) -> bool:
+    """Whether another machine may have written an outcome; one that was cancelled is not waited for."""
+    return ending.started and ending.reason not in _CANCELLED and bool({*ending.nodes} - {socket.gethostname()})
+
+
+def _invalid(error: ValueError) -> Verdict:
+    return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
 
 
 def longest_attempt_s(measure: MeasureRules) -> float:
@@ -119,6 +177,21 @@ def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
         return attempt.earlier_node_hours
     ended = now if ending.ended_at is None else ending.ended_at
     seconds = min(max(0.0, ended - started), attempt.longest_s)
+    return attempt.earlier_node_hours + attempt.num_nodes * seconds / 3600
+
+
+def node_hours_until_requeue(attempt: Attempt, ending: Ending, now: float) -> float:
+    """Node-hours the attempt used before its job went back into the queue for the `ending.restart`-th time, at most.
+
+    When the earlier run ended is not known, only when it began and that it is over: the time between is booked, no
+    more than one reservation for each run.
+    """
+    since = attempt.submitted_at if attempt.started_at is None else attempt.started_at
+    until = now if ending.started_at is None else ending.started_at
+    if since is None:
+        return attempt.earlier_node_hours
+    runs = ending.restart - attempt.restart
+    seconds = min(max(0.0, until - since), runs * attempt.longest_s)
     return attempt.earlier_node_hours + attempt.num_nodes * seconds / 3600
 
 

@@ -10,13 +10,15 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.samplers.base import Sampler, history_of
 from orchestrator.search import finalists
 from orchestrator.search import limits as rules
-from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of
+from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of, node_hours_until_requeue
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
+from orchestrator.search.nodes import nodes_to_avoid
+from orchestrator.search.time_limits import time_limit_s
 from search_spaces.layout import Layout
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
 from trials.folder import write_json
@@ -25,6 +27,12 @@ from trials.ranking import Objective, rank, value_of
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 POLL_INTERVAL_S = 0.5
+
+_PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
+"""How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
+
+_USUAL_WAITS = ("Priority", "Resources", "None", "BeginTime")
+"""What jobs wait for all the time; anything else may last for ever, and the user should know."""
 
 
 @dataclass(frozen=True)
@@ -142,21 +150,35 @@ class Driver:
         if ending.life is Life.UNKNOWN:
             if attempt.unknown_since is None:
                 self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._launcher.now())
+            if ending.detail:
+                self._say_once(f"{attempt.trial}.{attempt.attempt} is out of sight: {ending.detail}")
             return
+        if ending.restart > attempt.restart:
+            attempt = self._requeued(attempt, ending)
         if ending.life is Life.ENDED:
             self._end(attempt, ending)
             return
         if attempt.unknown_since is not None:
             self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
+        if ending.job_id not in (None, attempt.job_id) and attempt.state is not TrialState.RUNNING:
+            self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
         if ending.started and attempt.state is not TrialState.RUNNING:
             started_at = ending.started_at or self._launcher.now()
             self._record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
+        elif ending.detail is not None and ending.detail not in _USUAL_WAITS:
+            self._say_once(f"{attempt.trial}.{attempt.attempt} waits: {ending.detail}")
+
+    def _requeued(self, attempt: Attempt, ending: Ending) -> Attempt:
+        """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
+        node_hours = node_hours_until_requeue(attempt, ending, self._launcher.now())
+        self._record(EventKind.ATTEMPT_REQUEUED, attempt, restart=ending.restart, node_hours=node_hours)
+        return self._trial(attempt).last_attempt or attempt
 
     def _end(self, attempt: Attempt, ending: Ending) -> None:
-        if self.search.state is SearchState.STOPPING and ending.reason in (None, FailureReason.CANCELLED_BY_SEARCH):
+        if self.search.state is SearchState.STOPPING and ending.reason in _PERHAPS_OUR_OWN_DOING:
             ending = cancelled(ending, self._cancel_reason())
         try:
-            verdict = self._program.verdict(self._trial(attempt), attempt, ending)
+            verdict = self._program.verdict(self._trial(attempt), attempt, ending, self._launcher.now())
         except OSError as error:
             self._say_once(f"{attempt.trial}.{attempt.attempt} has ended, and its folder cannot be read: {error}")
             self._advance(attempt, Ending(Life.UNKNOWN))
@@ -218,15 +240,28 @@ class Driver:
                 self._stop(EndReason.CANCELLED_BY_USER)
             elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
                 self._stop(EndReason.WALL_TIME)
+            elif rules.is_idle(self.search, self._limits, self._launcher.now()):
+                self._stop(EndReason.IDLE)
+            else:
+                self._keep_within_budget()
         if self.search.state is SearchState.STOPPING and self.search.in_flight:
             self._cancel_in_flight()
 
     def _cancel_in_flight(self) -> None:
-        waiting = [a for a in self.search.in_flight if a.state is TrialState.SUBMITTED]
-        for attempt in waiting:
-            self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
-        if unreached := self._launcher.cancel([self._key(a) for a in self.search.in_flight]):
+        attempts = {self._key(a): a for a in self.search.in_flight}
+        unreached = self._launcher.cancel(attempts)
+        for key, attempt in attempts.items():
+            if attempt.state is TrialState.SUBMITTED and key not in unreached:
+                self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
+        if unreached:
             self._say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
+
+    def _keep_within_budget(self) -> None:
+        """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
+        over = rules.waiting_over_budget(self.search, self._limits)
+        if over:
+            self._say_once(f"the budget is reached: {', '.join(f'{a.trial}.{a.attempt}' for a in over)} cancelled")
+            self._launcher.cancel([self._key(attempt) for attempt in over])
 
     def _stop_if_broken(self) -> None:
         if self.search.state is SearchState.RUNNING and (excerpt := rules.broken_script(self.search)) is not None:
@@ -262,7 +297,7 @@ class Driver:
         if first:
             return first
         known = history_of(self.search.trials, lambda t: value_of(t, self._goal.objective))
-        layouts = self._sampler.ask(count, known)
+        layouts = _new_layouts(self._sampler.ask(count, known), tried)
         self._space_exhausted = not layouts
         return layouts
 
@@ -295,7 +330,8 @@ class Driver:
     def _intend(self, trial: Trial) -> None:
         limit_s = self._time_limit_s
         reserved_s = self._launcher.longest_s(limit_s)
-        attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s)
+        avoided = nodes_to_avoid(self.search, trial)
+        attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
         self._history_event(
             EventKind.ATTEMPT_SUBMITTED,
             trial=attempt.trial,
@@ -309,9 +345,15 @@ class Driver:
 
     def _launch(self, attempt: Attempt) -> None:
         try:
-            job_id = self._launcher.launch(self._request(attempt))
+            job_id = self._launcher.launch(self._program.prepared(self._request(attempt)))
+        except LaunchPostponed as postponed:
+            self._say_once(str(postponed))
+            return
         except LaunchRefused as refusal:
             self._stop(EndReason.SITE_REFUSED, str(refusal))
+            return
+        except OSError as error:  # its folder cannot be written now; others' may
+            self._say_once(f"trying again: {error}")
             return
         if job_id is not None:
             self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
@@ -364,12 +406,12 @@ class Driver:
         return self._has_budget(layout.num_nodes)
 
     def _fits_budget(self, search: SearchRecord, num_nodes: int = 1) -> bool:
-        longest_s = self._launcher.longest_s(self._time_limit_s)
+        longest_s = self._launcher.longest_s(time_limit_s(search, self._program.time_limit_s))
         return rules.fits_budget(search, self._limits, num_nodes, longest_s)
 
     @property
     def _time_limit_s(self) -> float:
-        return self._program.time_limit_s
+        return time_limit_s(self.search, self._program.time_limit_s)
 
     def _unended_trials(self) -> list[Trial]:
         return [trial for trial in self.search.trials if not trial.state.is_ended]
@@ -399,3 +441,8 @@ class Driver:
     def _history_event(self, kind: EventKind, /, **data) -> None:
         event = self._history.record(kind, **data)
         self._hooks.on_event(self.search, event)
+
+
+def _new_layouts(layouts: Sequence[Layout], tried: set[str]) -> list[Layout]:
+    """Those that were not tried yet, each once: a sampler that repeats itself has run out."""
+    return list({layout.key: layout for layout in layouts if layout.key not in tried}.values())

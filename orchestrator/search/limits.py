@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trials.classify import RETRIES
 from trials.ledger.events import EndReason, SearchRecord
 from trials.text import last_line
-from trials.trial import Attempt, FailureReason, Trial, TrialKind
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 ALIKE_FAILURES_THAT_STOP = 3
 _NOT_THE_LAYOUTS_FAULT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
@@ -23,6 +23,7 @@ class Limits:
     parallel_trials: int
     budget_node_hours: float | None = None
     max_wall_time_s: float | None = None
+    idle_limit_s: float | None = None
     finalists: int = 0
     finalist_repeats: int = 1
 
@@ -48,6 +49,29 @@ def cut_short(search: SearchRecord) -> bool:
 def wall_time_is_over(search: SearchRecord, limits: Limits, now: float) -> bool:
     """Whether the search, counted from its creation, has used its wall time."""
     return limits.max_wall_time_s is not None and now - search.created_at >= limits.max_wall_time_s
+
+
+def is_idle(search: SearchRecord, limits: Limits, now: float) -> bool:
+    """Whether nothing has started or ended for as long as the search may wait for its queue."""
+    if limits.idle_limit_s is None:
+        return False
+    moments = (m for t in search.trials for a in t.attempts for m in (a.started_at, a.ended_at) if m is not None)
+    runs = any(attempt.state is TrialState.RUNNING for attempt in search.in_flight)
+    return not runs and now - max(search.created_at, *moments, search.created_at) >= limits.idle_limit_s
+
+
+def waiting_over_budget(search: SearchRecord, limits: Limits) -> list[Attempt]:
+    """The attempts to give up, of those that still wait for their nodes, so that the rest keeps within the budget."""
+    if limits.budget_node_hours is None:
+        return []
+    over = search.node_hours_used + search.node_hours_reserved - limits.budget_node_hours
+    given_up = []
+    for attempt in reversed([a for a in search.in_flight if a.state is TrialState.QUEUED]):
+        if over <= 1e-9:
+            break
+        over -= attempt.reserved_node_hours - attempt.earlier_node_hours
+        given_up.append(attempt)
+    return given_up
 
 
 def may_retry(trial: Trial, attempt: Attempt) -> bool:
