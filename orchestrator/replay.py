@@ -173,7 +173,7 @@ def _measure(program: TrialProgram, launcher: Launcher, trial: Trial) -> Verdict
 
 def _ending(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: Attempt) -> Ending:
     """Launch the attempt and wait for its end."""
-    request = program.request(trial, attempt)
+    request = program.prepared(program.request(trial, attempt))
     key = request.spec.attempt_key
     try:
         while launcher.launch(request) is None:
