@@ -36,7 +36,8 @@ def compress(hosts: Iterable[str]) -> str:
             plain.add(host)
         else:
             before, digits, after = match.groups()
-            parts.append(((before, after, len(digits) if digits.startswith("0") else 0), int(digits), host))
+            width = len(digits) if digits.startswith("0") and digits != "0" else 0
+            parts.append(((before, after, width), int(digits), host))
     groups = groupby(sorted(parts), key=lambda part: part[0])
     return ",".join([*sorted(plain), *(_bracketed(key, [part[1:] for part in group]) for key, group in groups)])
 

@@ -1,0 +1,201 @@
+"""Checks what the user set for jobs, before any of it is written into a script. Pure.
+
+Every value is held against a pattern of what it may look like. A blank, a quote or a # inside a directive can silently
+drop the ones after it, so nothing is escaped there: what would need it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+
+from slurm.environment import RANK_NAMES
+from slurm.hostlist import MAX_HOSTS, HostListError, expand
+from slurm.request import JobOptions
+
+
+@dataclass(frozen=True)
+class OptionProblem:
+    """One thing wrong with an option: its key (`modules[1]`, `env.RANK`), the value, the broken rule, what to do."""
+
+    key: str
+    value: object
+    rule: str
+    fix: str
+
+
+def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
+    """Everything for which these options must be refused, in the order of JobOptions; () when they may be used."""
+    return (
+        *_text_problems(options),
+        *_count_problems(options),
+        *_gpu_problems(options),
+        *_host_problems(options),
+        *_module_problems(options.modules),
+        *_variable_problems(options),
+        *_setup_file_problems(options.setup_file),
+        *_container_problems(options.container),
+        *_directive_problems(options.directives),
+    )
+
+
+def option_warnings(options: JobOptions) -> tuple[OptionProblem, ...]:
+    """What may be used, but is worth a word: variables that change which programs and libraries the ranks find."""
+    rule = "replaces what the modules and the setup file have set, and decides what every rank runs"
+    fix = "extend it in setup_file instead, if the rest of it is still needed"
+    return tuple(OptionProblem(f"env.{n}", options.env[n], rule, fix) for n in _RISKY_VARIABLES if n in options.env)
+
+
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
+_PATTERNS = {
+    "account": (_WORD, "letters, digits and _ . @ + -"),
+    "partition": (rf"{_WORD}(,{_WORD}){{0,31}}", "names of letters, digits and _ . @ + -, between commas"),
+    "qos": (_WORD, "letters, digits and _ . @ + -"),
+    "reservation": (rf"{_WORD}(,{_WORD}){{0,31}}", "names of letters, digits and _ . @ + -, between commas"),
+    "constraint": (
+        r"[A-Za-z0-9_\[(][A-Za-z0-9_.:=+&|,*()\[\]-]{0,255}",
+        "features of letters, digits and _ . : = + -, joined by & | , * and brackets",
+    ),
+    "gres": (
+        r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}"
+        r"(,[A-Za-z0-9_][A-Za-z0-9_./-]{0,63}(:[A-Za-z0-9_.-]{1,63}){0,2}){0,15}",
+        "name:count or name:type:count, between commas",
+    ),
+    "mem": (r"[0-9]{1,12}[KMGT]?", "a whole number of MiB, or one with K, M, G or T; 0 is all of a node"),
+    "network": (r"[A-Za-z0-9_][A-Za-z0-9_.:=,-]{0,255}", "letters, digits and _ . : = , -"),
+    "licenses": (
+        rf"{_WORD}([:=][0-9]{{1,6}})?(,{_WORD}([:=][0-9]{{1,6}})?){{0,15}}",
+        "name or name:count, between commas",
+    ),
+    "comment": (r"[A-Za-z0-9_][A-Za-z0-9_.,:=@/+-]{0,255}", "letters, digits and _ . , : = @ / + -, without blanks"),
+    "signal": (
+        r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
+        "a signal, B: or R: before it, @seconds after it",
+    ),
+}
+"""Option -> what it may look like, as a pattern and in words."""
+
+_MOST_TASK_CPUS = 4096
+_MOST_NODE_GPUS = 64
+_MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_COMMAND = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+_DIRECTIVE = re.compile(r"--([a-z][a-z0-9-]*)=([A-Za-z0-9_./,:=@%+&|*()\[\]~^-]{1,1024})")
+
+_SCHEDULER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI")
+_RISKY_VARIABLES = ("LD_PRELOAD", "PATH")
+
+_OWN_KEYS = (
+    *("job-name", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
+    *("time", "time-min", "no-requeue", "requeue", "output", "error", "open-mode", "array", "parsable", "wrap"),
+    *("export", "export-file", "chdir", "dependency", "clusters", "wait", "test-only", "hold"),
+)
+"""What Parlay sets itself, or what would make one job into none, into several, or into one of another cluster."""
+
+_OTHERS_KEYS = ("uid", "gid", "get-user-env")
+_OPTION_KEYS = tuple(
+    field.name.replace("_", "-")
+    for field in fields(JobOptions)
+    if field.name not in ("modules", "env", "setup_file", "container", "directives")
+)
+
+
+def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    for key, (pattern, words) in _PATTERNS.items():
+        value = getattr(options, key)
+        if value is not None and not re.fullmatch(pattern, value):
+            yield OptionProblem(key, value, f"{key} is {words}", "write it as sbatch takes it, without quotes")
+
+
+def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    for key, most in (("gpus_per_node", _MOST_NODE_GPUS), ("cpus_per_task", _MOST_TASK_CPUS)):
+        value = getattr(options, key)
+        if value is not None and not 1 <= value <= most:
+            yield OptionProblem(key, value, f"{key} is a whole number from 1 to {most}", "leave it out for none")
+
+
+def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    names = [entry.split(":")[0] for entry in (options.gres or "").split(",")]
+    if options.gpus_per_node is not None and "gpu" in names:
+        rule = f"GPUs are asked for once: gpus_per_node says {options.gpus_per_node}, gres says {options.gres}"
+        yield OptionProblem("gres", options.gres, rule, "leave out one of the two")
+
+
+def _host_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    for key in ("exclude", "nodelist"):
+        entries, total = getattr(options, key), 0
+        for place, text in enumerate(entries):
+            try:
+                hosts = expand(text)
+                total += len(hosts)
+                fault = None if hosts else "it is empty"
+            except HostListError as error:
+                fault = str(error)
+            if fault is not None:
+                rule = f"{key} is a list of Slurm's host lists: {fault}"
+                yield OptionProblem(f"{key}[{place}]", text, rule, "write it as sinfo does: n[001-004,007]")
+        if total > MAX_HOSTS:
+            yield OptionProblem(key, total, f"{key} names at most {MAX_HOSTS} hosts", "name fewer")
+
+
+def _module_problems(modules: Iterable[str]) -> Iterator[OptionProblem]:
+    for place, module in enumerate(modules):
+        if not _MODULE.fullmatch(module):
+            rule = "a module is name or name/version, of letters, digits and _ . + -"
+            yield OptionProblem(f"modules[{place}]", module, rule, "one module an entry; anything else into setup_file")
+
+
+def _variable_problems(options: JobOptions) -> Iterator[OptionProblem]:
+    for name, value in options.env.items():
+        key = f"env.{name}"
+        if not _VARIABLE.fullmatch(name):
+            rule = "a variable's name is letters, digits and _, and begins with no digit"
+            yield OptionProblem(key, name, rule, "rename it")
+        elif name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
+            rule = "SLURM_*, SBATCH_*, SRUN_*, PMI* and what tells a rank its place are set by Slurm and Parlay"
+            yield OptionProblem(key, value, rule, "leave it out; options of sbatch have keys of their own")
+        elif "\n" in value or "\0" in value:
+            yield OptionProblem(key, value, "a variable's value is one line", "set it in setup_file")
+
+
+def _setup_file_problems(setup_file: str | None) -> Iterator[OptionProblem]:
+    if setup_file is not None and (not setup_file.startswith("/") or _CONTROL.search(setup_file)):
+        rule = "setup_file is an absolute path: the job starts in a directory of its own"
+        yield OptionProblem("setup_file", setup_file, rule, "give the whole path, as the compute nodes see it")
+
+
+def _container_problems(container: tuple[str, ...]) -> Iterator[OptionProblem]:
+    for place, token in enumerate(container):
+        if not token or _CONTROL.search(token):
+            rule = "a container's command is a list of words without control characters"
+            yield OptionProblem(f"container[{place}]", token, rule, "one word an entry: [apptainer, exec, --nv, x.sif]")
+    if container and not _COMMAND.fullmatch(container[0]):
+        rule = "the first word of container is a command: a name or a path"
+        yield OptionProblem("container[0]", container[0], rule, "begin with the command, apptainer for example")
+
+
+def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:
+    for place, directive in enumerate(directives):
+        where = f"directives[{place}]"
+        match = _DIRECTIVE.fullmatch(directive)
+        if match is None:
+            rule = "a directive is --key=value, without blanks, quotes and $ ` ; # \\"
+            yield OptionProblem(where, directive, rule, "write one long option of sbatch an entry")
+            continue
+        fault = _directive_fault(match[1])
+        if fault is not None:
+            yield OptionProblem(where, directive, *fault)
+
+
+def _directive_fault(key: str) -> tuple[str, str] | None:
+    """Rule and fix for a key that may not be set this way. sbatch takes any beginning of a key for the whole."""
+    if any(other.startswith(key) for other in _OTHERS_KEYS):
+        return "jobs run as who submits them, in an environment that the script sets up", "leave it out"
+    if any(own.startswith(key) for own in _OWN_KEYS):
+        return f"--{key} is set by Parlay", "leave it out"
+    option = next((option for option in _OPTION_KEYS if option.startswith(key)), None)
+    if option is not None:
+        return f"--{option} has a key of its own", f"set {option.replace('-', '_')} instead"
+    return None

@@ -1,0 +1,40 @@
+from slurm.environment import RANK_NAMES, carried_options, cluster_key, query_environment, submission_environment
+
+USERS_OWN = {"PATH": "/usr/bin", "HOME": "/home/me", "PYTHONPATH": "/modules/torch", "MLFLOW_TRACKING_URI": "x"}
+
+
+def test_variables_of_other_jobs_and_launchers_do_not_reach_sbatch():
+    foreign = {
+        **dict.fromkeys(RANK_NAMES, "1"),
+        **dict.fromkeys(("SLURM_JOB_ID", "SLURM_NNODES", "SLURMD_NODENAME", "SLURM_EXIT_ERROR"), "1"),
+        **dict.fromkeys(("SBATCH_PARTITION", "SBATCH_CLUSTERS", "SRUN_CPUS_PER_TASK", "SALLOC_PARTITION"), "1"),
+        **dict.fromkeys(
+            ("SQUEUE_FORMAT", "SACCT_FORMAT", "SCANCEL_USER", "PMIX_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"), "1"
+        ),
+    }
+    assert submission_environment({**USERS_OWN, **foreign}) == USERS_OWN
+
+
+def test_what_finds_the_cluster_stays():
+    finds = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_CLUSTERS": "big", "SLURM_JWT": "token"}
+    assert submission_environment({**USERS_OWN, **finds}) == {**USERS_OWN, **finds}
+
+
+def test_queries_print_utc_whatever_the_user_prefers():
+    environment = query_environment(
+        {**USERS_OWN, "TZ": "Asia/Tokyo", "SLURM_TIME_FORMAT": "relative", "LC_ALL": "de_DE"}
+    )
+    assert environment == {**USERS_OWN, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+    assert "TZ" not in submission_environment(USERS_OWN)  # the job keeps the user's own clock and language
+
+
+def test_what_the_environment_would_have_asked_of_sbatch_is_told_by_our_names():
+    environ = {"SBATCH_ACCOUNT": "mine", "SLURM_ACCOUNT": "other", "SBATCH_QOS": "debug", "SBATCH_PARTITION": ""}
+    assert carried_options({**USERS_OWN, **environ}) == {"account": "mine", "qos": "debug"}
+    assert carried_options({"SLURM_ACCOUNT": "other"}) == {"account": "other"}
+    assert carried_options(USERS_OWN) == {}
+
+
+def test_two_configurations_are_two_clusters():
+    assert cluster_key({"SLURM_CONF": "/a"}) != cluster_key({"SLURM_CONF": "/b"})
+    assert cluster_key(USERS_OWN) == cluster_key({})
