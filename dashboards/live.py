@@ -257,7 +257,7 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
 
 def _state_words(trial: Trial, ranking: Ranking) -> str:
     runs = len(ranking.runs.get(trial.layout.key, ()))
-    return f"{trial.state} {runs} x" if runs > 1 and trial in ranking.ordered else str(trial.state)
+    return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)
 
 
 def _varying_parts(trials: Sequence[Trial]) -> list[int]:

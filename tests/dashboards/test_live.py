@@ -61,6 +61,43 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
     assert rows[3].split()[-1] == "gpu_oom"
 
 
+def repeated_search() -> SearchUnderTest:
+    """The search above, whose best was measured again twice and whose baseline ran out of memory when it was."""
+    search = compared_search()
+    best = search.record.trial("t0002").layout
+    for rate in (150_000.0, 152_000.0):
+        search.measure(search.start(best, "finalist"), rate)
+    search.fail(search.start(BASELINE, "finalist"), FailureReason.GPU_OOM)
+    return search
+
+
+def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
+    search = repeated_search().record
+    _, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
+    assert [row.split()[:2] for row in rows[:3]] == [["t0002", "*"], ["t0003", "1"], ["t0001", "b"]]
+    assert "152,000 ± " in rows[0]
+    assert rows[0].split()[-2:] == ["3", "runs"]
+    assert {row.split()[0] for row in rows[3:]} == {"t0004", "t0007"}
+    assert next(row for row in rows if row.startswith("t0007")).split()[1] == "br"
+
+
+def test_a_repeat_is_proposed_again():
+    search = repeated_search()
+    said = [event_line(e, r) or "" for e, r in zip(search.events, search.records, strict=True)]
+    assert sum(" proposed again: " in words for words in said) == 3
+    assert [words[9:14] for words in said if " proposed again: " in words] == ["t0005", "t0006", "t0007"]
+
+
+def test_the_headline_compares_all_runs_of_both():
+    search = compared_search()
+    for layout, rate in ((search.record.trial("t0002").layout, 300_000.0), (BASELINE, 100_000.0)):
+        for _ in range(2):
+            search.measure(search.start(layout, "finalist"), rate)
+    words = headline(search.record, ranking_of(search.record), BASELINE.key)
+    assert words.startswith("best: t0002, ")
+    assert "3.00 x faster than today" in words
+
+
 def test_fields_without_a_column_are_shown_where_they_differ():
     search = compared_search().record
     table = results_table(search, ranking_of(search), BASELINE.key)

@@ -180,6 +180,16 @@ def test_the_parent_shows_how_the_search_went(sync, client, tmp_path, request):
     }
 
 
+def test_a_repeat_is_a_child_of_its_kind_and_a_lucky_one_is_not_the_best_speed(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    for kind, rate in (("search", 1000.0), ("finalist", 1500.0), ("finalist", 1100.0)):
+        search.measure(search.start(Layout(), kind), rate)
+    sync.sync(search.record, search_folder(tmp_path, search.record))
+    found = runs_by_name(client, request.node.name)
+    assert [found[name].data.tags["parlay.kind"] for name in ("t0001", "t0002")] == ["search", "finalist"]
+    assert found[SEARCH_ID].data.metrics["best_tokens_per_sec"] == pytest.approx(1100.0)
+
+
 def test_the_search_file_is_flattened_in_batches_and_cut_where_too_long(sync, client, tmp_path, request):
     many = {f"axis{i}": [1, 2, i] for i in range(250)}
     search = SearchUnderTest({"space": many, "trainer": {"script": "x" * 9000, "arguments": {"a b/../c$": True}}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from search_spaces.layout import Layout
 from tests.trials.examples import OUTCOME
 from trials.ranking import Objective, Ranking, Speedup, best_json, rank, speedup_over, value_of
-from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 SPEED = Objective.TOKENS_PER_SEC
 NODE_HOURS = Objective.NODE_HOURS_PER_BILLION_TOKENS
@@ -87,6 +88,84 @@ class TestRanking:
         values = [value_of(t, objective) for t in ranking.ordered]
         assert values == sorted(values, reverse=True)
         assert value_of(ranking.best, objective) == max(values)
+
+
+def again(number: int, layout: int, tokens_per_sec: float, spread: float | None = 0.0) -> Trial:
+    """A repeat of the layout of trial `layout`."""
+    return replace(trial(number, tokens_per_sec, spread, tensor_parallel=layout), kind=TrialKind.FINALIST)
+
+
+def failed_again(number: int, layout: int, reason: FailureReason) -> Trial:
+    shape = Layout(data_parallel=8, tensor_parallel=layout)
+    return Trial(f"t{number:04d}", shape, TrialKind.FINALIST, TrialState.FAILED, reason)
+
+
+class TestRepeats:
+    def test_a_layout_counts_once_by_the_median_of_its_runs(self):
+        ranking = rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0001"]
+        assert ranking.best.measured["tokens_per_sec"] == pytest.approx(220.0)
+        assert names(ranking.runs[ranking.best.layout.key]) == ["t0001", "t0002", "t0003"]
+
+    def test_the_winner_changes_when_the_best_was_lucky(self):
+        before = [trial(1, 300.0), trial(2, 280.0)]
+        repeats = [again(3, 1, 240.0), again(4, 2, 281.0), again(5, 1, 241.0), again(6, 2, 279.0)]
+        assert rank(before, SPEED, 8).best.trial == "t0001"
+        best = rank([*before, *repeats], SPEED, 8).best
+        assert (best.trial, best.measured["tokens_per_sec"]) == ("t0002", pytest.approx(280.0))
+
+    def test_a_layout_that_varies_less_wins_over_one_that_is_hardly_faster(self):
+        wild = [trial(1, 301.0), again(3, 1, 400.0), again(5, 1, 200.0)]
+        calm = [trial(2, 300.0), again(4, 2, 301.0), again(6, 2, 299.0)]
+        ranking = rank([*wild, *calm], SPEED, 8)
+        assert ranking.best.trial == "t0002"
+        assert names(ranking.ties) == ["t0001"]
+
+    def test_the_interval_rests_on_the_spread_between_runs_not_on_the_steps_of_one(self):
+        narrow = [trial(1, 300.0, 1e-6), again(2, 1, 300.0, 1e-6), again(3, 1, 300.0, 1e-6)]
+        measured = rank(narrow, SPEED, 8).best.measured
+        # 2.447 (Student's t, 6 degrees of freedom) x 3 % x sqrt(4 / 6) / sqrt(3)
+        assert math.log(measured["tokens_per_sec_high"] / 300.0) == pytest.approx(0.0346, abs=1e-4)
+        assert math.log(300.0 / measured["tokens_per_sec_low"]) == pytest.approx(0.0346, abs=1e-4)
+
+    def test_once_there_are_finalists_only_they_compete(self):
+        lone = trial(3, 295.0)
+        trials = [trial(1, 300.0), trial(2, 298.0), lone, again(4, 1, 290.0), again(5, 2, 292.0)]
+        ranking = rank(trials, SPEED, 8)
+        assert names(ranking.ordered)[2:] == ["t0003"]
+        assert lone.trial not in names([ranking.best, *ranking.ties])
+
+    @pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.RESULT_INVALID])
+    def test_a_layout_whose_repeat_failed_of_itself_is_no_finalist(self, reason):
+        trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, reason), again(4, 2, 200.0)]
+        assert rank(trials, SPEED, 8).best.trial == "t0002"
+
+    def test_a_repeat_that_the_machine_lost_takes_nothing_from_its_layout(self):
+        lost = failed_again(3, 1, FailureReason.NODE_FAILURE)
+        assert rank([trial(1, 300.0), trial(2, 200.0), lost, again(4, 2, 200.0)], SPEED, 8).best.trial == "t0001"
+
+    def test_where_every_finalist_failed_the_others_compete(self):
+        trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, FailureReason.GPU_OOM)]
+        assert rank(trials, SPEED, 8).best.trial == "t0001"
+
+    def test_a_suspect_run_does_not_count_beside_others_of_its_layout(self):
+        suspect = replace(trial(1, 900.0, flags=("suspect_node",)))
+        best = rank([suspect, again(2, 1, 300.0), trial(3, 100.0)], SPEED, 8).best
+        assert (best.trial, best.measured["tokens_per_sec"], best.flags) == ("t0002", 300.0, ())
+
+    def test_peaks_are_the_highest_and_times_match_speeds(self):
+        runs = [trial(1, 100.0), again(2, 1, 400.0)]
+        for run, step_time_s, peak in zip(runs, (4.0, 1.0), (2.0, 3.0), strict=True):
+            run.attempts[0].outcome.measured.update(step_time_s=step_time_s, peak_memory_gib=peak)
+        measured = rank(runs, SPEED, 8).best.measured
+        assert measured["tokens_per_sec"] * measured["step_time_s"] == pytest.approx(400.0)
+        assert measured["step_time_low_s"] < measured["step_time_s"] < measured["step_time_high_s"]
+        assert measured["peak_memory_gib"] == 3.0
+
+    def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
+        best = best_json(rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
+        assert (best["trial"], best["value"], best["tokens_per_sec"]) == ("t0001", pytest.approx(220), best["value"])
+        assert best["tokens_per_sec_low"] < best["tokens_per_sec"] < best["tokens_per_sec_high"]
 
 
 class TestObjectives:

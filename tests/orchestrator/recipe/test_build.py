@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.recipe.build import build_recipe, evidence
+from orchestrator.recipe.render import readme
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
-from trials.trial import FailureReason, Trial, TrialState
+from trials.ranking import Objective, rank
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 
 def built(source):
@@ -45,6 +47,29 @@ def test_every_measurement_of_the_layout_counts_as_a_repeat():
     assert recipe.repeats == 2
     assert [run["trial"] for run in recipe.evidence["runs"]] == ["t0001", "t0003"]
     assert not any("Measured once" in caveat for caveat in recipe.caveats)
+
+
+def repeated(trial: Trial) -> Trial:
+    return replace(trial, kind=TrialKind.FINALIST)
+
+
+def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today():
+    today = [measured_trial(f"t000{n}", SLOWER_LAYOUT, time) for n, time in ((1, 0.2), (5, 0.4), (6, 0.4))]
+    best = [measured_trial(f"t000{n}", LAYOUT, time) for n, time in ((2, 0.2), (3, 0.1), (4, 0.1))]
+    trials = [today[0], best[0], *map(repeated, (*best[1:], *today[1:]))]
+    ranking = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size)
+    recipe = built(source_of(*trials, baseline=next(t for t in ranking.ordered if t.layout == SLOWER_LAYOUT)))
+    assert (recipe.trial, recipe.repeats, recipe.measured["step_time_s"]) == ("t0002", 3, pytest.approx(0.1))
+    assert recipe.baseline["times_faster"] == pytest.approx(4.0)
+    assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
+    assert "95 % interval over the medians of 3 runs" in readme(recipe)
+
+
+def test_a_repeat_that_failed_is_a_caveat_and_stands_in_the_evidence():
+    failed = Trial("t0003", LAYOUT, TrialKind.FINALIST, TrialState.FAILED, FailureReason.NODE_FAILURE)
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), failed)
+    assert "A repeat (t0003) was not measured: node_failure." in built(source).caveats
+    assert [other["trial"] for other in evidence(source)["others"]] == ["t0002", "t0003"]
 
 
 def test_evidence_has_raw_step_times_nodes_and_jobs_and_how_the_others_ended():

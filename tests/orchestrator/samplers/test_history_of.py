@@ -1,0 +1,37 @@
+"""What a sampler is told of a search whose layouts were measured more than once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.samplers.base import Told, history_of
+from search_spaces.layout import Layout
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
+
+ONE, OTHER = Layout(data_parallel=2), Layout(tensor_parallel=2)
+SPEEDS = {"t0001": 100.0, "t0002": 300.0, "t0003": 200.0, "t0004": 190.0}
+
+
+def measured(name: str, layout: Layout, kind: TrialKind = TrialKind.SEARCH) -> Trial:
+    return Trial(name, layout, kind, TrialState.MEASURED)
+
+
+def told(*trials: Trial) -> list[Told]:
+    return history_of(trials, lambda trial: SPEEDS[trial.trial])
+
+
+def test_a_layout_is_told_once_with_the_median_of_its_runs():
+    again = [measured(name, OTHER, TrialKind.FINALIST) for name in ("t0003", "t0004")]
+    assert told(measured("t0001", ONE), measured("t0002", OTHER), *again) == [Told(ONE, 100.0), Told(OTHER, 200.0)]
+
+
+def test_a_repeat_in_flight_or_failed_takes_no_value_away():
+    repeat = Trial("t0002", ONE, TrialKind.FINALIST, TrialState.RUNNING)
+    failed = replace(repeat, state=TrialState.FAILED, reason=FailureReason.HANG)
+    for trial in (repeat, failed):
+        assert told(measured("t0001", ONE), trial) == [Told(ONE, 100.0)]
+
+
+def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():
+    failed = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+    assert told(failed, Trial("t0002", OTHER)) == [Told(ONE, reason=FailureReason.GPU_OOM), Told(OTHER)]
