@@ -338,7 +338,7 @@ class SlurmSandbox:
 def _recorded_shape(paths: SandboxPaths) -> Shape | None:
     try:
         about = json.loads(paths.about.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     if about["schema"] != SANDBOX_SCHEMA:
         raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")

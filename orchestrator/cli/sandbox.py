@@ -1,0 +1,154 @@
+"""The verb slurm-sandbox: a real Slurm on this one machine, to try Parlay on."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, fail, say
+from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from slurm.sandbox import SlurmSandbox
+
+QUICKSTART = "search_spaces/searches/quickstart.yaml"
+
+SandboxFolder = Annotated[
+    Path | None, typer.Argument(metavar="[FOLDER]", help="Where all its files lie; in Parlay's home if absent.")
+]
+
+commands = typer.Typer(
+    name="slurm-sandbox", help="A real Slurm on this machine, to try Parlay on.", no_args_is_help=True
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.add_typer(commands)
+
+
+@commands.command()
+def start(
+    folder: SandboxFolder = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes; 2 in a new sandbox.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option("--cpus-per-node", help="CPUs of each node, there or not; 4 in a new sandbox.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", help="GPUs of each node, which are not there; none.")
+    ] = None,
+    accounting: Annotated[
+        bool | None, typer.Option("--accounting/--no-accounting", help="With slurmdbd, so that sacct answers; none.")
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="As root of a Debian: install the packages that are missing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start it, with its records where it ran before, and say how to use it."""
+    wanted = {
+        "nodes": nodes,
+        "cpus_per_node": cpus_per_node,
+        "gpus_per_node": gpus_per_node,
+        "accounting": accounting,
+    }
+    with _explained(as_json):
+        sandbox = _sandbox(_place(folder), {name: value for name, value in wanted.items() if value is not None})
+        _provide_packages(sandbox.shape.accounting, install, as_json)
+        began = time.monotonic()
+        sandbox.start()
+    answer(sandbox.to_json(), as_json, _how_to_use(sandbox, time.monotonic() - began))
+
+
+@commands.command()
+def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
+    """End it with all its jobs; its records stay for the next start."""
+    from slurm.sandbox import SlurmSandbox
+
+    place = _place(folder)
+    with _explained(as_json):
+        sandbox = SlurmSandbox.found_in(place)
+        if sandbox is None:
+            raise InputError.of(
+                "slurm_sandbox", "no sandbox was ever started there", key="FOLDER", value=str(place), fix="name another"
+            )
+        sandbox.stop()
+    answer(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
+
+
+def _place(given: Path | None) -> Path:
+    from trials.ledger.place import home_folder
+
+    return home_folder() / "slurm-sandbox" if given is None else given
+
+
+def _sandbox(folder: Path, wanted: dict[str, Any]) -> SlurmSandbox:
+    """As it was the last time where nothing else is wanted."""
+    from slurm.sandbox import SlurmSandbox
+
+    before = SlurmSandbox.found_in(folder)
+    return SlurmSandbox(folder, **(asdict(before.shape) if before else {}) | wanted)
+
+
+def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
+    from slurm.packages import InstallFailed, can_install, install_packages, missing_packages
+
+    missing = missing_packages(accounting)
+    if not missing:
+        return
+    if not (install and can_install()):
+        fail(ExitCode.REFUSED, _missing(missing, can_install()), as_json)
+    say(f"installing {' '.join(missing)}")
+    try:
+        install_packages(missing)
+    except InstallFailed as error:
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error)), as_json)
+
+
+def _missing(packages: Sequence[str], can_install: bool) -> Problem:
+    from slurm.packages import install_line
+
+    by_hand = f"as root: {install_line(packages)}"
+    return Problem(
+        "slurm_sandbox",
+        f"Slurm is not installed: these Debian packages are missing: {' '.join(packages)}",
+        fix=f"parlay slurm-sandbox start --install, or {by_hand}" if can_install else by_hand,
+    )
+
+
+@contextmanager
+def _explained(as_json: bool) -> Iterator[None]:
+    """What the sandbox cannot use is bad input; a Slurm that does not come up is a system that refused."""
+    from slurm.sandbox import SandboxFailed
+
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError.of("slurm_sandbox", str(error)) from error
+    except (SandboxFailed, subprocess.TimeoutExpired) as error:
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error)), as_json)
+
+
+def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
+    shape, place = sandbox.shape, shlex.quote(str(sandbox.paths.folder))
+    each = f"{shape.cpus_per_node} CPUs" + (f" and {shape.gpus_per_node} GPUs" if shape.gpus_per_node else "")
+    return "\n".join(
+        (
+            f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all of them this machine. Use it:",
+            *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
+            f"parlay run {QUICKSTART} --launcher slurm",
+            f"# End it: parlay slurm-sandbox stop {place}",
+        )
+    )

@@ -1,0 +1,91 @@
+"""parlay slurm-sandbox: a Slurm started and stopped by commands, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from slurm.packages import program_path
+from slurm.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import parlay
+from tests.slurm.sandboxes import require_slurm, short_folder
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_what_start_prints_is_all_it_takes_to_use_it(tmp_path):
+    require_slurm(accounting=False)
+    with short_folder() as folder:
+        started = parlay("slurm-sandbox", "start", folder, "--nodes", "3", "--gpus-per-node", "2", cwd=tmp_path)
+        assert started.code == 0, started.err
+        try:
+            assert "3 nodes of 4 CPUs and 2 GPUs" in started.out
+            script = "\n".join(line for line in started.out.splitlines() if not line.startswith("parlay run"))
+            asked = subprocess.run(
+                ["sh", "-e", "-c", f"{script}\nsinfo --noheader --format='%D %G'"],
+                env={"PATH": program_path(os.environ)},
+                capture_output=True,
+                text=True,
+            )
+            assert asked.stdout.split() == ["3", "gpu:2"], asked.stderr
+
+            again = parlay("slurm-sandbox", "start", folder, "--json", cwd=tmp_path).json
+            assert again == {
+                "schema": "parlay.slurm_sandbox/1",
+                "folder": str(folder),
+                "slurm_conf": f"{folder}/slurm.conf",
+                "nodes": 3,
+                "cpus_per_node": 4,
+                "gpus_per_node": 2,
+                "accounting": False,
+                "running": True,
+            }
+            another = parlay("slurm-sandbox", "start", folder, "--nodes", "2", "--json", cwd=tmp_path)
+            assert another.code == 6
+            assert "stop it first" in another.json["error"]["message"]
+        finally:
+            stopped = parlay("slurm-sandbox", "stop", folder, "--json", cwd=tmp_path)
+        assert (stopped.code, stopped.json["running"]) == (0, False)
+        assert not SlurmSandbox.found_in(folder).running()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nodes", "0"], "nodes is 0, a sandbox has 1 to 64"),
+        (["--cpus-per-node", "9999"], "cpus_per_node is 9999, a sandbox has 1 to 1024"),
+        (["a b"], "can only name letters"),
+        (["x" * 99], "a shorter path"),
+    ],
+)
+def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
+    refused = parlay("slurm-sandbox", "start", *words, "--json", cwd=tmp_path)
+    assert refused.code == 2
+    assert message in refused.json["error"]["message"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_its_place_is_bad_input(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    require_slurm(accounting=False)
+    refused = parlay("slurm-sandbox", "start", "notes", cwd=tmp_path)
+    assert refused.code == 2
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_stopping_what_never_was_is_bad_input(tmp_path):
+    refused = parlay("slurm-sandbox", "stop", "nowhere", "--json", cwd=tmp_path)
+    assert refused.code == 2
+    assert refused.json["error"]["message"] == "no sandbox was ever started there"
+
+
+def test_without_slurm_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = parlay("slurm-sandbox", "start", tmp_path / "s", "--json", cwd=tmp_path)
+    assert refused.code == 6
+    error = refused.json["error"]
+    assert "slurm-client" in error["message"]
+    assert "apt-get install --no-install-recommends" in error["fix"]
+    assert not (tmp_path / "s").exists()
