@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median_high, median_low
 
 SPREAD_ALLOWANCE = 0.03
 """Relative spread between runs that is taken for granted, since equal hardware at another hour is not equally fast."""
@@ -52,7 +52,7 @@ def log_half_width(*sides: Sequence[Reading]) -> float:
 def middle(values: Sequence[float]) -> float:
     """The median of positive values; of an even number the geometric mean of the middle two, so that the middle of
     speeds and that of the times they come from stay each other's inverse."""
-    return math.exp(median(map(math.log, values)))
+    return math.sqrt(median_low(values) * median_high(values))
 
 
 def _squares(side: Sequence[Reading]) -> float:
