@@ -39,12 +39,22 @@ def reference() -> str:
     """The page as Markdown."""
     schema = json_schema()
     definitions = schema["$defs"]
-    parts = [_OPENING, "## Top level\n", _table(schema, definitions)]
-    for key, field in schema["properties"].items():
+    parts = [_OPENING, "## Top level\n", _table(schema, definitions), *_sections(schema, definitions, "")]
+    return "\n".join([*parts, *_closing()])
+
+
+def _sections(owner: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Every section below `owner`, each followed by those inside it; `prefix` is the path that leads to them."""
+    for key, field in owner["properties"].items():
         section = _section(field, definitions)
         if section is not None:
-            parts += [f"## `{key}`\n", section["description"] + "\n", _table(_fields_of(section), definitions)]
-    return "\n".join([*parts, *_closing()])
+            fields = _fields_of(section)
+            yield from (
+                f"## `{prefix}{key}`\n",
+                section["description"] + "\n",
+                _table(fields, definitions, f"{prefix}{key}."),
+            )
+            yield from _sections(fields, definitions, f"{prefix}{key}.")
 
 
 def _closing() -> list[str]:
@@ -77,13 +87,14 @@ def _fields_of(section: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(form for form in (section, *section.get("anyOf", [])) if "properties" in form)
 
 
-def _table(section: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+def _table(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> str:
     lines = ["| key | value | what it is |", "|---|---|---|"]
     for key, field in section["properties"].items():
         holds = _section(field, definitions)
         about = field.get("description") or (holds or {})["description"].splitlines()[0]
         given = "**required**, " if key in section.get("required", []) else ""
-        value = f"see [{key}](#{key})" if holds else _value(field, definitions) + _default(field)
+        anchor = f"{prefix}{key}".replace(".", "")
+        value = f"see [{key}](#{anchor})" if holds else _value(field, definitions) + _default(field)
         lines.append(f"| `{key}` | {given}{value} | {about} |")
     return "\n".join(lines) + "\n"
 
@@ -108,7 +119,14 @@ def _forms(forms: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> It
             yield _value(form, definitions)
 
 
-_TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "`true`, `false`"}
+_TYPES = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "`true`, `false`",
+    "array": "list of texts",
+    "object": "texts by name",
+}
 
 
 def _bounds(field: Mapping[str, Any]) -> str:

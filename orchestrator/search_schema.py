@@ -62,6 +62,12 @@ class SearchSection(Section):
         description="How many of the best layouts are measured again at the end, with the baseline; 0: none.",
     )
     finalist_repeats: int = Field(default=2, ge=1, le=100, description="How often each of them is measured again.")
+    idle_limit_s: Duration | None = Field(
+        default=None,
+        alias="idle_limit",
+        description="Time without any trial starting, running or ending, as in a full queue, after which the search"
+        " ends. Default: no limit.",
+    )
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
 
 

@@ -8,7 +8,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from orchestrator.search_file import SearchSpec, candidates_of, located, require
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
+from slurm.environment import carried_options
 from trials.folder import SearchFolder, write_json, write_text
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.journal import Journal
@@ -78,6 +79,22 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     except InputError as error:
         raise located(error, spec) from error
     return space
+
+
+def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
+    """The search with the account, partition and the like that this shell sets for sbatch, where its file names none.
+
+    Jobs are submitted without those variables, since they would override what stands in a job's script; so they are
+    said, and written into the search, whoever drives it later.
+    """
+    if spec.launcher.kind != "slurm":
+        return spec
+    carried = spec.launcher.slurm.missing_of(carried_options(environ))
+    if not carried:
+        return spec
+    note(f"from the environment: {', '.join(f'launcher.slurm.{name} {value}' for name, value in carried.items())}")
+    section = spec.launcher.slurm.with_carried(carried)
+    return replace(spec, launcher=spec.launcher.model_copy(update={"slurm": section}))
 
 
 def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
@@ -272,6 +289,7 @@ def _limits(spec: SearchSpec) -> Limits:
         wanted.parallel_trials,
         wanted.budget_node_hours,
         wanted.max_wall_time_s,
+        wanted.idle_limit_s,
         finalists=wanted.finalists,
         finalist_repeats=wanted.finalist_repeats,
     )

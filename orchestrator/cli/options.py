@@ -27,7 +27,7 @@ Overrides = Annotated[
 ]
 WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which the search gets its own.")]
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
-LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local or recorded.")]
+LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm or recorded.")]
 SamplerName = Annotated[str | None, typer.Option("--sampler", help="deephyper, random or grid.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
 

@@ -135,11 +135,12 @@ class _Started:
 def _start(search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool) -> _Started | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.search_file import load_search_file
-    from orchestrator.session import create_search, open_tracking, prepare
+    from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
     from trials.ledger.place import ledger_url
 
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
+        spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
         candidates = prepare(spec).feasible
         if dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 
 from orchestrator.launchers.base import Launcher, LaunchRefused
@@ -10,9 +11,23 @@ from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.ray import RayLauncher
 from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.cluster import Cluster
 from search_spaces.measured import read_table
+from slurm.client import SlurmClient
+from slurm.environment import cluster_key
+from slurm.interface import SlurmSettings, SlurmUnreachable
+from slurm.pace import PollPace
+from slurm.request import JobOptions
+from slurm.sandbox_files import CLUSTER_NAME as SANDBOX_NAME
+from slurm.shared_answer import SharedAnswer
+from trials.ledger.place import home_folder
+
+POLL_INTERVAL_S = 30.0
+"""Between two questions to a controller that many people share."""
+
+LEAST_POLL_INTERVAL_S = 1.0
 
 
 def make_launcher(
@@ -24,8 +39,10 @@ def make_launcher(
     clock goes on.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
-    named Ray cannot be reached.
+    named Ray or Slurm cannot be reached.
     """
+    if section.kind == "slurm":
+        return _slurm_of(section, cluster)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
         return RecordedLauncher(observations, section.queue_wait_s, not_before), None
@@ -39,6 +56,38 @@ def make_launcher(
         return RayLauncher(partial(RayRuntime.start_loopback, num_ranks, num_gpus)), None
     except RayUnavailable as error:
         return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
+
+
+def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher, str | None]:
+    client = SlurmClient()
+    try:
+        settings = client.settings()
+    except SlurmUnreachable as error:
+        raise LaunchRefused(f"no Slurm: {error}") from error
+    floor_s, remark = _poll_interval_s(section, settings)
+    folder = home_folder() / "slurm"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shared = SharedAnswer(client, folder, cluster_key(os.environ))
+    return SlurmLauncher(client, job_options(section, cluster), PollPace(floor_s), shared.jobs), remark
+
+
+def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple[float, str | None]:
+    """A sandbox is nobody else's, so it may be asked as often as a person wants to see something."""
+    wanted, least = section.slurm.poll_interval_s, LEAST_POLL_INTERVAL_S
+    if wanted is None:
+        return (least if settings.cluster_name == SANDBOX_NAME else POLL_INTERVAL_S), None
+    if wanted < least:
+        return least, f"launcher.slurm.poll_interval {wanted:g} s is raised to {least:g} s"
+    return wanted, None
+
+
+def job_options(section: LauncherSection, cluster: Cluster) -> JobOptions:
+    """The user's options; GPUs are asked for by the node where the file names none."""
+    options = section.slurm.job_options()
+    asks_for_gpus = options.gpus_per_node is not None or options.gres is not None
+    if asks_for_gpus or cluster.accelerator.name == "cpu":
+        return options
+    return replace(options, gpus_per_node=cluster.gpus_per_node)
 
 
 def _ray_at(address: str) -> RayLauncher:

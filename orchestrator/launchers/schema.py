@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from orchestrator.launchers.slurm_schema import SlurmSection
 from search_spaces.errors import InputError
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of
@@ -33,10 +34,10 @@ def _require_address(address: str) -> str:
 class LauncherSection(Section):
     """What starts a trial's ranks."""
 
-    kind: Literal["ray", "local", "recorded"] = Field(
+    kind: Literal["ray", "local", "slurm", "recorded"] = Field(
         default="ray",
-        description="ray: in a Ray placement group. local: plain processes on this machine."
-        " recorded: answers from a measured table, on a simulated clock.",
+        description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for"
+        " each trial. recorded: answers from a measured table, on a simulated clock.",
     )
     address: Annotated[str, AfterValidator(_require_address)] | None = Field(
         default=None,
@@ -48,6 +49,7 @@ class LauncherSection(Section):
     queue_wait_s: float = Field(
         default=0.0, ge=0, le=10**7, description="recorded: simulated seconds each trial waits in the queue."
     )
+    slurm: SlurmSection = SlurmSection()
 
     @field_validator("table")
     @classmethod

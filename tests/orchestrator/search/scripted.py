@@ -147,7 +147,8 @@ class ScriptedLauncher(Launcher):
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
         launcher_knows = job.script.reason if not job.script.leaves_outcome else None
         detail = job.script.excerpt if launcher_knows else None
-        return Ending(Life.ENDED, True, False, launcher_knows, detail, ("n1",), job.started_at, self.clock)
+        ended_at = min(self.clock, job.started_at + job.script.duration_s)
+        return Ending(Life.ENDED, True, False, launcher_knows, detail, ("n1",), job.started_at, ended_at)
 
     def _outcome(self, job: Job) -> Outcome:
         spec = job.request.spec

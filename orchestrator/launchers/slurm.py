@@ -1,0 +1,417 @@
+"""SlurmLauncher: each attempt is a batch job of its own, named by its attempt key. Jobs outlive the driver.
+
+Exactly once: the intent stands in the journal before anything is submitted, and the job's name is the attempt's key.
+Whenever it is not certain whether a submission was accepted, the job is looked for by its name until the settle window
+is over, and only then submitted again. Absent is not done, and unreachable is not gone: both are unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.rank_groups import device_environment, last_sign_of_life, program_environment
+from orchestrator.launchers.slurm_endings import alive_ending, ended_ending, job_words, unknown_ending
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.jobs import JobSnapshot, JobState
+from slurm.pace import PollPace
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_script
+from slurm.shared_answer import Answer
+from trials.classify import Ending, Life
+from trials.folder import AttemptFolder, read_json, write_text
+from trials.text import tail
+from trials.tracebacks import first_cause
+from trials.trial import FailureReason
+
+SETTLE_S = 60.0
+"""How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
+
+OUTCOME_GRACE_S = 60.0
+"""How late an outcome file may appear on a shared file system after its job has ended."""
+
+CLOCK_SKEW_S = 300.0
+"""How far this machine's clock and the controller's may be apart."""
+
+CHECK_INTERVAL_S = 60.0
+"""Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
+
+_LONGEST_BACK_OFF_S = 300.0
+_FIRST_BACK_OFF_S = 15.0
+_LOG_LINES = 40
+
+
+@dataclass
+class _Tracked:
+    """What is known of an attempt.
+
+    `doubtful_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
+    how often its job was requeued before this driver came.
+    """
+
+    request: LaunchRequest
+    job_id: str | None = None
+    is_described: bool = True
+    accepted_at: float = 0.0
+    doubtful_since: float | None = None
+    cancelled: bool = False
+    cancelled_at: float | None = None
+    absent_since: float | None = None
+    ended_since: float | None = None
+    started_at: float | None = None
+    restart: int = 0
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+
+
+class SlurmLauncher(Launcher):
+    """Submits to `slurm` with the user's `options`; `sleep` lets seconds of its clock pass.
+
+    `jobs` answers with all the user's jobs, as they were at most so many seconds ago: one question for all attempts of
+    all searches, no oftener than `pace` allows. Between two answers the last one stands.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        options: JobOptions,
+        pace: PollPace,
+        jobs: Callable[[float], Answer],
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._slurm = slurm
+        self._options = options
+        self._pace = pace
+        self._jobs = jobs
+        self._sleep = sleep
+        self._settings = slurm.settings()
+        self._tracked: dict[str, _Tracked] = {}
+        self._answer: Answer | None = None
+        self._next_look_at = 0.0
+        self._back_off_s = 0.0
+        self._submit_again_at = 0.0
+        self._postponed = ""
+
+    # -- launching
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        tracked = self._tracked.setdefault(request.spec.attempt_key, _Tracked(request))
+        if tracked.job_id is not None:
+            raise ValueError(f"{request.spec.attempt_key} was launched before")
+        if tracked.doubtful_since is not None and (found := self._settled(tracked)) is not None:
+            return self._accepted(tracked, found.job_id)
+        if self.now() < self._submit_again_at:
+            raise LaunchPostponed(self._postponed)
+        return self._submit(tracked)
+
+    def _settled(self, tracked: _Tracked) -> JobSnapshot | None:
+        """The job of a doubtful submission; None once it is certain that there is none, LaunchPostponed until then."""
+        doubtful_since = tracked.doubtful_since or 0.0
+        self._look()
+        if self._answer is not None and self._answer.asked_at >= doubtful_since:
+            if (found := self._elder(tracked, self._answer)) is not None:
+                return found
+            if self._answer.asked_at >= doubtful_since + SETTLE_S:
+                tracked.doubtful_since = None
+                return None
+        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.spec.attempt_key}: looking for it by its name")
+
+    def _submit(self, tracked: _Tracked) -> str:
+        request = self._job_request(tracked.request)
+        tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_text(request.script, render_script(request))
+        submission = self._slurm.submit(request)
+        if submission.status is SubmitStatus.REFUSED and request.exclude:
+            # Perhaps only because too few nodes are left: a suspect node is better than none.
+            request = self._job_request(tracked.request, exclude=())
+            write_text(request.script, render_script(request))
+            submission = self._slurm.submit(request)
+        if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
+            self._back_off_s = 0.0
+            return self._accepted(tracked, submission.job_id)
+        if submission.status is SubmitStatus.REFUSED:
+            raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
+        if submission.status is SubmitStatus.BUSY:
+            raise self._postpone(submission.words)
+        tracked.doubtful_since = self.now()
+        raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
+
+    def _accepted(self, tracked: _Tracked, job_id: str) -> str:
+        tracked.job_id = job_id
+        tracked.accepted_at = self.now()
+        tracked.doubtful_since = None
+        return job_id
+
+    def _postpone(self, words: str) -> LaunchPostponed:
+        """Nobody submits for a while, longer each time: every further attempt would be told the same."""
+        self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
+        self._submit_again_at = self.now() + self._back_off_s
+        self._postponed = f"Slurm takes no more jobs just now: {words}"
+        return LaunchPostponed(self._postponed)
+
+    def _job_request(self, request: LaunchRequest, exclude: tuple[str, ...] | None = None) -> JobRequest:
+        spec = request.spec
+        return JobRequest(
+            name=spec.attempt_key,
+            directory=Path(request.folder.path).absolute(),
+            num_nodes=spec.num_nodes,
+            tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
+            time_limit_s=request.time_limit_s,
+            argv=(request.python, "-m", "trials.train", str(request.folder.spec.absolute())),
+            environment=program_environment(request.code) | device_environment(spec),
+            options=self._options,
+            exclude=request.exclude if exclude is None else exclude,
+        )
+
+    def longest_s(self, time_limit_s: float) -> float:
+        """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
+        minutes = max(1, -(-time_limit_s // 60))
+        return minutes * 60 + self._settings.over_time_limit_s + CHECK_INTERVAL_S + self._settings.kill_wait_s
+
+    # -- after a crash
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
+        for key, request in requests.items():
+            self._tracked[key] = _Tracked(request, request.job_id, is_described=False, restart=request.restart)
+            if request.job_id is None and self._job_request(request).script.exists():
+                self._tracked[key].doubtful_since = self.now()
+        if any(tracked.doubtful_since is not None for tracked in self._tracked.values()):
+            self._look(now=True)
+        for tracked in self._tracked.values():
+            found = None if self._answer is None else self._elder(tracked, self._answer)
+            if found is not None and tracked.job_id is None:
+                self._accepted(tracked, found.job_id)
+        return {key: tracked.job_id for key, tracked in self._tracked.items() if tracked.job_id is not None}
+
+    # -- watching
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        wanted = [key for key in keys if key in self._tracked]
+        if self._look():
+            self._read_answer(wanted)
+        unknown = dict.fromkeys(set(keys) - set(wanted), Ending(Life.UNKNOWN))
+        return unknown | {key: self._tracked[key].ending for key in wanted}
+
+    def _look(self, now: bool = False) -> bool:
+        """Ask what there is when it is time to, or at once; whether there is a new answer, or the news of having none.
+
+        A controller that does not answer freezes everything as unknown, and is asked less and less often.
+        """
+        if not now and self.now() < self._next_look_at:
+            return False
+        try:
+            self._answer = self._jobs(0.0 if now else self._pace.interval_s / 2)
+            self._pace.answered(self._answer.took_s)
+        except SlurmUnreachable as error:
+            self._answer = None
+            self._pace.failed()
+            self._freeze(f"Slurm does not answer: {error}")
+        self._next_look_at = self.now() + self._pace.interval_s
+        return True
+
+    def _freeze(self, detail: str) -> None:
+        for tracked in self._tracked.values():
+            if tracked.ending.life is not Life.ENDED:
+                tracked.ending = Ending(Life.UNKNOWN, detail=detail)
+
+    def _read_answer(self, keys: Iterable[str]) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        missing: dict[str, _Tracked] = {}
+        for key in keys:
+            tracked = self._tracked[key]
+            if tracked.ending.life is Life.ENDED or answer.asked_at < tracked.accepted_at:
+                continue
+            job = self._elder(tracked, answer)
+            if job is None:
+                missing[key] = tracked
+            else:
+                tracked.job_id, tracked.absent_since = job.job_id, None
+                tracked.ending = self._ending_of(tracked, job)
+        if missing:
+            self._look_in_accounting(missing)
+
+    def _elder(self, tracked: _Tracked, answer: Answer) -> JobSnapshot | None:
+        """The attempt's job among these; a younger twin, from a submission that was repeated, is cancelled.
+
+        One that runs stays, whatever still waits.
+        """
+        jobs = [job for job in answer.jobs if self._is_job_of(tracked, job)]
+        alive = sorted((job for job in jobs if not job.state.is_ended), key=lambda job: (job.state.waits, _age(job)))
+        if len(alive) > 1:
+            self._cancel_jobs(alive[1:])
+        if alive:
+            return alive[0]
+        return min(jobs, key=lambda job: (job.job_id != tracked.job_id, _age(job)), default=None)
+
+    def _is_job_of(self, tracked: _Tracked, job: JobSnapshot) -> bool:
+        """Name, user and time of submission: ids are given out again after a controller lost its records."""
+        intent = tracked.request.submitted_at
+        is_too_old = None not in (intent, job.submitted_at) and job.submitted_at < intent - CLOCK_SKEW_S  # type: ignore[operator]
+        return job.name == tracked.request.spec.attempt_key and job.user == self._slurm.user and not is_too_old
+
+    def _ending_of(self, tracked: _Tracked, job: JobSnapshot) -> Ending:
+        if job.state is JobState.UNKNOWN:
+            return unknown_ending(job)
+        if job.state.is_ended:
+            return self._ended(tracked, self._described(job))
+        self._note_restart(tracked, job)
+        return alive_ending(job, tracked.restart)
+
+    def _note_restart(self, tracked: _Tracked, job: JobSnapshot) -> None:
+        """A job that waits again, or started anew, was requeued; only its full description counts how often."""
+        started_at = None if job.state.waits else job.started_at
+        has_changed = tracked.started_at is not None and started_at != tracked.started_at
+        if has_changed or not tracked.is_described:
+            restarts = self._described(job).restarts
+            tracked.is_described = restarts is not None
+            tracked.restart = max(tracked.restart, restarts or 0)
+        tracked.started_at = started_at
+
+    def _described(self, job: JobSnapshot) -> JobSnapshot:
+        """The job with exit code and restarts, where the controller still knows them."""
+        try:
+            described = self._slurm.describe(job.job_id)
+        except SlurmUnreachable:
+            return job
+        is_same = described is not None and (described.name, described.user) == (job.name, job.user)
+        return described if described is not None and is_same else job
+
+    def _ended(self, tracked: _Tracked, job: JobSnapshot) -> Ending:
+        """The end of a job, once its outcome is there or has had the time to appear."""
+        folder = tracked.request.folder
+        restart = max(tracked.restart, job.restarts or 0)
+        log = _tail(self._job_request(tracked.request).log)
+        ending = ended_ending(job, log, tracked.cancelled)
+        if tracked.ended_since is None:
+            tracked.ended_since = self.now()
+        if ending.reason is None and not _has_outcome(folder, restart):
+            if self.now() - tracked.ended_since < OUTCOME_GRACE_S:
+                return Ending(Life.UNKNOWN, detail=f"{job_words(job)}; waiting for its outcome")
+            return _with(ending, restart, _excerpt(folder, job_words(job), log))
+        return _with(ending, restart, None)
+
+    # -- jobs the controller has forgotten
+
+    def _look_in_accounting(self, missing: Mapping[str, _Tracked]) -> None:
+        accounted = self._accounted(missing)
+        for key, tracked in missing.items():
+            jobs = [job for job in accounted if job.name == key and self._is_job_of(tracked, job)]
+            job = max(jobs, key=_age, default=None)
+            if job is not None and job.state.is_ended and job.ended_at is not None:
+                tracked.ending = self._ended(tracked, job)
+            else:
+                tracked.ending = self._absent(tracked)
+
+    def _accounted(self, missing: Mapping[str, _Tracked]) -> tuple[JobSnapshot, ...]:
+        """What accounting says of these; nothing where there is none, or none that answers."""
+        known = [tracked.request.submitted_at for tracked in missing.values()]
+        since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
+        try:
+            return self._slurm.accounted(missing, since) or ()
+        except SlurmUnreachable:
+            return ()
+
+    def _absent(self, tracked: _Tracked) -> Ending:
+        """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
+        folder, restart = tracked.request.folder, tracked.restart
+        if tracked.absent_since is None:
+            tracked.absent_since = self.now()
+        if _has_outcome(folder, restart):
+            return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
+        grace_s = max(600.0, 2 * self._settings.min_job_age_s)
+        last_sign = last_sign_of_life(folder, None) or 0.0
+        silent_since = max(tracked.absent_since, min(last_sign, self.now()))
+        if self.now() - silent_since >= grace_s:
+            words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
+            return Ending(Life.ENDED, reason=FailureReason.LOST, detail=words, job_id=tracked.job_id, restart=restart)
+        return Ending(Life.UNKNOWN, detail=f"job {tracked.job_id} is gone from Slurm; waiting for its outcome")
+
+    # -- cancelling
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        """One scancel for all; one that was asked before is asked again only when Slurm still shows it."""
+        wanted = {key: self._tracked[key] for key in keys if key in self._tracked}
+        for tracked in wanted.values():
+            tracked.cancelled = True
+        due = {key: tracked for key, tracked in wanted.items() if self._may_live(tracked) and self._is_due(tracked)}
+        if due:
+            self._look(now=True)
+            self._read_answer(due)
+            self._cancel_due(due)
+        return {key for key, tracked in wanted.items() if self._may_live(tracked)}
+
+    def _may_live(self, tracked: _Tracked) -> bool:
+        never_submitted = tracked.job_id is None and tracked.doubtful_since is None
+        return not never_submitted and tracked.ending.life is not Life.ENDED
+
+    def _is_due(self, tracked: _Tracked) -> bool:
+        return tracked.cancelled_at is None or self.now() - tracked.cancelled_at >= self._pace.interval_s
+
+    def _cancel_due(self, due: Mapping[str, _Tracked]) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        for tracked in due.values():
+            tracked.cancelled_at = self.now()
+            settled = tracked.doubtful_since is not None and answer.asked_at >= tracked.doubtful_since + SETTLE_S
+            if settled and self._elder(tracked, answer) is None:
+                tracked.doubtful_since = None
+        mine = [job for job in answer.jobs if any(self._is_job_of(tracked, job) for tracked in due.values())]
+        self._cancel_jobs([job for job in mine if not job.state.is_ended])
+        self._next_look_at = self.now() + 1.0
+
+    def _cancel_jobs(self, jobs: list[JobSnapshot]) -> None:
+        if jobs:
+            self._slurm.cancel(jobs)
+
+    # -- the clock
+
+    def now(self) -> float:
+        return self._slurm.now()
+
+    def wait(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+    def close(self) -> None:
+        """Nothing is held: jobs outlive their driver."""
+
+
+def _age(job: JobSnapshot) -> tuple[float, int]:
+    """What sorts jobs from the oldest to the youngest."""
+    digits = "".join(c for c in job.job_id if c.isdigit())
+    return (job.submitted_at or 0.0, int(digits or 0))
+
+
+def _has_outcome(folder: AttemptFolder, restart: int) -> bool:
+    """Whether a whole outcome lies there. The folder is listed first: network file systems look again only then."""
+    try:
+        with os.scandir(folder.path) as entries:
+            names = {entry.name for entry in entries}
+        return folder.outcome(restart).name in names and read_json(folder.outcome(restart)) is not None
+    except (OSError, ValueError):
+        return False
+
+
+def _with(ending: Ending, restart: int, detail: str | None) -> Ending:
+    return replace(ending, restart=restart, detail=detail or ending.detail)
+
+
+def _excerpt(folder: AttemptFolder, words: str, log: str) -> str:
+    """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log."""
+    logs = (_tail(path, 400) for path in folder.rank_logs())
+    return "\n".join(part for part in (words, first_cause(logs) or log) if part)
+
+
+def _tail(path: Path, lines: int = _LOG_LINES) -> str:
+    try:
+        return tail(path, lines)
+    except OSError:
+        return ""

@@ -1,0 +1,110 @@
+"""The launcher's slurm section of the search file: what the user's site wants to know of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from search_spaces.durations import Duration
+from search_spaces.errors import InputError, Problem
+from search_spaces.schema import resolved_path
+from search_spaces.validation import Section, folder_of, restored
+from slurm.options import option_problems
+from slurm.request import JobOptions
+
+Word = Annotated[str, Field(min_length=1, max_length=4096)]
+
+_REFUSED = {
+    "time": "the time limit follows from measure.time_limit and from how long this search's trials take",
+    "nodes": "the number of nodes is the layout's: cluster.num_nodes, or space.num_nodes",
+    "requeue": "jobs are never put back by Slurm itself: Parlay tries again, and counts it",
+    "array": "trials differ in size and time, and adoption after a crash needs a name for each job",
+}
+
+
+class SlurmSection(Section):
+    """What Slurm is told about each trial's job. Everything is optional; see `sbatch --help` of your site."""
+
+    account: Word | None = Field(default=None, description="Account (project) that pays.")
+    partition: Word | None = Field(default=None, description="Partition, or several with commas.")
+    qos: Word | None = Field(default=None, description="Quality of service.")
+    reservation: Word | None = Field(default=None, description="Reservation to run in.")
+    constraint: Word | None = Field(default=None, description="Features the nodes must have.")
+    gpus_per_node: int | None = Field(
+        default=None,
+        ge=0,
+        le=1024,
+        description="GPUs to ask for on each node. Default: cluster.gpus_per_node, and none on CPU or with gres.",
+    )
+    gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
+    cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
+    mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
+    exclusive: bool = Field(default=False, description="Whole nodes, which makes measurements steadier.")
+    exclude: list[Word] = Field(default=[], description="Nodes to keep away from.")
+    nodelist: list[Word] = Field(default=[], description="Nodes to run on.")
+    network: Word | None = Field(default=None, description="Network options of the site (Frontier).")
+    licenses: Word | None = Field(default=None, description="Licenses, file systems on some sites.")
+    comment: Word | None = Field(default=None, description="Comment, which some sites charge or route by.")
+    signal: Word | None = Field(default=None, description="A signal before the end, as in sbatch --signal.")
+    modules: list[Word] = Field(default=[], description="Modules loaded before the ranks start.")
+    env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
+    setup_file: Word | None = Field(
+        default=None, description="A shell file of yours that is sourced after the modules and before the ranks."
+    )
+    container: list[Word] = Field(
+        default=[], description="Words before the trial program: [apptainer, exec, --nv, image.sif]."
+    )
+    directives: list[Word] = Field(default=[], description="More #SBATCH options, each --key=value.")
+    poll_interval_s: Duration | None = Field(
+        default=None,
+        alias="poll_interval",
+        description="Time between two questions to Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
+    )
+
+    refused = _REFUSED
+
+    @field_validator("setup_file")
+    @classmethod
+    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else str(resolved_path(folder_of(info), path))
+
+    @model_validator(mode="after")
+    def _is_safe_in_a_script(self) -> Self:
+        found = option_problems(self.job_options())
+        if found:
+            raise InputError(
+                *(
+                    Problem("slurm_option", f"is {p.value!r}", rule=p.rule, fix=p.fix, key=p.key, value=p.value)
+                    for p in found
+                )
+            )
+        return self
+
+    def job_options(self) -> JobOptions:
+        """The same as the room `slurm` knows it."""
+        values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in JobOptions.__dataclass_fields__}
+        return JobOptions(**values)
+
+    def missing_of(self, carried: Mapping[str, str]) -> dict[str, str]:
+        """Those of the options that stood in the environment about which the file says nothing."""
+        return {name: value for name, value in carried.items() if getattr(self, name) in (None, False)}
+
+    def with_carried(self, carried: Mapping[str, str]) -> SlurmSection:
+        """The section with these options from the environment; InputError for one that may not stand in a script."""
+        return restored(SlurmSection, self.model_dump(mode="json", by_alias=True) | _typed(carried))
+
+
+def _typed(carried: Mapping[str, str]) -> dict[str, Any]:
+    """Options as the section's types want them: a number where it is one, a switch that is set is on."""
+    values: dict[str, Any] = dict(carried)
+    if carried.get("gpus_per_node", "").isdigit():
+        values["gpus_per_node"] = int(carried["gpus_per_node"])
+    if "exclusive" in carried:
+        values["exclusive"] = True
+    return values
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
