@@ -1,11 +1,11 @@
-# Everything lives in .venv; nothing else on the machine is changed, except that `setup` installs Debian's
-# python3-venv when it is missing and this is root.
+# Everything lives in .venv; nothing else on the machine is changed, except that root's `setup` installs Debian's
+# python3-venv and root's `test` the servers that tests start (Slurm, Postgres) when they are missing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: setup demo test test-fast check format lint types imports readme clean
+.PHONY: setup demo servers test test-fast check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -27,14 +27,17 @@ setup: .venv/.trainer
 demo: .venv/.trainer
 	@$(BIN)/parlay run search_spaces/searches/quickstart.yaml
 
-test: .venv/.dev
+servers: .venv/.dev
+	@$(BIN)/python -m tests.servers
+
+test: .venv/.dev servers
 	@$(BIN)/python -m pytest
 
 test-fast: .venv/.dev
 	@$(BIN)/python -m pytest -m 'not processes'
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
-check: .venv/.dev format lint types imports readme
+check: .venv/.dev servers format lint types imports readme
 	@PARLAY_GATE=1 $(BIN)/python -m pytest --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 
 format: .venv/.dev

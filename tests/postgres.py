@@ -108,7 +108,7 @@ def postgres_url(postgres_server: PostgresServer) -> str:
 @contextmanager
 def postgres() -> Iterator[PostgresServer]:
     """A server of its own, stopped and removed at the end; skips the test where Postgres is not installed."""
-    programs = _newest_programs()
+    programs = postgres_programs()
     if programs is None:
         pytest.skip(NO_POSTGRES)
     folder = Path(tempfile.mkdtemp(prefix="parlay-postgres-", dir="/tmp"))
@@ -124,11 +124,13 @@ def postgres() -> Iterator[PostgresServer]:
         shutil.rmtree(folder)
 
 
-def _newest_programs() -> Path | None:
-    """Debian keeps the server's programs apart, by version, and off the PATH."""
+def postgres_programs() -> Path | None:
+    """Where initdb and postgres lie, None where they are not. Debian keeps them by version and off the PATH."""
     versions = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if (path / "postgres").exists()]
+    if versions:
+        return max(versions, key=lambda path: int(path.parent.name))
     on_path = shutil.which("postgres")
-    return max(versions, key=lambda path: int(path.parent.name)) if versions else on_path and Path(on_path).parent
+    return Path(on_path).resolve().parent if on_path else None
 
 
 def _ordinary_user() -> dict[str, Any]:

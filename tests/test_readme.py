@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm.packages import missing_packages
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
+from tests.servers import POSTGRES_PACKAGE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MAKEFILE = README.with_name("Makefile")
@@ -36,6 +38,13 @@ def test_every_verb_named_there_exists():
     help_text = parlay("--help", cwd=README.parent).out
     assert len(verbs) >= 10
     assert not {verb for verb in verbs if not re.search(rf"^│ {verb} ", help_text, re.MULTILINE)}
+
+
+def test_every_package_that_make_installs_is_named():
+    venv = re.findall(r"apt-get install -y -qq (\S+);", MAKEFILE.read_text())
+    packages = {*venv, *missing_packages(accounting=True, path="/nonexistent"), POSTGRES_PACKAGE}
+    assert len(packages) == 8
+    assert not {package for package in packages if f"`{package}`" not in README.read_text()}
 
 
 def test_every_file_it_links_to_exists():
