@@ -123,8 +123,9 @@ def _plan_text(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> str
         lines.append(f"{sum(space.rejected_by_rule.values())} cannot work:")
         lines += [f"  {count:6d}  {rule}" for rule, count in space.rejected_by_rule.items()]
         lines += _rejected_lines(space) if list_rejected else ["  (--rejected lists each with its numbers)"]
-    trials = min(spec.search.max_trials, len(space.feasible))
-    lines.append(f"{trials} trials take at most {_most_node_hours(spec, space):.2f} node-hours, retries not counted")
+    lines.append(
+        f"{_most_trials_words(spec, space)} {_most_node_hours(spec, space):.2f} node-hours, retries not counted"
+    )
     return "\n".join(lines)
 
 
@@ -134,11 +135,23 @@ def _rejected_lines(space: SearchSpace) -> list[str]:
     return lines + ([f"  and {left_out} more"] if left_out else [])
 
 
+def _most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
+    trials, repeats = _most_trials(spec, space)
+    return f"{trials} trials and {repeats} repeats take at most" if repeats else f"{trials} trials take at most"
+
+
+def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
+    """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
+    trials = min(spec.search.max_trials, len(space.feasible))
+    finalists = min(spec.search.finalists, trials)
+    today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
+    return trials, (finalists + today) * spec.search.finalist_repeats
+
+
 def _most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
     from orchestrator.search.attempts import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
-    trials = min(spec.search.max_trials, len(space.feasible))
-    most = trials * nodes * longest_attempt_s(spec.measure) / 3600
+    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure) / 3600
     return min(most, spec.search.budget_node_hours or most)

@@ -23,6 +23,14 @@ def test_help_imports_nothing_heavy(words, tmp_path):
     assert "Usage: parlay" in done.stdout
 
 
+def test_a_plan_reckons_with_the_repeats_of_the_finalists_and_the_baseline(tmp_path):
+    path = write_search(tmp_path)
+    once = parlay("plan", path, "--json", cwd=tmp_path).json["node_hours"]
+    wanted = ("--set", "search.finalists=2", "--set", "search.finalist_repeats=2")
+    assert parlay("plan", path, *wanted, "--json", cwd=tmp_path).json["node_hours"] == pytest.approx(once * (3 + 6) / 3)
+    assert "3 trials and 6 repeats take at most" in parlay("plan", path, *wanted, cwd=tmp_path).out
+
+
 @pytest.mark.parametrize("words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"]])
 def test_verbs_that_launch_nothing_import_nothing_that_trains(words, tmp_path):
     write_search(tmp_path)
