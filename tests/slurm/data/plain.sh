@@ -1,0 +1,15 @@
+#!/bin/bash
+#SBATCH --job-name=gpt-abcdef.t0001.a1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=00:10:00
+#SBATCH --distribution=block
+#SBATCH --no-requeue
+#SBATCH --output=job.log
+#SBATCH --open-mode=append
+
+export PYTHONPATH=/shared/gpt-abcdef/code
+export PYTHONSAFEPATH=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID
+
+exec srun --export=ALL --kill-on-bad-exit=1 --nodes=2 --ntasks=8 --output=rank-%5t.log --open-mode=append /opt/python3 -m trials.train /shared/gpt-abcdef/trials/t0001/a1/spec.json

@@ -1,0 +1,297 @@
+"""SlurmClient against small commands of ours on PATH: what it asks, and what it makes of bad answers."""
+
+import os
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm.client import SlurmClient
+from slurm.interface import SlurmSettings, SlurmUnreachable, SubmitStatus
+from slurm.jobs import JobSnapshot, JobState
+from slurm.request import JobRequest
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+
+CONFIG = "echo 'ClusterName = big'; echo 'AccountingStorageType = accounting_storage/slurmdbd'"
+HANG = "trap '' TERM INT HUP; sleep 1000 & echo $! > $HERE/child; trap '' TERM; while :; do wait; done"
+NAME = "gpt-abcdef.t0001.a1"
+SUBMITTED = 1795262400.0
+
+
+class Commands:
+    """Slurm's commands, each a line of shell that is told where it lies ($HERE) and notes how it was called."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir()
+
+    def write(self, **lines: str) -> None:
+        for command, line in lines.items():
+            path = self.folder / command
+            path.write_text(
+                f'#!/bin/bash\nHERE={self.folder}\necho "$*" >> $HERE/{command}.calls\n'
+                f"env -0 > $HERE/{command}.environment\npwd > $HERE/{command}.directory\n{line}\n"
+            )
+            path.chmod(0o755)
+
+    def calls(self, command: str) -> list[str]:
+        path = self.folder / f"{command}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def environment(self, command: str) -> dict[str, str]:
+        text = (self.folder / f"{command}.environment").read_text()
+        return dict(pair.split("=", 1) for pair in text.split("\0") if pair)
+
+    def client(self, timeout_s: float = 20.0, **environment: str) -> SlurmClient:
+        return SlurmClient({"PATH": f"{self.folder}:/usr/bin:/bin", **environment}, timeout_s)
+
+
+@pytest.fixture
+def commands(tmp_path):
+    return Commands(tmp_path / "bin")
+
+
+@pytest.fixture
+def request_(tmp_path):
+    (tmp_path / "a1").mkdir()
+    return JobRequest(NAME, tmp_path / "a1", 1, 1, 60.0, ("true",))
+
+
+def row(job_id: str, state: str = "RUNNING", name: str = NAME, user: str | None = None) -> str:
+    owner = user or SlurmClient({}).user
+    return f"{job_id}|{owner}|{state}|None|n1|2026-11-21T12:00:00|2026-11-21T12:00:00|N/A|{name}"
+
+
+def job(job_id: str, name: str = NAME) -> JobSnapshot:
+    return JobSnapshot(job_id, name, SlurmClient({}).user, JobState.RUNNING, "RUNNING")
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# -- submitting
+
+
+def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(commands, request_):
+    commands.write(sbatch="echo 12; echo 'sbatch: warning: low budget' >&2")
+    client = commands.client(SBATCH_PARTITION="other", SLURM_JOB_ID="5", RANK="3", TZ="Asia/Tokyo", MINE="kept")
+    submission = client.submit(request_)
+    assert (submission.status, submission.job_id) == (SubmitStatus.ACCEPTED, "12")
+    assert submission.words == "sbatch: warning: low budget"
+    assert commands.calls("sbatch") == ["--parsable ./job.sh"]
+    assert (commands.folder / "sbatch.directory").read_text().strip() == str(request_.directory)
+    environment = commands.environment("sbatch")
+    assert not {"SBATCH_PARTITION", "SLURM_JOB_ID", "RANK"} & set(environment)
+    assert (environment["MINE"], environment["TZ"]) == ("kept", "Asia/Tokyo")
+
+
+def test_a_submission_that_hangs_is_doubtful_and_leaves_no_process(commands, request_):
+    commands.write(sbatch=f"echo 'sbatch: sleeping and retrying' >&2; {HANG}")
+    begun = time.monotonic()
+    submission = commands.client(timeout_s=1.0).submit(request_)
+    assert (submission.status, submission.job_id) == (SubmitStatus.DOUBTFUL, None)
+    assert "sleeping and retrying" in submission.words
+    assert time.monotonic() - begun < 20
+    child = int((commands.folder / "child").read_text())
+    wait_until(lambda: has_ended(child))
+
+
+def wait_until(condition, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_submission_that_is_killed_is_doubtful(commands, request_):
+    commands.write(sbatch="kill -9 $$")
+    assert commands.client().submit(request_).status is SubmitStatus.DOUBTFUL
+
+
+def test_without_slurm_nothing_was_submitted_and_it_is_said_plainly(tmp_path, request_):
+    client = SlurmClient({"PATH": str(tmp_path)})
+    submission = client.submit(request_)
+    assert submission.status is SubmitStatus.REFUSED
+    assert "sbatch is not on PATH" in submission.words
+    with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
+        client.jobs()
+
+
+def test_an_sbatch_that_does_not_start_submitted_nothing(commands, request_):
+    commands.write(sbatch="echo 12")
+    (commands.folder / "sbatch").write_bytes(b"\x7fELF no program")
+    assert commands.client().submit(request_).status is SubmitStatus.BUSY
+    commands.write(sbatch="echo 12")
+    gone = replace(request_, directory=request_.directory / "gone")
+    assert commands.client().submit(gone).status is SubmitStatus.BUSY
+
+
+# -- asking
+
+
+def test_one_question_for_all_jobs_of_the_user(commands):
+    commands.write(squeue=f"echo '{row('12')}'; echo '{row('13', 'PENDING')}'")
+    client = commands.client(TZ="Asia/Tokyo", SQUEUE_FORMAT="%i", SLURM_CONF="/etc/big.conf")
+    assert [(j.job_id, j.state) for j in client.jobs()] == [("12", JobState.RUNNING), ("13", JobState.PENDING)]
+    [call] = commands.calls("squeue")
+    assert {"--all", "--states=all", f"--user={os.geteuid()}"} <= set(call.split())
+    environment = commands.environment("squeue")
+    assert (environment["TZ"], environment["SLURM_TIME_FORMAT"]) == ("UTC", "standard")
+    assert environment["SLURM_CONF"] == "/etc/big.conf"
+    assert "SQUEUE_FORMAT" not in environment
+
+
+@pytest.mark.parametrize("line", ["true", "echo", "echo 'CLUSTER: big'"])
+def test_no_jobs_is_an_answer(commands, line):
+    commands.write(squeue=line)
+    assert commands.client().jobs() == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1", "connect"),
+        ("echo 'slurm_load_jobs error: odd' >&2", "odd"),  # exits 0 all the same
+        ("exit 3", "exit code 3"),
+        ("echo 'down for maintenance'", "maintenance"),
+        ("head -c 100000 /dev/urandom", "no list of jobs"),
+        (f"echo '{row('12')}'; kill -9 $$", "squeue"),
+    ],
+)
+def test_unreachable_is_not_gone(commands, line, words):
+    commands.write(squeue=line)
+    with pytest.raises(SlurmUnreachable, match=words):
+        commands.client().jobs()
+
+
+def test_a_question_that_hangs_ends_at_its_time_limit_and_leaves_no_process(commands):
+    commands.write(squeue=f"echo '{row('12')}'; {HANG}")
+    with pytest.raises(SlurmUnreachable, match="did not answer within 1 s"):
+        commands.client(timeout_s=1.0).jobs()
+    child = int((commands.folder / "child").read_text())
+    wait_until(lambda: has_ended(child))
+
+
+def test_a_process_that_escapes_with_the_pipe_does_not_hold_the_client(commands):
+    commands.write(squeue="setsid sleep 1000 & echo $! > $HERE/child; exit 0")
+    begun = time.monotonic()
+    with pytest.raises(SlurmUnreachable):
+        commands.client(timeout_s=0.5).jobs()
+    assert time.monotonic() - begun < 20
+    subprocess.run(["kill", "-9", (commands.folder / "child").read_text().strip()], check=True)
+
+
+def test_an_unknown_job_is_none_and_a_silent_controller_is_not(commands):
+    commands.write(scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert commands.client().describe("12") is None
+    assert commands.calls("scontrol") == ["--all --oneliner show job 12"]
+    commands.write(scontrol="echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
+    with pytest.raises(SlurmUnreachable, match="timed out"):
+        commands.client().describe("12")
+
+
+def test_the_configuration_is_asked_for_once(commands):
+    commands.write(scontrol=CONFIG)
+    client = commands.client()
+    assert client.settings() == client.settings() == SlurmSettings(cluster_name="big", has_accounting=True)
+    assert len(commands.calls("scontrol")) == 1
+
+
+def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):
+    commands.write(scontrol="exit 1")
+    client = commands.client()
+    with pytest.raises(SlurmUnreachable):
+        client.settings()
+    commands.write(scontrol=CONFIG)
+    assert client.settings().cluster_name == "big"
+
+
+# -- accounting
+
+
+def sacct_row(job_id: str, name: str = NAME, submitted: str = "2026-11-21T12:00:00") -> str:
+    return f"{job_id}|me|COMPLETED|0:0|{submitted}|2026-11-21T12:00:00|2026-11-21T12:00:01|n1|{name}"
+
+
+def test_accounting_is_asked_by_name_in_utc(commands):
+    rows = (sacct_row("12"), sacct_row("11", submitted="2026-11-21T11:00:00"), sacct_row("13", name="stranger"))
+    commands.write(scontrol=CONFIG, sacct=f"cat <<'END'\n{chr(10).join(rows)}\nEND")
+    found = commands.client(TZ="Asia/Tokyo").accounted([NAME], SUBMITTED + 0.7)
+    assert found is not None
+    assert [j.job_id for j in found] == ["12"]
+    [call] = commands.calls("sacct")
+    assert {f"--name={NAME}", "--starttime=2026-11-21T12:00:00", "--allocations"} <= set(call.split())
+    assert commands.environment("sacct")["TZ"] == "UTC"
+
+
+def test_many_names_are_asked_for_in_several_calls(commands):
+    commands.write(scontrol=CONFIG, sacct="true")
+    names = [f"gpt-abcdef.t{number:04}.a1" for number in range(450)]
+    assert commands.client().accounted(names, SUBMITTED) == ()
+    asked = [call.split("--name=")[1].split()[0].split(",") for call in commands.calls("sacct")]
+    assert [name for names_ in asked for name in names_] == names
+    assert len(asked) == 3
+
+
+def test_without_accounting_nothing_is_asked(commands):
+    commands.write(scontrol="echo 'AccountingStorageType = (null)'", sacct="exit 1")
+    assert commands.client().accounted([NAME], SUBMITTED) is None
+    assert commands.calls("sacct") == []
+
+
+def test_accounting_that_is_disabled_is_not_there_and_one_that_is_down_is_unreachable(commands):
+    commands.write(scontrol=CONFIG, sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert commands.client().accounted([NAME], SUBMITTED) is None
+    commands.write(sacct="echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
+    with pytest.raises(SlurmUnreachable, match="database"):
+        commands.client().accounted([NAME], SUBMITTED)
+
+
+# -- cancelling
+
+SQUEUE = "cat $HERE/jobs 2>/dev/null || true"
+
+
+def test_only_jobs_that_still_have_id_name_and_user_are_cancelled_in_one_call(commands):
+    jobs = [row("12"), row("13", name="another"), row("14", user="stranger"), row("15", "COMPLETED"), row("9")]
+    commands.write(squeue=SQUEUE, scancel="rm $HERE/jobs")
+    (commands.folder / "jobs").write_text("\n".join(jobs))
+    left = commands.client().cancel([job(number) for number in ("12", "13", "14", "15", "9", "99")])
+    assert left == set()
+    assert commands.calls("scancel") == ["9 12"]
+
+
+def test_nothing_of_ours_there_is_nothing_to_cancel(commands):
+    commands.write(squeue=SQUEUE, scancel="exit 1")
+    assert commands.client().cancel([job("12")]) == set()
+    assert commands.calls("scancel") == []
+
+
+@pytest.mark.parametrize("scancel", ["exit 0", "echo 'Access/permission denied' >&2; exit 210", "kill -9 $$"])
+def test_jobs_that_do_not_end_are_named_after_a_bounded_wait(commands, monkeypatch, scancel):
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 1.0)
+    commands.write(squeue=f"{SQUEUE}; echo '{row('13', 'COMPLETING')}'", scancel=scancel)
+    (commands.folder / "jobs").write_text(row("12", "COMPLETED") + "\n")
+    begun = time.monotonic()
+    assert commands.client().cancel([job("12"), job("13")]) == {"13"}
+    assert time.monotonic() - begun < 20
+
+
+def test_a_controller_that_falls_silent_leaves_them_named(commands, monkeypatch):
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 1.0)
+    commands.write(squeue="test -e $HERE/down && exit 1; " + f"echo '{row('12')}'", scancel="touch $HERE/down; exit 1")
+    assert commands.client().cancel([job("12")]) == {"12"}
+
+
+def test_a_silent_controller_cancels_nothing_and_says_so(commands):
+    commands.write(squeue="exit 1", scancel="exit 0")
+    with pytest.raises(SlurmUnreachable):
+        commands.client().cancel([job("12")])
+    assert commands.calls("scancel") == []

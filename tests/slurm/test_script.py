@@ -1,0 +1,187 @@
+"""The batch script, line by line. A change that is meant: PARLAY_UPDATE_STORED=1 pytest tests/slurm/test_script.py"""
+
+import os
+import shlex
+import subprocess
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm.environment import RANK_NAMES
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_script
+from tests.slurm.test_options import FULL
+
+STORED = Path(__file__).with_name("data")
+PLAIN = JobRequest(
+    name="gpt-abcdef.t0001.a1",
+    directory=Path("/shared/gpt-abcdef/trials/t0001/a1"),
+    num_nodes=2,
+    tasks_per_node=4,
+    time_limit_s=600.0,
+    argv=("/opt/python3", "-m", "trials.train", "/shared/gpt-abcdef/trials/t0001/a1/spec.json"),
+    environment={"PYTHONPATH": "/shared/gpt-abcdef/code", "PYTHONSAFEPATH": "1"},
+)
+EVERYTHING = replace(
+    PLAIN, num_nodes=64, tasks_per_node=8, time_limit_s=90_061.0, options=FULL, exclude=("n8", "n9", "n[10-11]")
+)
+REQUESTS = {"plain": PLAIN, "everything": EVERYTHING}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_script_is_the_stored_one(name):
+    path, found = STORED / f"{name}.sh", render_script(REQUESTS[name])
+    if os.environ.get("PARLAY_UPDATE_STORED"):
+        path.write_text(found)
+    difference = first_difference(path.read_text(), found)
+    assert difference is None, f"{difference}\n{__doc__}"
+
+
+def first_difference(expected: str, found: str) -> str | None:
+    lines = zip_longest(expected.split("\n"), found.split("\n"))
+    for number, (wanted, got) in enumerate(lines, start=1):
+        if wanted != got:
+            return f"line {number}\nexpected: {wanted!r}\nfound:    {got!r}"
+    return None
+
+
+def directives(request: JobRequest) -> list[str]:
+    lines = render_script(request).split("\n")
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+
+
+def test_every_directive_stands_before_the_first_command_where_sbatch_stops_reading():
+    lines = render_script(EVERYTHING).split("\n")
+    last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
+    assert all(line.startswith("#") for line in lines[: last + 1])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clock"),
+    [(1.0, "00:01:00"), (60.0, "00:01:00"), (60.5, "00:02:00"), (3600.0, "01:00:00"), (172_800.0, "48:00:00")],
+)
+def test_the_time_limit_is_rounded_up_to_slurms_minutes(seconds, clock):
+    assert f"--time={clock}" in directives(replace(PLAIN, time_limit_s=seconds))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (JobOptions(), []),
+        (JobOptions(gpus_per_node=4), ["--gpus-per-node=4"]),
+        (JobOptions(gres="gpu:a100:4"), ["--gres=gpu:a100:4"]),
+    ],
+)
+def test_gpus_are_asked_for_as_the_site_wants_it_and_not_on_cpu(options, expected):
+    found = [
+        line for line in directives(replace(PLAIN, options=options)) if "gpu" in line.removeprefix("--job-name=gpt")
+    ]
+    assert found == expected
+
+
+def test_nodes_to_avoid_are_the_users_and_the_requests_in_one_list():
+    request = replace(PLAIN, options=JobOptions(exclude=("n[1-3]", "x")), exclude=("n4", "n2"))
+    assert "--exclude=x,n[1-4]" in directives(request)
+
+
+def test_the_users_own_directives_come_last_since_sbatch_believes_the_last():
+    assert directives(EVERYTHING)[-len(FULL.directives) :] == list(FULL.directives)
+
+
+# -- what bash makes of it
+
+SRUN = """#!/bin/bash
+printf '%s\\n' "$@" > argv
+env -0 > environment
+exit 7
+"""
+
+
+def run_script(tmp_path: Path, request: JobRequest, **environment: str) -> tuple[int, list[str], dict[str, str], str]:
+    """Exit code, srun's arguments, the environment it saw, and what the script printed; bash stops at unset names."""
+    commands = tmp_path / "bin"
+    commands.mkdir(exist_ok=True)
+    (commands / "srun").write_text(SRUN)
+    (commands / "srun").chmod(0o755)
+    request = replace(request, directory=tmp_path)
+    request.script.write_text(render_script(request))
+    done = subprocess.run(
+        ["/bin/bash", "-u", "job.sh"],
+        cwd=tmp_path,
+        env={"PATH": f"{commands}:/usr/bin:/bin", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=20,
+    )
+    if not (tmp_path / "argv").exists():
+        return done.returncode, [], {}, done.stdout
+    seen = dict(pair.split("=", 1) for pair in (tmp_path / "environment").read_text().split("\0") if pair)
+    return done.returncode, (tmp_path / "argv").read_text().split("\n")[:-1], seen, done.stdout
+
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_path):
+    container = ("apptainer", "exec", "image with blank.sif")
+    code, argv, _, output = run_script(tmp_path, replace(PLAIN, options=JobOptions(container=container)))
+    assert (code, output) == (7, "")
+    assert argv[-7:] == [*container, *PLAIN.argv]
+    assert {"--export=ALL", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8", "--output=rank-%5t.log"} <= set(argv)
+
+
+def test_variables_arrive_as_they_were_given_the_requests_after_the_users(tmp_path):
+    nasty = "a 'b' \"c\" $HOME `id` \\ ; # ! *"
+    options = JobOptions(env={"NASTY": nasty, "PYTHONPATH": "/users"}, cpus_per_task=7)
+    _, _, seen, _ = run_script(tmp_path, replace(PLAIN, options=options))
+    assert seen["NASTY"] == nasty
+    assert seen["PYTHONPATH"] == PLAIN.environment["PYTHONPATH"]
+    assert seen["SRUN_CPUS_PER_TASK"] == "7"
+
+
+def test_what_told_other_ranks_their_place_is_gone_unless_the_request_says_it(tmp_path):
+    leftovers = dict.fromkeys(RANK_NAMES, "3")
+    request = replace(PLAIN, environment={"MASTER_PORT": "20000"})
+    _, _, seen, _ = run_script(tmp_path, request, **leftovers)
+    assert {name: seen[name] for name in RANK_NAMES if name in seen} == {"MASTER_PORT": "20000"}
+
+
+def test_modules_then_the_setup_file_then_the_variables(tmp_path):
+    setup = tmp_path / "my setup.sh"
+    setup.write_text('export ORDER="$ORDER setup"; export RANK=5; export KEPT=setup; false\n')
+    module = '() {  export ORDER="$ORDER $1 $2"; }'
+    options = JobOptions(modules=("gcc/12", "cuda"), setup_file=str(setup), env={"KEPT": "env"})
+    environment = {"ORDER": "begin", "BASH_FUNC_module%%": module}
+    code, _, seen, output = run_script(tmp_path, replace(PLAIN, options=options), **environment)
+    assert (code, output) == (7, "")
+    assert seen["ORDER"] == "begin load gcc/12 load cuda setup"
+    assert seen["KEPT"] == "env"
+    assert "RANK" not in seen
+
+
+def test_a_module_that_cannot_be_loaded_ends_the_job_with_its_words(tmp_path):
+    module = '() {  echo "no module $2"; return 3; }'
+    request = replace(PLAIN, options=JobOptions(modules=("nosuch",)))
+    code, argv, _, output = run_script(tmp_path, request, **{"BASH_FUNC_module%%": module})
+    assert (code, argv, output) == (3, [], "no module nosuch\n")
+
+
+arguments = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+names = st.from_regex(r"V_[A-Z]{1,4}", fullmatch=True)
+
+
+@given(st.lists(arguments, min_size=1, max_size=4), st.dictionaries(names, arguments, max_size=3))
+def test_no_argument_and_no_value_ends_its_own_word(argv, environment):
+    script = render_script(replace(PLAIN, argv=tuple(argv), environment=environment))
+    words = shlex.split(script.split("\n\n", 1)[1])
+    exported = [f"{name}={value}" for name, value in environment.items()]
+    assert words[-len(argv) :] == argv
+    assert words[: 2 * len(exported)] == [word for pair in exported for word in ("export", pair)]
