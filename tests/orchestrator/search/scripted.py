@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from trials.ranking import Objective
 from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
 
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+NODE = socket.gethostname()
 RULES = MeasureRules(min_steps=5, time_limit_s=570.0)
 
 
@@ -142,13 +144,13 @@ class ScriptedLauncher(Launcher):
             job.seen_alive = True
             if self.clock < job.started_at:
                 return Ending(Life.ALIVE, detail="Priority")
-            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=("n1",))
+            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=(NODE,))
         if job.script.leaves_outcome and not job.cancelled:
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
         launcher_knows = job.script.reason if not job.script.leaves_outcome else None
         detail = job.script.excerpt if launcher_knows else None
         ended_at = min(self.clock, job.started_at + job.script.duration_s)
-        return Ending(Life.ENDED, True, False, launcher_knows, detail, ("n1",), job.started_at, ended_at)
+        return Ending(Life.ENDED, True, False, launcher_knows, detail, (NODE,), job.started_at, ended_at)
 
     def _outcome(self, job: Job) -> Outcome:
         spec = job.request.spec

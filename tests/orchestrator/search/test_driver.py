@@ -393,10 +393,10 @@ def test_fault_27_a_full_disk_is_said_once_and_stops_nothing(rig):
 def test_fault_28_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
     verdict, unreadable = TrialProgram.verdict, iter(range(4))
 
-    def fails_for_the_first(self, trial, attempt, ending):
+    def fails_for_the_first(self, trial, attempt, ending, now):
         if trial.trial == "t0001" and next(unreadable, None) is not None:
             raise PermissionError(13, "Permission denied")
-        return verdict(self, trial, attempt, ending)
+        return verdict(self, trial, attempt, ending, now)
 
     monkeypatch.setattr(TrialProgram, "verdict", fails_for_the_first)
     search = rig.open_driver().run()
