@@ -119,7 +119,7 @@ class SlurmClient(Slurm):
 
     def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
         """Waits up to CANCEL_TIMEOUT_S for their end. Raises SlurmUnreachable only before anything was cancelled."""
-        pending = self._still_there(jobs)
+        pending = self._still_there(jobs) if jobs else set()
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
         self._scancel(sorted(pending, key=int))
         pause_s = _FIRST_LOOK_S

@@ -274,6 +274,12 @@ def test_nothing_of_ours_there_is_nothing_to_cancel(commands):
     assert commands.calls("scancel") == []
 
 
+def test_cancelling_nothing_asks_nothing(commands):
+    commands.write(squeue="exit 1", scancel="exit 1")
+    assert commands.client().cancel([]) == set()
+    assert commands.calls("squeue") == commands.calls("scancel") == []
+
+
 @pytest.mark.parametrize("scancel", ["exit 0", "echo 'Access/permission denied' >&2; exit 210", "kill -9 $$"])
 def test_jobs_that_do_not_end_are_named_after_a_bounded_wait(commands, monkeypatch, scancel):
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 1.0)
