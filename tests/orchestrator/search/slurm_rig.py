@@ -1,0 +1,124 @@
+"""A search driven on a simulated Slurm, and what must hold for it whatever happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.search.driver import Driver
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake_jobs import JobPlan, StartedJob
+from slurm.fake_placement import FakeNode
+from slurm.pace import PollPace
+from slurm.request import JobOptions
+from slurm.shared_answer import Answer
+from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script, measured_outcome
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, TrialSpec
+
+POLL_S = 30.0
+
+
+def speed_of(spec: TrialSpec) -> float:
+    """What a layout reaches here: a number of its own for each, so that there is one best."""
+    return 1000.0 + 10.0 * [layout.key for layout in LAYOUTS].index(spec.layout.canonical().key)
+
+
+@dataclass
+class SlurmRig(Rig):
+    """Nine layouts on a cluster of four nodes with four CPUs each. `open_driver` is a new driver on the same cluster.
+
+    `script` decides how each start of a trial's job goes, told its spec and restart.
+    """
+
+    cluster: FakeCluster = field(default_factory=lambda: FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)]))
+    script: Callable[[TrialSpec, int], Script] = lambda spec, restart: Script(tokens_per_sec=speed_of(spec))
+    options: JobOptions = JobOptions()
+    slurm: FakeSlurm = field(init=False)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slurm = FakeSlurm(self.cluster)
+        self.cluster.on_start = self._start
+        self.hooks = replace(self.hooks, note=self.notes.append)
+
+    def open_driver(self) -> Driver:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), self.slurm.answer_s)  # noqa: E731
+        self.launcher = SlurmLauncher(self.slurm, self.options, PollPace(POLL_S), jobs, self._sleep)  # type: ignore[assignment]
+        return super().open_driver()
+
+    def _sleep(self, seconds: float) -> None:
+        self.cluster.advance_to_next_event(at_most=max(seconds, POLL_S / 2))
+        self.cluster.advance(seconds)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        if job.user != self.slurm.user:
+            return JobPlan()
+        folder = AttemptFolder(job.directory)
+        data = read_json(folder.spec)
+        assert data is not None, "the spec is there before the job is"
+        spec = TrialSpec.from_json(data)
+        script = self.script(spec, job.restart)
+        leave = lambda: _leave(folder, spec, script, job.restart)  # noqa: E731
+        failed = 0 if script.reason is None and script.tokens_per_sec is not None else 1
+        return JobPlan(script.duration_s, exit_code=failed, on_end=leave if script.leaves_outcome else _nothing)
+
+    # -- what must hold
+
+    def check(self, search: SearchRecord, twins: bool = False, controller_was_down: bool = False) -> None:
+        """Invariants I1 to I6 and I10 of an ended search.
+
+        `twins`: a job appeared long after it was given up. `controller_was_down`: nodes were held until it was back,
+        longer than any limit, which nobody can reserve for.
+        """
+        attempts = [attempt for trial in search.trials for attempt in trial.attempts]
+        assert search.state.is_ended
+        assert not [job for job in self.cluster.jobs() if job.user == self.slurm.user and not job.state.is_ended]
+        assert len({(t.layout.key, t.kind) for t in search.trials}) == len(search.trials)
+        for attempt in attempts:
+            name = f"{search.search_id}.{attempt.trial}.{attempt.attempt}"
+            assert twins or self.slurm.most_alive(name) <= 1, f"{name} was alive twice"
+            assert attempt.state.is_ended
+            assert (attempt.reason is None) == (attempt.outcome is not None and not attempt.outcome.reason)
+            used_h = self.slurm.used_node_s(name) / 3600
+            is_booked = attempt.node_hours >= used_h - POLL_S / 3600
+            assert controller_was_down or is_booked, f"{name} used {used_h} node-hours, {attempt.node_hours} are booked"
+        known = {f"{search.search_id}.{a.trial}.{a.attempt}" for a in attempts}
+        assert {job.request.name for job in self.cluster.jobs() if job.user == self.slurm.user} <= known
+        if self.limits.budget_node_hours is not None:
+            used_h = sum(self.slurm.used_node_s(name) for name in known) / 3600
+            assert used_h <= self.limits.budget_node_hours + 1e-9
+            assert search.node_hours_used <= self.limits.budget_node_hours + 1e-9
+
+    def measured_layouts(self, search: SearchRecord) -> dict[str, float]:
+        return {t.layout.key: t.measured["tokens_per_sec"] for t in search.trials if t.measured is not None}
+
+
+def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:
+    """The only attempt of a trial."""
+    [attempt] = search.trial(trial).attempts
+    return attempt
+
+
+def slurm_rig(path: Path, **settings: object) -> SlurmRig:
+    """A rig whose cluster has these settings."""
+    nodes = [FakeNode(f"n{i}") for i in range(1, 5)]
+    return SlurmRig(path, cluster=FakeCluster(nodes, settings=replace(FAKE_SETTINGS, **settings)))
+
+
+def _nothing() -> None:
+    """A job that leaves no outcome."""
+
+
+def _leave(folder: AttemptFolder, spec: TrialSpec, script: Script, restart: int) -> None:
+    if script.reason is None and script.tokens_per_sec is not None:
+        outcome = replace(measured_outcome(spec, script.tokens_per_sec), restart=restart)
+    else:
+        ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+        reason = script.reason or FailureReason.SCRIPT_ERROR
+        outcome = Outcome(*ids, OutcomeStatus.FAILED, restart, reason=reason, excerpt=script.excerpt)
+    write_json(folder.outcome(restart), outcome.to_json())

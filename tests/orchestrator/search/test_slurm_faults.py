@@ -1,0 +1,382 @@
+"""The faults of Slurm, its accounting and its nodes, against a simulated cluster: one test or more for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.search.limits import Limits
+from slurm.jobs import JobState
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
+from trials.ledger.events import EndReason, SearchState
+from trials.trial import FailureReason, TrialState
+
+
+@pytest.fixture
+def rig(tmp_path) -> SlurmRig:
+    return SlurmRig(tmp_path, limits=Limits(max_trials=3, parallel_trials=2))
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt("the driver is killed here")
+
+
+def run_until_killed(rig: SlurmRig, monkeypatch, **replaced) -> None:
+    """Run a driver in which these methods of its Slurm kill it."""
+    with monkeypatch.context() as patch:
+        for name, action in replaced.items():
+            patch.setattr(rig.slurm, name, action)
+        with pytest.raises(KeyboardInterrupt):
+            rig.open_driver().run()
+
+
+@pytest.mark.fault(1)
+def test_fault_01_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkeypatch):
+    run_until_killed(rig, monkeypatch, submit=killed)
+    assert rig.cluster.jobs() == []
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert search.end_reason is EndReason.MAX_TRIALS
+    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
+
+
+@pytest.mark.fault(2)
+def test_fault_02_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig, monkeypatch):
+    submit = rig.slurm.submit
+
+    def accepted_then_killed(request):
+        submit(request)
+        killed()
+
+    run_until_killed(rig, monkeypatch, submit=accepted_then_killed)
+    [job] = rig.cluster.jobs()
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert one_attempt(search).job_id == job.job_id
+
+
+@pytest.mark.fault(3)
+def test_fault_03_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
+    rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert len(search.trials) == 3
+    assert any("no answer from Slurm" in note for note in rig.notes)
+
+
+@pytest.mark.fault(4)
+@pytest.mark.parametrize("late_s", [30.0, SETTLE_S - 5])
+def test_fault_04_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
+    rig.slurm.submissions_time_out(times=1, appears_after_s=late_s)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert len({job.request.name for job in rig.cluster.jobs()}) == len(rig.cluster.jobs()) == 3
+
+
+@pytest.mark.fault(4)
+def test_fault_04_a_submission_that_never_was_is_repeated_after_the_window_and_not_before(rig):
+    began = rig.cluster.time
+    rig.slurm.submissions_time_out(times=1, appears_after_s=None)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert one_attempt(search).job_id is not None
+    [job] = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]
+    assert job.submitted_at - began >= SETTLE_S
+
+
+@pytest.mark.fault(4)
+def test_fault_04_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
+    rig = slurm_rig(tmp_path, min_job_age_s=86400.0)
+    rig.limits = Limits(max_trials=3, parallel_trials=2)
+    rig.script = lambda spec, restart: Script(duration_s=400.0, tokens_per_sec=speed_of(spec))
+    rig.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S + 2 * POLL_S)
+    search = rig.open_driver().run()
+    rig.check(search, twins=True)
+    elder, younger = [job for job in rig.cluster.jobs() if job.request.name.endswith("t0001.a1")]
+    assert (elder.state, younger.state) == (JobState.COMPLETED, JobState.CANCELLED)
+    assert one_attempt(search).job_id == elder.job_id
+
+
+@pytest.mark.fault(5)
+def test_fault_05_an_id_with_a_warning_is_an_accepted_job(rig):
+    rig.slurm.warning = "sbatch: warning: can't run 1 processes on 2 nodes, setting nnodes to 1"
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert search.state is SearchState.COMPLETED
+
+
+@pytest.mark.fault(6)
+def test_fault_06_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
+    rig.slurm.submissions_busy(for_s=900.0)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
+    assert any("job submit limit" in note for note in rig.notes)
+
+
+@pytest.mark.fault(6)
+def test_fault_06_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
+    submit, asked = rig.slurm.submit, []
+    monkeypatch.setattr(rig.slurm, "submit", lambda request: asked.append(rig.slurm.now()) or submit(request))
+    rig.slurm.submissions_busy(for_s=3600.0)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.open_driver().run()
+    waits = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    assert len(asked) < 25
+    assert waits[0] < waits[1] < waits[2] < waits[-1]
+
+
+@pytest.mark.fault(7)
+def test_fault_07_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig):
+    rig.slurm.submissions_refused("Invalid account or account/partition combination specified")
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
+    assert "Invalid account" in search.detail
+    assert len(search.trials) <= 2
+    assert rig.cluster.jobs() == []
+
+
+@pytest.mark.fault(8)
+def test_fault_08_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(rig, monkeypatch):
+    jobs, asked = rig.slurm.jobs, []
+    monkeypatch.setattr(rig.slurm, "jobs", lambda: asked.append(rig.cluster.time) or jobs())
+    rig.cluster.at(rig.cluster.time + 40, lambda: rig.cluster.controller_hung(3600.0))
+    search = rig.open_driver().run()
+    rig.check(search, controller_was_down=True)
+    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+    assert len(asked) < 50, "an hour at the usual pace is 120 questions"
+    assert any("does not answer" in note for note in rig.notes)
+
+
+@pytest.mark.fault(9)
+def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
+    rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.controller_down(300.0))
+    search = rig.open_driver().run()
+    rig.check(search, controller_was_down=True)
+    assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
+    assert search.state is SearchState.COMPLETED
+
+
+@pytest.mark.fault(10)
+def test_fault_10_without_accounting_results_and_the_controller_tell(tmp_path):
+    rig = slurm_rig(tmp_path, has_accounting=False)
+    rig.limits = Limits(max_trials=3, parallel_trials=2)
+    rig.cluster.purges_at_once = True
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+
+
+@pytest.mark.fault(10)
+def test_fault_10_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
+    rig.cluster.purges_at_once = True
+    rig.cluster.accounting_down(10**6)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+
+
+@pytest.mark.fault(11)
+def test_fault_11_accounting_that_lags_or_lies_is_not_believed_before_it_is_final(rig):
+    rig.cluster.purges_at_once = True
+    rig.cluster.accounting.lag_s = 120.0
+    rig.cluster.accounting_down(90.0, lies_s=200.0)
+    rig.script = lambda spec, restart: Script(tokens_per_sec=None, leaves_outcome=False)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    assert one_attempt(search).reason is FailureReason.SCRIPT_ERROR
+    assert "exit code 1" in one_attempt(search).excerpt
+
+
+@pytest.mark.fault(12)
+def test_fault_12_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, tmp_path):
+    stranger = FakeStranger(rig)
+    rig.cluster.at(rig.cluster.time + 25, stranger.takes_the_ids)
+    rig.limits = Limits(max_trials=2, parallel_trials=1)
+    search = rig.open_driver().run()
+    assert stranger.jobs, "the controller lost nothing"
+    assert all(job.state is JobState.RUNNING for job in stranger.jobs)
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+    assert [a.reason for a in search.trial("t0001").attempts] == [FailureReason.LOST, None]
+
+
+@pytest.mark.fault(13)
+def test_fault_13_a_job_purged_before_the_first_look_is_told_by_its_outcome(tmp_path):
+    rig = slurm_rig(tmp_path, has_accounting=False)
+    rig.cluster.purges_at_once = True
+    rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=speed_of(spec))
+    rig.limits = Limits(max_trials=2, parallel_trials=1)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+
+
+@pytest.mark.fault(13)
+def test_fault_13_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
+    rig.cluster.purges_at_once = True
+    rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=None, leaves_outcome=False)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    assert one_attempt(search).reason is FailureReason.SCRIPT_ERROR
+
+
+@pytest.mark.fault(17)
+@pytest.mark.parametrize("hang", [False, True])
+def test_fault_17_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    rig.slurm.failing_cancels, rig.slurm.cancels_hang = 3, hang
+    asked = iter([False] * 20)
+    rig.hooks = type(rig.hooks)(cancel_requested=lambda: next(asked, True), note=rig.notes.append)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert search.state is SearchState.CANCELLED
+    assert any("cannot be reached" in note for note in rig.notes)
+    assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.fault(18)
+def test_fault_18_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
+    rig.cluster.at(rig.cluster.time + 45, lambda: rig.cluster.requeue("1"))
+    search = rig.open_driver().run()
+    rig.check(search)
+    attempt = one_attempt(search)
+    assert (attempt.job_id, attempt.restart, attempt.outcome.restart) == ("1", 1, 1)
+    assert search.trial("t0001").measured["tokens_per_sec"] == 1001.0
+    assert attempt.node_hours * 3600 >= 100 + 40
+
+
+@pytest.mark.fault(18)
+def test_fault_18_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+
+    rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=5000.0 if restart == 0 else 1000.0)
+    rig.cluster.at(rig.cluster.time + 61.5, lambda: _requeue_if_running(rig))
+    search = rig.open_driver().run()
+    rig.check(search)
+    attempt = one_attempt(search)
+    assert attempt.outcome.restart == attempt.restart
+
+
+@pytest.mark.fault(19)
+def test_fault_19_a_failed_node_costs_a_retry_elsewhere(rig):
+    rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.fail_node("n1"))
+    rig.cluster.at(rig.cluster.time + 25, lambda: rig.cluster.resume_node("n1"))
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    rig.check(search)
+    first, second = search.trial("t0001").attempts
+    assert (first.reason, first.nodes) == (FailureReason.NODE_FAILURE, ("n1",))
+    assert (second.exclude, second.state) == (("n1",), TrialState.MEASURED)
+    assert "n1" not in second.nodes
+
+
+@pytest.mark.fault(19)
+def test_fault_19_nodes_that_keep_failing_are_tried_twice_again_and_no_more(rig):
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    for index in range(1, 5):
+        _fail_whatever_runs(rig, at=rig.cluster.time + 200.0 * index)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert [a.reason for a in search.trial("t0001").attempts] == [FailureReason.NODE_FAILURE] * 3
+
+
+@pytest.mark.fault(20)
+def test_fault_20_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(rig):
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    rig.check(search)
+    attempt = one_attempt(search)
+    assert attempt.reason is FailureReason.TIME_LIMIT
+    assert attempt.node_hours * 3600 <= attempt.reserved_s
+
+
+@pytest.mark.fault(24)
+def test_fault_24_a_job_that_fails_after_its_result_is_measured_and_flagged(rig):
+    start = rig._start
+
+    def fails_afterwards(job):
+        plan = start(job)
+        return type(plan)(plan.duration_s, exit_code=1, on_end=plan.on_end)
+
+    rig.cluster.on_start = fails_afterwards
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert search.trial("t0001").flags == ("failed_after_result",)
+
+
+@pytest.mark.fault(22)
+def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
+    start = rig._start
+
+    def out_of_memory(job):
+        return type(start(job))(30.0, ends_as=JobState.OUT_OF_MEMORY)
+
+    rig.cluster.on_start = out_of_memory
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    search = rig.open_driver().run()
+    assert one_attempt(search).reason is FailureReason.HOST_OOM
+
+
+@pytest.mark.fault(40)
+@pytest.mark.parametrize("jump_s", [-7200.0, 7200.0])
+def test_fault_40_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(rig, jump_s):
+    def jump() -> None:
+        rig.cluster.clock_ahead_s = jump_s
+
+    rig.cluster.at(rig.cluster.time + 30, jump)
+    search = rig.open_driver().run()
+    attempts = [attempt for trial in search.trials for attempt in trial.attempts]
+    assert all(trial.state is TrialState.MEASURED for trial in search.trials)
+    assert all(0 <= attempt.node_hours * 3600 <= attempt.reserved_s for attempt in attempts)
+
+
+@pytest.mark.fault(46)
+def test_fault_46_a_requeue_that_breaks_the_budget_cancels_what_waits(rig):
+    rig.script = lambda spec, restart: Script(duration_s=500.0, tokens_per_sec=speed_of(spec))
+    longest_h = 720 / 3600
+    rig.limits = Limits(max_trials=5, parallel_trials=3, budget_node_hours=3 * longest_h + 0.01)
+    rig.cluster.at(rig.cluster.time + 300, lambda: rig.cluster.requeue("1"))
+    rig.cluster.drain_node("n3")
+    rig.cluster.drain_node("n4")
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert search.end_reason is EndReason.BUDGET
+
+
+class FakeStranger:
+    """Another user of the cluster, who gets the ids that a crashed controller gives out again."""
+
+    def __init__(self, rig: SlurmRig):
+        self._rig = rig
+        self.jobs = []
+
+    def takes_the_ids(self) -> None:
+        mine = [job for job in self._rig.cluster.jobs() if not job.state.is_ended]
+        self._rig.cluster.crash(loses_s=60.0)
+        for job in mine:
+            request = replace(job.request, name="somebody-elses", time_limit_s=10**6)
+            self.jobs.append(self._rig.cluster.accept("bob", request, job_id=job.job_id))
+
+
+def _requeue_if_running(rig: SlurmRig) -> None:
+    for job in rig.cluster.jobs():
+        if job.state is JobState.RUNNING:
+            rig.cluster.requeue(job.job_id)
+
+
+def _fail_whatever_runs(rig: SlurmRig, at: float) -> None:
+    def fail() -> None:
+        for job in rig.cluster.jobs():
+            if job.state is JobState.RUNNING:
+                rig.cluster.fail_node(job.nodes[0])
+
+    rig.cluster.at(at, fail)
