@@ -37,7 +37,7 @@ class SlurmRig(Rig):
 
     cluster: FakeCluster = field(default_factory=lambda: FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)]))
     script: Callable[[TrialSpec, int], Script] = lambda spec, restart: Script(tokens_per_sec=speed_of(spec))
-    options: JobOptions = JobOptions()
+    options: JobOptions = field(default_factory=JobOptions)
     slurm: FakeSlurm = field(init=False)
     notes: list[str] = field(default_factory=list)
 

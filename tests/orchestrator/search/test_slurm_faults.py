@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -124,7 +125,7 @@ def test_fault_06_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
     rig.slurm.submissions_busy(for_s=3600.0)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.open_driver().run()
-    waits = [later - earlier for earlier, later in zip(asked, asked[1:], strict=False)]
+    waits = [later - earlier for earlier, later in itertools.pairwise(asked)]
     assert len(asked) < 25
     assert waits[0] < waits[1] < waits[2] < waits[-1]
 
