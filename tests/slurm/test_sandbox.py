@@ -238,6 +238,10 @@ def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():
         assert any("slurm_script" in command for command in processes_of(other)), "the job lives on"
         other.start()
         assert state_of(other, "1") == "RUNNING"
+        other.kill("n2")
+        other.start()
+        assert other.running(), "starting again starts what has died"
+        assert state_of(other, "1") == "RUNNING"
 
         one.start()
         assert one.running()
