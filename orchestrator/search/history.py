@@ -30,6 +30,7 @@ class History:
         self._fencing = fencing
         self.clock = clock
         self._search: SearchRecord | None = None
+        self._untold: list[Event] = []
         self._take_over()
 
     @property
@@ -44,13 +45,24 @@ class History:
         return self._search is None
 
     def record(self, kind: EventKind, /, **data: Any) -> Event:
-        """Write one event down and make it true. ValueError, and nothing written, if it contradicts the state."""
+        """Write one event down and make it true. ValueError, and nothing written, if it contradicts the state.
+
+        It is true once it is in the journal: a ledger that refuses it then (LedgerUnavailable, and LedgerFull, which is
+        an OSError) has it before the next one is written.
+        """
+        self._tell_ledger()
         event = self._next_event(kind, data)
         changed = apply(self._search, self.search_id, event)
         self._journal.append(event)
-        self._ledger.apply(self.search_id, event)
         self._search = changed
+        self._untold.append(event)
+        self._tell_ledger()
         return event
+
+    def _tell_ledger(self) -> None:
+        while self._untold:
+            self._ledger.apply(self.search_id, self._untold[0])
+            del self._untold[0]
 
     def _take_over(self) -> None:
         """Read the search and fence off whoever drove it before; read again if that one still wrote meanwhile."""

@@ -36,6 +36,7 @@ PATIENCE_S = 60.0
 _OPENING_PATIENCE_S = 10.0
 _BUSY_TIMEOUT_MS = 100
 _PASSING = ("locked", "busy", "connection refused", "starting up", "shutting down", "closed the connection")
+_NO_ROOM = ("disk is full", "no space left", "quota exceeded")
 _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
 
 T = TypeVar("T")
@@ -43,6 +44,10 @@ T = TypeVar("T")
 
 class LedgerUnavailable(OutsideRefused):
     """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
+
+
+class LedgerFull(LedgerUnavailable, OSError):
+    """There is no room for the transaction, of which nothing was kept: like any full disk this may pass."""
 
 
 def open_to_write(url: str) -> Engine:
@@ -80,13 +85,16 @@ def open_to_read(url: str) -> Engine | None:
 def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Run `transaction` until no lock and no lost connection turns it away; it must be safe to repeat.
 
-    Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database.
+    Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database, LedgerFull
+    for one that has no room.
     """
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return transaction()
         except (OperationalError, sqlite3.OperationalError) as error:
+            if _is_full(error):
+                raise LedgerFull(f"the ledger's database has no room: {_words(error)}") from error
             if not _may_pass(error) or time.monotonic() >= deadline:
                 raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
         except (DatabaseError, sqlite3.DatabaseError) as error:
@@ -101,6 +109,10 @@ def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T
 def _may_pass(error: Exception) -> bool:
     lost = isinstance(error, OperationalError) and error.connection_invalidated
     return lost or any(word in _words(error).lower() for word in _PASSING)
+
+
+def _is_full(error: Exception) -> bool:
+    return any(word in _words(error).lower() for word in _NO_ROOM)
 
 
 def _words(error: Exception) -> str:

@@ -1,0 +1,183 @@
+"""The ledger among real troubles: a full disk, other processes' locks, a driver and a server killed in the middle."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from orchestrator.search.history import History
+from tests.postgres import PostgresServer, postgres
+from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
+from trials.ledger import database
+from trials.ledger.database import LedgerFull
+from trials.ledger.events import EventKind, SearchState, fold
+from trials.ledger.journal import Journal
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+
+REPOSITORY = Path(__file__).parents[3]
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A real file system of 400 KiB, where this process may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k,mode=0700", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no leave to mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def filled(disk: Path) -> Path:
+    """A file that takes all the room there is."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as stream, suppress(OSError):
+        while True:
+            stream.write(b"x" * 512)
+    return ballast
+
+
+def until_refused(act: Callable[[int], object]) -> OSError:
+    """Act again and again, with 0, 1, 2, ..., until a disk refuses: what was written before may still hold room."""
+    for number in range(1000):
+        try:
+            act(number)
+        except OSError as refusal:
+            return refusal
+    raise AssertionError("the disk was never full")
+
+
+@pytest.mark.fault(27)
+def test_fault_27_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(small_disk):
+    story = measured_story()
+    journal = Journal(small_disk / "journal.jsonl")
+    for event in story.events:
+        journal.append(event)
+    ballast = filled(small_disk)
+    refusal = until_refused(lambda _: journal.append(story.set_state(SearchState.RUNNING, detail="x" * 900)))
+    assert refusal.errno == errno.ENOSPC
+    *told, refused = story.events
+    assert Journal(journal.path).read() == told
+    assert journal.path.read_bytes().endswith(b"\n")
+    ballast.unlink()
+    journal.append(refused)
+    assert Journal(journal.path).read() == story.events
+
+
+@pytest.mark.fault(27)
+def test_fault_27_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
+    url = f"sqlite:///{small_disk}/ledger.db"
+    ledger = LedgerWriter(url)
+    history = History(SEARCH_ID, Journal(tmp_path / "journal.jsonl"), ledger, 1, lambda: NOON)
+    history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="c0de")
+    ballast = filled(small_disk)
+    running = partial(history.record, EventKind.SEARCH_STATE, state="running")
+    refusal = until_refused(lambda number: running(detail=f"{number}" + "x" * 2000))
+    assert isinstance(refusal, LedgerFull)
+    written = history.search.last_seq
+    with pytest.raises(LedgerFull):
+        running(detail="paused")
+    events = Journal(tmp_path / "journal.jsonl").read()
+    assert len(events) == written, "what paused the search left one line, and nothing was written after it"
+    ballast.unlink()
+    running(detail="on it goes")
+    assert LedgerReader(url).search(SEARCH_ID) == history.search
+    assert history.search == fold(SEARCH_ID, Journal(tmp_path / "journal.jsonl").read())
+    with closing(sqlite3.connect(small_disk / "ledger.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize("kind", ["write", "read"])
+def test_fault_29_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
+    path, story = tmp_path / "ledger.db", measured_story()
+    writer = LedgerWriter(f"sqlite:///{path}")
+    writer.apply(SEARCH_ID, story.events[0])
+    command = [sys.executable, "-m", "tests.trials.ledger.hold_lock", str(path), kind]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    waits, sleep = [], database.time.sleep
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            other.communicate("enough\n")
+        sleep(seconds)
+
+    monkeypatch.setattr(database.time, "sleep", wait)
+    with subprocess.Popen(command, **pipes) as other:
+        assert other.stdout.readline() == "held\n"
+        for event in story.events[1:]:
+            writer.apply(SEARCH_ID, event)
+        if kind == "read":
+            other.communicate("enough\n")
+    assert LedgerReader(f"sqlite:///{path}").search(SEARCH_ID) == story.search
+    assert (len(set(waits)) >= 5) == (kind == "write"), "a reader holds nobody up"
+
+
+@pytest.mark.fault(30)
+def test_fault_30_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
+    url, story = f"sqlite:///{tmp_path}/ledger.db", measured_story()
+    command = [sys.executable, "-m", "tests.trials.ledger.die_in_transaction", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
+        assert driver.stdout.readline() == "in the middle\n"
+        driver.kill()
+    assert LedgerReader(url).search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
+    LedgerWriter(url).catch_up(SEARCH_ID, story.events)
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with postgres() as server:
+        yield server
+
+
+@pytest.mark.fault(31)
+def test_fault_31_a_postgres_that_is_killed_and_started_again_is_found_again_and_nothing_is_lost(server):
+    story, writer, reader = measured_story(), LedgerWriter(server.url), LedgerReader(server.url)
+    for number, event in enumerate(story.events):
+        if number == 4:
+            server.kill()
+            restart = threading.Timer(1.0, server.start)
+            restart.start()
+        writer.apply(SEARCH_ID, event)
+        if number == 4:
+            restart.join()
+    assert reader.search(SEARCH_ID) == story.search
+    server.kill()
+    server.start()
+    assert reader.search(SEARCH_ID) == story.search
+
+
+@pytest.mark.fault(31)
+def test_fault_31_a_transaction_whose_reply_was_lost_is_tried_again_and_changes_nothing(server, monkeypatch):
+    import psycopg
+
+    story, writer = measured_story(), LedgerWriter(server.url)
+    commit, commits = writer._engine.dialect.do_commit, []
+
+    def lose_every_second_reply(connection) -> None:
+        commit(connection)
+        commits.append(connection)
+        if len(commits) % 2:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(writer._engine.dialect, "do_commit", lose_every_second_reply)
+    for event in story.events:
+        writer.apply(SEARCH_ID, event)
+    assert len(commits) == 2 * len(story.events)
+    assert LedgerReader(server.url).search(SEARCH_ID) == story.search
