@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm.client import CANCEL_TIMEOUT_S, COMMAND_TIMEOUT_S
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import FakeJob
 from slurm.fake_placement import choose, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.request import JobRequest
-
-COMMAND_TIMEOUT_S = 30.0
-CANCEL_TIMEOUT_S = 15.0
 
 _REFUSED = "sbatch: error: Batch job submission failed: "
 _NO_ANSWER = "Socket timed out on send/recv operation"

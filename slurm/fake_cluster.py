@@ -21,6 +21,9 @@ from slurm.request import JobRequest
 
 FAKE_SETTINGS = SlurmSettings("fake", "22.05.8", has_accounting=True)
 
+SRUN_TERMINATED, SRUN_GAVE_UP = 143, 0
+"""What the script that is nothing but srun leaves when its job is killed: by SIGTERM, or by SIGKILL after it."""
+
 _LAST_WORDS = {
     JobState.TIMEOUT: " DUE TO TIME LIMIT",
     JobState.CANCELLED: "",
@@ -340,7 +343,7 @@ class FakeCluster:
     # -- jobs end
 
     def _kill(self, job: FakeJob, ending: JobEnding) -> None:
-        """SIGTERM, and SIGKILL after KillWait. Accounting calls the job ended from the first on."""
+        """SIGTERM, and SIGKILL after KillWait. Accounting calls the job ended from SIGTERM on."""
         run = job.run
         if job.state is not JobState.RUNNING or run is None:
             return
@@ -348,13 +351,13 @@ class FakeCluster:
         if last < run.ends:
             run.ends, run.killed = last, True
         self._last_words(job, ending.state)
-        signal = 0 if ending.requeue else 15 if run.plan.heeds_term else 9
-        job.ending = replace(ending, signal=signal)
+        job.ending = replace(ending, exit_code=SRUN_TERMINATED if run.plan.heeds_term else SRUN_GAVE_UP)
         self._begin_completing(job)
 
     def _begin_completing(self, job: FakeJob) -> None:
         assert job.run
-        job.state, job.ended_at = JobState.COMPLETING, self._stamp()
+        assert job.ending
+        job.state, job.reason, job.ended_at = JobState.COMPLETING, job.ending.reason, self._stamp()
         job.clean = self._time + job.run.plan.completing_s
         self.accounting.note(job, self._time)
 

@@ -1,0 +1,413 @@
+"""What Slurm keeps, whoever asks it: the real commands against a real cluster, and the fake that stands in for them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from slurm.client import SlurmClient
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake_jobs import JobPlan
+from slurm.fake_placement import FakeNode
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.jobs import JobSnapshot, JobState
+from slurm.request import JobOptions, JobRequest
+from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from slurm.script import render_script
+
+T = TypeVar("T")
+
+NODES = ("n1", "n2", "n3", "n4")
+KILL_WAIT_S = 2.0
+ENDED = tuple(state for state in JobState if state.is_ended)
+PLANS = {
+    "succeed": JobPlan(duration_s=0.2),
+    "fail": JobPlan(duration_s=0.2, exit_code=3),
+    "hang": JobPlan(),
+    "ignore_sigterm": JobPlan(heeds_term=False),
+}
+SCRIPTS = {
+    "succeed": "sleep 0.2",
+    "fail": "sleep 0.2; exit 3",
+    "hang": "touch ready; exec sleep 300",
+    "ignore_sigterm": "trap '' TERM; touch ready; while :; do sleep 0.1; done",
+}
+
+
+class Bench(ABC):
+    """Four nodes of four CPUs and four GPUs with nothing on them, and jobs that behave as asked."""
+
+    slurm: Slurm
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.names: list[str] = []
+
+    def request(self, behaviour: str = "succeed", num_nodes: int = 1, **changes: object) -> JobRequest:
+        name = f"contract-{secrets.token_hex(4)}"
+        folder = self.root / name
+        folder.mkdir()
+        request = JobRequest(name, folder, num_nodes, 1, 600.0, ("bash", "-c", SCRIPTS[behaviour]), **changes)  # type: ignore[arg-type]
+        request.script.write_text(render_script(request))
+        self.names.append(name)
+        return request
+
+    def submit(self, behaviour: str, num_nodes: int = 1, **changes: object) -> str:
+        """The name of a job that was accepted."""
+        request = self.request(behaviour, num_nodes, **changes)
+        submission = self.slurm.submit(request)
+        assert (submission.status, submission.words) == (SubmitStatus.ACCEPTED, "")
+        assert self.job(request.name).job_id == submission.job_id
+        return request.name
+
+    def job(self, name: str) -> JobSnapshot:
+        """The one job of this name; fails unless there is exactly one."""
+        [job] = (job for job in self.slurm.jobs() if job.name == name)
+        return job
+
+    def until(self, name: str, *states: JobState) -> JobSnapshot:
+        return self.eventually(lambda: self.job(name), lambda job: job.state in states)
+
+    def eventually(self, look: Callable[[], T], wanted: Callable[[T], bool]) -> T:
+        """What `look` found once it is `wanted`; fails with the last thing found after a minute.
+
+        On a busy machine a job may need half of that to get from COMPLETING to its end.
+        """
+        deadline = time.monotonic() + 60
+        while not wanted(found := look()):
+            assert time.monotonic() < deadline, f"still {found!r}"
+            self.let_time_pass()
+        return found
+
+    def fill(self) -> str:
+        """A job that takes all nodes."""
+        name = self.submit("hang", len(NODES), options=JobOptions(exclusive=True))
+        self.until(name, JobState.RUNNING)
+        return name
+
+    def clear(self) -> None:
+        assert self.slurm.cancel([job for job in self.slurm.jobs() if job.name in self.names]) == set()
+
+    @abstractmethod
+    def let_time_pass(self) -> None:
+        """A moment, in which things happen."""
+
+    @abstractmethod
+    def until_ready(self, name: str) -> None:
+        """Wait until the processes of a running job do what they are there for."""
+
+    @abstractmethod
+    def controller_down(self) -> AbstractContextManager[None]:
+        """Nobody answers."""
+
+    @abstractmethod
+    def controller_hung(self) -> AbstractContextManager[None]:
+        """Requests are taken, and not answered before it is over."""
+
+
+class FakeBench(Bench):
+    def __init__(self, root: Path, accounting: bool):
+        super().__init__(root)
+        self.plans: dict[str, JobPlan] = {}
+        settings = replace(FAKE_SETTINGS, kill_wait_s=KILL_WAIT_S, has_accounting=accounting)
+        self.cluster = FakeCluster([FakeNode(n) for n in NODES], lambda job: self.plans[job.name], settings)
+        self.slurm = FakeSlurm(self.cluster)
+
+    def request(self, behaviour: str = "succeed", num_nodes: int = 1, **changes: object) -> JobRequest:
+        request = super().request(behaviour, num_nodes, **changes)
+        self.plans[request.name] = PLANS[behaviour]
+        return request
+
+    def let_time_pass(self) -> None:
+        self.cluster.advance(0.1)
+
+    def until_ready(self, name: str) -> None:
+        """What runs is ready."""
+
+    @contextmanager
+    def controller_down(self) -> Iterator[None]:
+        self.cluster.controller_down(for_s=100.0)
+        yield
+        self.cluster.advance(100.0)
+
+    @contextmanager
+    def controller_hung(self) -> Iterator[None]:
+        self.cluster.controller_hung(for_s=100.0)
+        yield
+        self.cluster.advance(100.0)
+
+
+class RealBench(Bench):
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        super().__init__(root)
+        self.sandbox = sandbox
+        self.slurm = SlurmClient(os.environ | sandbox.environment)
+
+    def let_time_pass(self) -> None:
+        time.sleep(0.05)
+
+    def until_ready(self, name: str) -> None:
+        self.eventually(lambda: (self.root / name / "ready").exists(), bool)
+
+    @contextmanager
+    def controller_down(self) -> Iterator[None]:
+        self.sandbox.kill(SLURMCTLD, signal.SIGTERM)
+        try:
+            yield
+        finally:
+            self.sandbox.start_daemon(SLURMCTLD)
+
+    @contextmanager
+    def controller_hung(self) -> Iterator[None]:
+        self.sandbox.send_signal(SLURMCTLD, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.sandbox.send_signal(SLURMCTLD, signal.SIGCONT)
+
+
+FAKE, REAL, REAL_WITHOUT_ACCOUNTING = (
+    ["fake", "fake_accounting"],
+    pytest.param("slurm_sandbox_accounting", marks=[pytest.mark.processes, pytest.mark.timeout(120)]),
+    pytest.param("slurm_sandbox", marks=[pytest.mark.processes, pytest.mark.timeout(120)]),
+)
+
+
+@pytest.fixture(params=[*FAKE, REAL])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    made: Bench
+    if request.param.startswith("fake"):
+        made = FakeBench(tmp_path, accounting=request.param == "fake_accounting")
+    else:
+        made = RealBench(tmp_path, request.getfixturevalue(request.param))
+    yield made
+    made.clear()
+
+
+def test_a_job_is_found_by_its_name_and_ends(bench: Bench) -> None:
+    before = bench.slurm.now()
+    name = bench.submit("succeed")
+    ended = bench.until(name, *ENDED)
+    assert (ended.state, ended.state_text, ended.reason, ended.user) == (
+        JobState.COMPLETED,
+        "COMPLETED",
+        None,
+        bench.slurm.user,
+    )
+    assert len(ended.nodes) == 1
+    assert ended.submitted_at is not None
+    assert ended.started_at is not None
+    assert ended.ended_at is not None
+    assert int(before) <= ended.submitted_at <= ended.started_at <= ended.ended_at <= bench.slurm.now()
+    described = bench.slurm.describe(ended.job_id)
+    assert described == replace(ended, exit_code=0, signal=0, restarts=0)
+
+
+def test_a_running_job_has_nodes_and_a_start_but_no_end(bench: Bench) -> None:
+    job = bench.until(bench.submit("hang"), JobState.RUNNING)
+    assert job.started_at is not None
+    assert 0 <= bench.slurm.now() - job.started_at < 60
+    assert (len(job.nodes), job.reason, job.ended_at) == (1, None, None)
+    described = bench.slurm.describe(job.job_id)
+    assert described is not None
+    assert replace(described, exit_code=None, signal=None, restarts=None) == job
+    assert described.restarts == 0
+
+
+def test_the_exit_code_of_a_failed_job_is_told(bench: Bench) -> None:
+    job = bench.until(bench.submit("fail"), *ENDED)
+    assert (job.state, job.reason) == (JobState.FAILED, "NonZeroExitCode")
+    described = bench.slurm.describe(job.job_id)
+    assert described is not None
+    assert (described.exit_code, described.signal) == (3, 0)
+
+
+def test_an_id_that_slurm_does_not_know_is_none(bench: Bench) -> None:
+    assert bench.slurm.describe("999999") is None
+
+
+def test_two_jobs_of_one_name_are_both_told(bench: Bench) -> None:
+    request = bench.request("hang")
+    ids = {bench.slurm.submit(request).job_id for _ in range(2)}
+    assert {job.job_id for job in bench.slurm.jobs() if job.name == request.name} == ids
+    assert len(ids) == 2
+
+
+def test_a_cancelled_job_ends(bench: Bench) -> None:
+    job = bench.until(bench.submit("hang"), JobState.RUNNING)
+    bench.until_ready(job.name)
+    assert bench.slurm.cancel([job]) == set()
+    described = bench.slurm.describe(job.job_id)
+    assert described is not None
+    assert (described.state, described.nodes, described.started_at) == (JobState.CANCELLED, job.nodes, job.started_at)
+    assert (described.exit_code, described.signal) == (
+        143,
+        0,
+    )  # the script is srun, which says what became of its ranks
+    assert described.ended_at is not None
+
+
+def test_a_cancelled_job_that_ignores_sigterm_is_killed(bench: Bench) -> None:
+    job = bench.until(bench.submit("ignore_sigterm"), JobState.RUNNING)
+    bench.until_ready(job.name)
+    asked_at = bench.slurm.now()
+    assert bench.slurm.cancel([job]) == set()
+    assert bench.slurm.now() - asked_at >= KILL_WAIT_S
+    ended = bench.job(job.name)
+    assert (ended.state, ended.nodes) == (JobState.CANCELLED, job.nodes)
+
+
+def test_a_job_cancelled_before_it_starts_never_had_nodes(bench: Bench) -> None:
+    bench.fill()
+    waits = bench.until(bench.submit("hang"), JobState.PENDING)
+    assert (waits.nodes, waits.started_at, waits.ended_at) == ((), None, None)
+    assert bench.slurm.cancel([waits]) == set()
+    ended = bench.job(waits.name)
+    assert (ended.state, ended.nodes, ended.started_at) == (JobState.CANCELLED, (), None)
+    assert ended.ended_at is not None
+
+
+def test_a_job_waits_for_nodes_and_then_starts(bench: Bench) -> None:
+    full = bench.fill()
+    name = bench.submit("hang")
+    bench.eventually(lambda: bench.job(name).reason, lambda reason: reason in ("Resources", "Priority"))
+    assert bench.slurm.cancel([bench.job(full)]) == set()
+    bench.until(name, JobState.RUNNING)
+
+
+def test_cancelling_a_job_that_has_ended_changes_nothing(bench: Bench) -> None:
+    job = bench.until(bench.submit("fail"), *ENDED)
+    assert bench.slurm.cancel([job]) == set()
+    assert bench.job(job.name) == job
+
+
+@pytest.mark.parametrize("stranger", [{"name": "another-name"}, {"user": "nobody"}])
+def test_a_job_is_not_cancelled_for_its_id_alone(bench: Bench, stranger: dict[str, str]) -> None:
+    job = bench.until(bench.submit("hang"), JobState.RUNNING)
+    assert bench.slurm.cancel([replace(job, **stranger)]) == set()  # type: ignore[arg-type]
+    assert bench.job(job.name) == job
+
+
+def test_many_jobs_are_cancelled_at_once(bench: Bench) -> None:
+    names = [bench.submit("hang") for _ in range(3)]
+    assert bench.slurm.cancel([bench.job(name) for name in names]) == set()
+    assert {bench.job(name).state for name in names} == {JobState.CANCELLED}
+
+
+def test_excluded_nodes_are_kept_free(bench: Bench) -> None:
+    options = JobOptions(exclude=NODES[:2])
+    job = bench.until(bench.submit("hang", exclude=("n3",), options=options), JobState.RUNNING)
+    assert job.nodes == ("n4",)
+
+
+def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
+    job = bench.until(bench.submit("hang", num_nodes=2, exclude=("n2",)), JobState.RUNNING)
+    assert len(set(job.nodes) & {"n1", "n3", "n4"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (JobOptions(partition="nosuch"), "Invalid partition name specified"),
+        (JobOptions(exclude=("n99",)), "Invalid node name specified"),
+        (JobOptions(gpus_per_node=5), "Requested node configuration is not available"),
+        (JobOptions(exclude=NODES), "Requested node configuration is not available"),
+    ],
+)
+def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: JobOptions, words: str) -> None:
+    request = bench.request(options=options)
+    submission = bench.slurm.submit(request)
+    assert (submission.status, submission.job_id) == (SubmitStatus.REFUSED, None)
+    assert words in submission.words
+
+
+def test_a_refused_submission_may_leave_a_job_that_never_ran(bench: Bench) -> None:
+    request = bench.request(exclude=NODES)
+    assert bench.slurm.submit(request).status is SubmitStatus.REFUSED
+    left = bench.job(request.name)
+    assert (left.state, left.reason, left.nodes, left.started_at) == (JobState.FAILED, "BadConstraints", (), None)
+
+
+def test_a_job_without_its_script_is_refused(bench: Bench) -> None:
+    request = bench.request()
+    request.script.unlink()
+    submission = bench.slurm.submit(request)
+    assert submission.status is SubmitStatus.REFUSED
+    assert "Unable to open file" in submission.words
+
+
+def test_settings_are_the_clusters(bench: Bench) -> None:
+    settings = bench.slurm.settings()
+    assert (settings.kill_wait_s, settings.over_time_limit_s) == (KILL_WAIT_S, 0.0)
+    assert settings.min_job_age_s > 0
+    assert settings.message_timeout_s > 0
+    assert settings.cluster_name
+    assert settings.version
+
+
+@pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
+def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
+    before = bench.slurm.now()
+    failed, cancelled = bench.submit("fail"), bench.submit("hang")
+    bench.until(cancelled, JobState.RUNNING)
+    assert bench.slurm.cancel([bench.job(cancelled)]) == set()
+    ended = {name: bench.until(name, *ENDED) for name in (failed, cancelled)}
+    if not bench.slurm.settings().has_accounting:
+        assert bench.slurm.accounted([failed], before) is None
+        return
+
+    def rows() -> dict[str, JobSnapshot]:
+        return {row.name: row for row in bench.slurm.accounted([failed, cancelled], before) or ()}
+
+    found = bench.eventually(rows, lambda rows: len([r for r in rows.values() if r.ended_at is not None]) == 2)
+    expected = replace(ended[failed], reason=None, exit_code=3, signal=0)
+    assert found[failed] == expected
+    assert (found[cancelled].state, found[cancelled].exit_code, found[cancelled].signal) == (JobState.CANCELLED, 0, 0)
+    assert bench.slurm.accounted([failed], before) == (expected,)
+    assert bench.slurm.accounted([failed], bench.slurm.now() + 10) == ()
+    assert bench.slurm.accounted(["no-such-job"], before) == ()
+
+
+def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Bench) -> None:
+    name = bench.submit("hang")
+    running = bench.until(name, JobState.RUNNING)
+    request = bench.request()
+    with bench.controller_down():
+        for ask in (
+            bench.slurm.jobs,
+            lambda: bench.slurm.describe(running.job_id),
+            lambda: bench.slurm.cancel([running]),
+        ):
+            with pytest.raises(SlurmUnreachable):
+                ask()
+        submission = bench.slurm.submit(request)
+        assert (submission.status, submission.job_id) == (SubmitStatus.BUSY, None)
+        assert "Unable to contact slurm controller" in submission.words
+    bench.eventually(lambda: _known(bench, name), lambda jobs: jobs == [running])
+    assert _known(bench, request.name) == []
+
+
+def test_a_submission_without_an_answer_may_have_been_accepted(bench: Bench) -> None:
+    request = bench.request("hang")
+    with bench.controller_hung():
+        submission = bench.slurm.submit(request)
+        assert (submission.status, submission.job_id) == (SubmitStatus.DOUBTFUL, None)
+        assert "timed out" in submission.words
+    bench.eventually(lambda: _known(bench, request.name), lambda jobs: len(jobs) == 1)
+
+
+def _known(bench: Bench, name: str) -> list[JobSnapshot]:
+    with suppress(SlurmUnreachable):
+        return [job for job in bench.slurm.jobs() if job.name == name]
+    return []
