@@ -9,11 +9,21 @@ from typing import Any
 from dashboards.live import console_for, headline, results_table
 from orchestrator.search_file import SearchSpec
 from trials.folder import SearchFolder, read_json
-from trials.ledger.events import SearchRecord
+from trials.ledger.events import EndReason, SearchRecord
 from trials.ranking import best_json, rank
-from trials.trial import TrialState
+from trials.trial import FailureReason, TrialState
 
 STATUS_SCHEMA = "parlay.status/1"
+
+_WHAT_TO_RELAX = {
+    FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
+    " tensor_parallel or pipeline_parallel, more nodes",
+    FailureReason.HOST_OOM: "offload: none, more nodes",
+    FailureReason.TIME_LIMIT: "a longer measure.time_limit, a smaller measure.min_steps",
+    FailureReason.HANG: "a longer measure.time_limit; the logs show where the ranks stood",
+    FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
+}
+_WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
 
 
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
@@ -45,7 +55,8 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
     sys.stdout.write(
-        "\n".join([_state_words(search), answer_in_words(search, spec), *_next_words(search, folder)]) + "\n"
+        "\n".join([_state_words(search), answer_in_words(search, spec), *_causes(search), *_next_words(search, folder)])
+        + "\n"
     )
 
 
@@ -85,6 +96,18 @@ def _state_words(search: SearchRecord) -> str:
     why = f" ({search.end_reason})" if search.end_reason else ""
     words = f"search {search.search_id} is {search.state}{why}, {search.node_hours_used:.3f} node-hours used"
     return words + (f"\n{search.detail}" if search.detail else "")
+
+
+def _causes(search: SearchRecord) -> list[str]:
+    """Where no layout was feasible: how often each reason ended a trial, and what to relax about it."""
+    if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
+        return []
+    reasons = Counter(trial.reason for trial in search.trials if trial.reason is not None)
+    rows = [
+        f"  {reason:<16}{count:>4} of {len(search.trials)}  {_WHAT_TO_RELAX.get(reason, _WHAT_TO_READ)}"
+        for reason, count in reasons.most_common()
+    ]
+    return ["why no layout was feasible, and what to relax:", *rows]
 
 
 def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:

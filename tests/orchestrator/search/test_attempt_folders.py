@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,13 +103,13 @@ def test_fault_25_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
 @pytest.mark.fault(25)
 def test_fault_25_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
     """What NFS needs to ask its server; a local file system always knows."""
-    opened, open_file = [], os.open
+    opened: list[tuple[Path, int]] = []
 
-    def noting(path, flags, *rest, **more):
-        opened.append((Path(path), flags)) if not isinstance(path, int) else None
-        return open_file(path, flags, *rest, **more)
+    def noting(path, flags):
+        opened.append((path, flags))
+        return os.open(path, flags)
 
-    monkeypatch.setattr(attempts.os, "open", noting)
+    monkeypatch.setattr(attempts, "os", SimpleNamespace(**vars(os) | {"open": noting}))
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher()
     rig.open_driver().run()

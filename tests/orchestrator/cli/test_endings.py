@@ -1,0 +1,47 @@
+"""How a search without an answer is answered: why, and what to do; all in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.cli.main import run
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from trials.folder import SearchFolder
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.fault(41)
+def test_fault_41_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_to_relax(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    code = run(["run", str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY))])
+    out, err = capfd.readouterr()
+    assert code == 3, err
+    assert "(no_feasible_layout)" in out
+    assert "no layout has a valid measurement" in out
+    lines = out.splitlines()
+    table = lines[lines.index("why no layout was feasible, and what to relax:") + 1]
+    assert table.split()[:4] == ["gpu_oom", "3", "of", "3"]
+    assert "a smaller micro_batch_size" in table
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.fault(45)
+def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", str(write_recorded_search(tmp_path, OK, OK)), "--set", "search.max_trials=2"]) == 0
+    (path,) = (path.parent for path in (tmp_path / "runs").glob("*/journal.jsonl"))
+    folder = SearchFolder(path)
+    lines = folder.journal.read_bytes().splitlines(keepends=True)
+    folder.journal.write_bytes(b"".join(lines[:-3]))  # its driver was killed before its last events
+    program = folder.code / "trials" / "measure.py"
+    program.write_text(program.read_text() + "\n# faster\n")
+    before = folder.journal.read_bytes()
+    capfd.readouterr()
+    assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 2
+    assert "is not the code this search began with" in capfd.readouterr().err
+    assert b"attempt_submitted" not in folder.journal.read_bytes().removeprefix(before)
