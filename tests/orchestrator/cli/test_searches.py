@@ -206,8 +206,9 @@ def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_r
 
 
 @pytest.mark.fault(16)
-def test_fault_16_under_ray_a_second_ctrl_c_stops_at_once(tmp_path):
-    words = ("--launcher", "ray", "--set", "tracking.enabled=false", "--set", "measure.max_steps=100000")
+@pytest.mark.parametrize("launcher", ["ray", "local"])
+def test_fault_16_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(tmp_path, launcher):
+    words = ("--launcher", launcher, "--set", "tracking.enabled=false", "--set", "measure.max_steps=100000")
     words += ("--set", "measure.min_steps=90000", "--json")
     driver = start("run", write_search(tmp_path), *words, cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))

@@ -1,3 +1,5 @@
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,17 @@ def test_fault_36_when_ray_cannot_start_plain_processes_take_over_and_it_is_said
     launcher, note = make_launcher(section(kind="ray"), parallel_trials=2, cluster=ONE_NODE)
     assert launcher.name == "local"
     assert "no free port" in str(note)
+
+
+@pytest.mark.timeout(60)  # the first import of Ray takes seconds
+@pytest.mark.fault(36)
+def test_fault_36_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/parlay-gone-{os.getpid()}")  # short: Ray's sockets lie below it
+    launcher, note = make_launcher(section(kind="ray"), parallel_trials=2, cluster=ONE_NODE)
+    assert launcher.name == "local"
+    assert "no temporary folder for Ray" in str(note)
 
 
 def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced() -> None:
