@@ -1,0 +1,32 @@
+"""The command `parlay` whose new searches take their step times from a table; run it with `COMMAND`.
+
+Everything but the trial program is the real thing. A search records the code it was given, so it is resumed, cancelled
+and looked at by the real command as well. PARLAY_TEST_TABLE is the path of a JSON object of rows by layout key, such as
+{"step_time_s": 0.2, "takes_s": 0.1, "reason": "gpu_oom"}; each field may be absent, and so may a layout: one second.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from orchestrator import code_snapshot, session
+from orchestrator.cli.main import main
+
+COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
+
+
+def snapshot_tabled_code(destination: Path) -> str:
+    """What `snapshot_code` leaves, with the tabled trial in the place of the one that trains."""
+    code_snapshot.snapshot_code(destination)
+    train = destination / "trials" / "train"
+    shutil.copyfile(Path(__file__).with_name("tabled_trial.py"), train / "__main__.py")
+    shutil.copyfile(os.environ["PARLAY_TEST_TABLE"], train / "table.json")
+    return code_snapshot.code_hash(destination)
+
+
+if __name__ == "__main__":
+    session.snapshot_code = snapshot_tabled_code
+    main()

@@ -1,0 +1,94 @@
+"""A trial program that trains nothing: its step times stand in a table. Copied over `trials/train/__main__.py`.
+
+`table.json` beside it maps layout keys to rows (tests/orchestrator/tabled_parlay.py). Without torch a rank takes a
+tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from trials.folder import AttemptFolder, write_json
+from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.train.environment import RankEnvironment
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
+
+DEFAULT_ROW = {"step_time_s": 1.0}
+
+
+def main(spec_path: Path) -> int:
+    spec = TrialSpec.from_json(json.loads(spec_path.read_text()))
+    table = json.loads(Path(__file__).with_name("table.json").read_text())
+    row = DEFAULT_ROW | table.get(spec.layout.canonical().key, {})
+    env = RankEnvironment.read(os.environ)
+    if env.rank == 0:
+        folder, started_at = AttemptFolder(spec_path.parent), utc_text()
+        write_metrics(spec, folder.metrics(env.restart), row["step_time_s"])
+        time.sleep(row.get("takes_s", 0.0))
+        outcome = outcome_of(spec, row, env.world_size)
+        write_json(
+            folder.outcome(env.restart),
+            outcome.to_json() | {"restart": env.restart, "started_at": started_at, "ended_at": utc_text()},
+        )
+    return 1 if row.get("reason") else 0
+
+
+def write_metrics(spec: TrialSpec, path: Path, step_time_s: float) -> None:
+    writer = MetricsWriter(path)
+    for step in range(1, spec.measure.min_steps + 1):
+        writer.write(
+            StepRecord(
+                step=step,
+                phase=StepPhase.MEASURED,
+                time=utc_text(),
+                step_time_s=step_time_s,
+                fastest_rank_step_time_s=step_time_s,
+                loss=5.0 / step,
+                grad_norm=1.0,
+                samples=spec.global_batch_size,
+            )
+        )
+    writer.close()
+
+
+def outcome_of(spec: TrialSpec, row: dict[str, Any], world_size: int) -> Outcome:
+    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    if row.get("reason"):
+        reason, excerpt = FailureReason(row["reason"]), f"the table says {row['reason']}"
+        return Outcome(*ids, OutcomeStatus.FAILED, reason=reason, phase="warmup", rank=0, excerpt=excerpt)
+    layout, step_time_s = spec.layout, row["step_time_s"]
+    samples_per_sec = spec.global_batch_size / step_time_s
+    tokens_per_sec = samples_per_sec * spec.model.seq_length
+    return Outcome(
+        *ids,
+        OutcomeStatus.MEASURED,
+        measured={
+            "measured_steps": spec.measure.min_steps,
+            "step_time_s": step_time_s,
+            "tokens_per_sec": tokens_per_sec,
+            "tokens_per_sec_low": tokens_per_sec * 0.995,
+            "tokens_per_sec_high": tokens_per_sec * 1.005,
+            "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
+            "samples_per_sec": samples_per_sec,
+        },
+        proof={
+            "world_size": world_size,
+            "tensor_parallel": layout.tensor_parallel,
+            "pipeline_parallel": layout.pipeline_parallel,
+            "data_parallel": layout.data_parallel,
+            "parameters": spec.model.parameters,
+            "local_parameters_sum": spec.model.parameters,
+            "micro_batches_per_step": layout.grad_accum_steps,
+            "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
+        },
+        step_times_s=(step_time_s,) * spec.measure.min_steps,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
