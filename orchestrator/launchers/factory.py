@@ -39,7 +39,7 @@ def make_launcher(
     clock goes on.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
-    named Ray or Slurm cannot be reached.
+    named Ray cannot be reached.
     """
     if section.kind == "slurm":
         return _slurm_of(section, cluster)
@@ -58,12 +58,20 @@ def make_launcher(
         return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
 
 
+def require_slurm() -> None:
+    """LaunchRefused unless Slurm answers: a new search begins only where it can."""
+    try:
+        SlurmClient().settings()
+    except SlurmUnreachable as error:
+        raise LaunchRefused(f"no Slurm: {error}") from error
+
+
 def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher, str | None]:
     client = SlurmClient()
     try:
         settings = client.settings()
-    except SlurmUnreachable as error:
-        raise LaunchRefused(f"no Slurm: {error}") from error
+    except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
+        settings = SlurmSettings()
     floor_s, remark = _poll_interval_s(section, settings)
     folder = home_folder() / "slurm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, last_sign_of_life, program_environment
 from orchestrator.launchers.slurm_endings import alive_ending, ended_ending, job_words, unknown_ending
-from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.pace import PollPace
 from slurm.request import JobOptions, JobRequest
@@ -40,6 +41,7 @@ CLOCK_SKEW_S = 300.0
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
 
+_KILL_WAIT_UNKNOWN_S = 600.0
 _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
 _LOG_LINES = 40
@@ -89,7 +91,7 @@ class SlurmLauncher(Launcher):
         self._pace = pace
         self._jobs = jobs
         self._sleep = sleep
-        self._settings = slurm.settings()
+        self._settings: SlurmSettings | None = None
         self._tracked: dict[str, _Tracked] = {}
         self._answer: Answer | None = None
         self._next_look_at = 0.0
@@ -170,8 +172,17 @@ class SlurmLauncher(Launcher):
 
     def longest_s(self, time_limit_s: float) -> float:
         """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
-        minutes = max(1, -(-time_limit_s // 60))
-        return minutes * 60 + self._settings.over_time_limit_s + CHECK_INTERVAL_S + self._settings.kill_wait_s
+        settings, minutes = self._cluster_settings(), max(1, -(-time_limit_s // 60))
+        return minutes * 60 + settings.over_time_limit_s + CHECK_INTERVAL_S + settings.kill_wait_s
+
+    def _cluster_settings(self) -> SlurmSettings:
+        """The cluster's configuration; while it does not answer, one that reserves too much rather than too little."""
+        if self._settings is None:
+            try:
+                self._settings = self._slurm.settings()
+            except SlurmUnreachable:
+                return SlurmSettings(kill_wait_s=_KILL_WAIT_UNKNOWN_S)
+        return self._settings
 
     # -- after a crash
 
@@ -326,7 +337,7 @@ class SlurmLauncher(Launcher):
             tracked.absent_since = self.now()
         if _has_outcome(folder, restart):
             return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
-        grace_s = max(600.0, 2 * self._settings.min_job_age_s)
+        grace_s = max(600.0, 2 * self._cluster_settings().min_job_age_s)
         last_sign = last_sign_of_life(folder, None) or 0.0
         silent_since = max(tracked.absent_since, min(last_sign, self.now()))
         if self.now() - silent_since >= grace_s:
@@ -370,7 +381,8 @@ class SlurmLauncher(Launcher):
 
     def _cancel_jobs(self, jobs: list[JobSnapshot]) -> None:
         if jobs:
-            self._slurm.cancel(jobs)
+            with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
+                self._slurm.cancel(jobs)
 
     # -- the clock
 

@@ -99,13 +99,13 @@ class Driver:
         may be, for as long as the lease can be kept.
         """
         if not self.search.state.is_ended:
-            self._recover()
+            self.recover()
         while not (self.search.state.is_ended or self._stopped):
             if self._interrupted and self.search.in_flight:
                 self._say_once("nothing more is tried; what runs may finish (ctrl-C again stops now)")
             try:
                 self._hooks.keep_lease()
-                self._turn()
+                self.turn()
             except OSError as error:
                 self._say_once(f"trying again: {error}")
             if self.search.state.is_ended or (self._interrupted and not self.search.in_flight):
@@ -113,7 +113,8 @@ class Driver:
             self._launcher.wait(POLL_INTERVAL_S)
         return self.search
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Everything that is to be done now, once."""
         self._watch()
         self._obey()
         self._settle()
@@ -124,7 +125,7 @@ class Driver:
 
     # -- taking over from an earlier driver
 
-    def _recover(self) -> None:
+    def recover(self) -> None:
         """Ask the launcher once about everything in flight: what it never accepted is launched again by `_submit`."""
         attempts = {self._key(a): a for a in self.search.in_flight}
         adopted = self._launcher.adopt({key: self._request(a) for key, a in attempts.items()})
@@ -270,16 +271,18 @@ class Driver:
     def _propose(self) -> None:
         """Fill the free slots; nothing is proposed while a trial still waits for room in the budget.
 
-        Repeats of the finalists follow once no more layouts are proposed and all that were have ended.
+        A suspect run is measured again at once; repeats of the finalists follow once no more layouts are proposed and
+        all that were have ended.
         """
         free = self._limits.parallel_trials - len(self.search.in_flight)
         waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
         if not self._goes_on or waits or free <= 0:
             return
-        for layout in self._next_layouts(free):
-            self._propose_trial(layout, TrialKind.SEARCH)
-        for layout in self._next_repeats()[:free]:
+        repeats = self._next_repeats()[:free]
+        for layout in repeats:
             self._propose_trial(layout, TrialKind.FINALIST)
+        for layout in self._next_layouts(free - len(repeats)):
+            self._propose_trial(layout, TrialKind.SEARCH)
 
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
         name = f"t{len(self.search.trials) + 1:04d}"
@@ -302,7 +305,10 @@ class Driver:
         return layouts
 
     def _next_repeats(self) -> list[Layout]:
-        """The finalists' repeats that are due; none while a layout of the search itself is being measured."""
+        """Second looks at suspect runs; else the finalists' repeats that are due, none while a layout of the search
+        itself is being measured."""
+        if again := finalists.second_looks_due(self.search, self._can_pay_for):
+            return again
         searched = finalists.without_repeats(self.search)
         if any(not trial.state.is_ended for trial in searched.trials) or self._why_no_more_layouts() is None:
             return []
@@ -330,7 +336,7 @@ class Driver:
     def _intend(self, trial: Trial) -> None:
         limit_s = self._time_limit_s
         reserved_s = self._launcher.longest_s(limit_s)
-        avoided = nodes_to_avoid(self.search, trial)
+        avoided = nodes_to_avoid(self.search, trial, self._program.cluster.num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
         self._history_event(
             EventKind.ATTEMPT_SUBMITTED,

@@ -1,0 +1,141 @@
+"""Kill the driver at every one of its doors, before and after every call, and resume: the search is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from orchestrator.launchers import slurm as slurm_launcher
+from orchestrator.search import attempts
+from orchestrator.search.driver import Hooks
+from orchestrator.search.limits import Limits
+from slurm.fake import FakeSlurm
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+from trials.trial import FailureReason
+
+DOORS: dict[str, tuple[object, str]] = {
+    "an event into the journal": (Journal, "append"),
+    "an event into the ledger": (LedgerWriter, "apply"),
+    "spec.json": (attempts, "write_json"),
+    "job.sh": (slurm_launcher, "write_text"),
+    "sbatch": (FakeSlurm, "submit"),
+    "squeue": (FakeSlurm, "jobs"),
+    "scontrol": (FakeSlurm, "describe"),
+    "scancel": (FakeSlurm, "cancel"),
+}
+"""Every way in which the driver changes or asks anything outside of itself: between two of them, nothing is lost."""
+
+
+class Killed(BaseException):
+    """Stands for the driver's process being killed at this instruction."""
+
+
+@dataclass
+class Door:
+    """Counts the calls through a door and kills at one of them, before or after it took effect."""
+
+    kill_at: int
+    after: bool
+    calls: int = 0
+
+    def guard(self, call: Callable) -> Callable:
+        def guarded(*args, **kwargs):
+            self.calls += 1
+            if self.calls == self.kill_at and not self.after:
+                raise Killed
+            answer = call(*args, **kwargs)
+            if self.calls == self.kill_at and self.after:
+                raise Killed
+            return answer
+
+        return guarded
+
+
+@contextmanager
+def watched(name: str, door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    owner, attribute = DOORS[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
+        yield
+
+
+def eventful(path) -> SlurmRig:
+    """A short search in which a node fails, a layout does not fit, a job is requeued and the best is repeated."""
+    rig = slurm_rig(path, min_job_age_s=86400.0)
+    rig.limits = Limits(4, 2, budget_node_hours=5.0, finalists=1, finalist_repeats=1)
+
+    def script(spec, restart) -> Script:
+        if spec.trial == "t0002":
+            return Script(reason=FailureReason.GPU_OOM)
+        return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
+
+    rig.script = script
+    rig.cluster.at(rig.cluster.time + 70, lambda: rig.cluster.fail_node("n1"))
+    rig.cluster.at(rig.cluster.time + 75, lambda: rig.cluster.resume_node("n1"))
+    rig.cluster.at(rig.cluster.time + 200, lambda: _requeue_the_last(rig))
+    return rig
+
+
+def _requeue_the_last(rig: SlurmRig) -> None:
+    running = [job for job in rig.cluster.jobs() if job.run and not job.state.is_ended]
+    if running:
+        rig.cluster.requeue(running[-1].job_id)
+
+
+def story(search: SearchRecord) -> list[tuple]:
+    """What must not depend on how often the driver was killed."""
+    return [(t.trial, t.layout.key, t.kind, t.state, t.reason) for t in search.trials]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", [name for name in DOORS if name != "scancel"])
+def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, monkeypatch, name, after):
+    (tmp_path / "undisturbed").mkdir()
+    wanted = story(eventful(tmp_path / "undisturbed").open_driver().run())
+    assert len(wanted) == 5
+    for number in range(1, 500):
+        (tmp_path / str(number)).mkdir()
+        rig, door = eventful(tmp_path / str(number)), Door(number, after)
+        try:
+            with watched(name, door, monkeypatch):
+                search = rig.open_driver().run()
+        except Killed:
+            rig.cluster.advance(7.0)
+            search = rig.open_driver().run()
+        rig.check(search)
+        assert story(search) == wanted, f"killed {'after' if after else 'before'} call {number} of {name}"
+        if door.calls < number:
+            break
+    assert number > 3, "the walk went through this door"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["scancel", "an event into the journal", "squeue"])
+def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, monkeypatch, name, after):
+    for number in range(1, 100):
+        (tmp_path / str(number)).mkdir()
+        rig, door = slurm_rig(tmp_path / str(number)), Door(number, after)
+        rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
+        rig.hooks = Hooks(cancel_requested=lambda rig=rig: rig.cluster.time > began(rig) + 40)
+        try:
+            with watched(name, door, monkeypatch):
+                search = rig.open_driver().run()
+        except Killed:
+            search = rig.open_driver().run()
+        rig.check(search)
+        assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
+        if door.calls < number:
+            break
+
+
+def began(rig: SlurmRig) -> float:
+    return min((job.submitted for job in rig.cluster.jobs()), default=rig.cluster.time)

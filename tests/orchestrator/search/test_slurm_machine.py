@@ -1,0 +1,203 @@
+"""A search on a Slurm where anything happens in any order: whatever it is, nothing is lost and nothing twice."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.search.driver import POLL_INTERVAL_S, Driver
+from orchestrator.search.limits import Limits
+from slurm.jobs import JobState
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
+from tests.orchestrator.search.test_slurm_crashes import DOORS, Door, Killed, watched
+from trials.ledger.reader import LedgerReader
+from trials.trial import FailureReason, Trial
+
+SECONDS = st.sampled_from([1.0, 20.0, 60.0, 300.0, 1800.0])
+NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
+
+
+class SearchOnSlurm(RuleBasedStateMachine):
+    """Turns of the driver between things that go wrong; at the end all is put right and the search runs out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="parlay-machine-"))
+        self.rig: SlurmRig = slurm_rig(self.folder)
+        self.rig.script = self._script
+        self.driver: Driver | None = None
+        self.cancelling = False
+        self.ended: dict[str, Trial] = {}
+        self.nodes_were_held = False
+
+    @initialize(
+        trials=st.integers(1, 5),
+        parallel=st.integers(1, 3),
+        budget=st.none() | st.floats(0.3, 3.0),
+        accounting=st.booleans(),
+    )
+    def a_search(self, trials: int, parallel: int, budget: float | None, accounting: bool) -> None:
+        self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
+        self.rig.hooks = type(self.rig.hooks)(cancel_requested=lambda: self.cancelling, note=self.rig.notes.append)
+        if not accounting:
+            self.rig.cluster.accounting_down(10**9)
+
+    def _script(self, spec, restart: int) -> Script:
+        kinds = [
+            Script(tokens_per_sec=speed_of(spec)),
+            Script(reason=FailureReason.GPU_OOM),
+            Script(duration_s=None),
+            Script(duration_s=200.0, tokens_per_sec=speed_of(spec)),
+            Script(tokens_per_sec=None, leaves_outcome=False),
+        ]
+        return kinds[(int(spec.trial[1:]) * 7 + len(spec.layout.key)) % len(kinds)]
+
+    # -- the driver
+
+    @rule(turns=st.integers(1, 20))
+    def goes_on(self, turns: int) -> None:
+        driver = self._the_driver()
+        for _ in range(turns):
+            if driver.search.state.is_ended:
+                break
+            driver.turn()
+            self.rig.launcher.wait(POLL_INTERVAL_S)
+
+    @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 6), after=st.booleans())
+    def is_killed(self, name: str, number: int, after: bool) -> None:
+        with pytest.MonkeyPatch.context() as patch, watched(name, Door(number, after), patch):
+            try:
+                self.goes_on(10)
+            except Killed:
+                self.driver = None
+
+    @rule()
+    def the_driver_is_replaced(self) -> None:
+        self.driver = None
+
+    @rule()
+    def the_user_cancels(self) -> None:
+        self.cancelling = True
+
+    # -- time and Slurm
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.rig.cluster.advance(seconds)
+
+    @rule(ahead_s=st.sampled_from([-3600.0, 0.0, 3600.0]))
+    def the_clock_jumps(self, ahead_s: float) -> None:
+        self.rig.cluster.clock_ahead_s = ahead_s
+
+    @rule(seconds=SECONDS)
+    def the_controller_is_down(self, seconds: float) -> None:
+        self.nodes_were_held = True
+        self.rig.cluster.controller_down(seconds)
+
+    @rule(seconds=SECONDS)
+    def the_controller_hangs(self, seconds: float) -> None:
+        self.nodes_were_held = True
+        self.rig.cluster.controller_hung(seconds)
+
+    @rule(seconds=SECONDS, lies_s=SECONDS)
+    def accounting_is_down(self, seconds: float, lies_s: float) -> None:
+        self.rig.cluster.accounting_down(seconds, lies_s)
+
+    @rule(appears_after_s=st.sampled_from([None, 0.0, SETTLE_S / 2]))
+    def a_submission_times_out(self, appears_after_s: float | None) -> None:
+        self.rig.slurm.submissions_time_out(1, appears_after_s)
+
+    @rule(seconds=SECONDS)
+    def the_queue_is_full(self, seconds: float) -> None:
+        self.rig.slurm.submissions_busy(for_s=seconds)
+
+    @rule()
+    def a_cancel_fails(self) -> None:
+        self.rig.slurm.failing_cancels = 1
+
+    @rule(node=NODES)
+    def a_node_fails(self, node: str) -> None:
+        self.rig.cluster.fail_node(node)
+
+    @rule(node=NODES)
+    def a_node_is_back(self, node: str) -> None:
+        self.rig.cluster.resume_node(node)
+
+    @precondition(lambda self: self._running())
+    @rule()
+    def a_job_is_requeued(self) -> None:
+        self.rig.cluster.requeue(self._running()[0].job_id)
+
+    @precondition(lambda self: self._running())
+    @rule(requeue=st.booleans())
+    def a_job_is_preempted(self, requeue: bool) -> None:
+        self.rig.cluster.preempt(self._running()[-1].job_id, requeue)
+
+    # -- what must hold
+
+    @invariant()
+    def no_attempt_has_two_jobs(self) -> None:
+        for name in {job.request.name for job in self.rig.cluster.jobs()}:
+            assert self.rig.slurm.most_alive(name) <= 1, f"{name} was alive twice"
+
+    @invariant()
+    def a_finished_trial_never_changes(self) -> None:
+        if self.driver is None:
+            return
+        for trial in self.driver.search.trials:
+            if trial.state.is_ended:
+                assert self.ended.setdefault(trial.trial, trial) == trial
+
+    @invariant()
+    def the_budget_holds(self) -> None:
+        limit = self.rig.limits.budget_node_hours
+        if self.driver is not None and limit is not None:
+            assert self.driver.search.node_hours_used <= limit + 1e-9
+
+    def teardown(self) -> None:
+        try:
+            self._ends_well()
+        finally:
+            shutil.rmtree(self.folder)
+
+    def _ends_well(self) -> None:
+        """Everything is put right, and the search runs out."""
+        cluster = self.rig.cluster
+        for node in cluster.nodes:
+            cluster.resume_node(node)
+        self.rig.slurm.failing_cancels = 0
+        cluster.advance(4000.0)
+        search = self._the_driver().run()
+        self.rig.check(search, controller_was_down=self.nodes_were_held)
+        with closing(LedgerReader(f"sqlite:///{self.folder / 'ledger.db'}")) as reader:
+            assert reader.search(search.search_id) == search
+
+    def _the_driver(self) -> Driver:
+        if self.driver is None:
+            self.driver = self.rig.open_driver()
+            if not self.driver.search.state.is_ended:
+                self.driver.recover()
+        return self.driver
+
+    def _running(self) -> list:
+        return [job for job in self.rig.cluster.jobs() if job.state is JobState.RUNNING]
+
+
+TestSearchOnSlurm = SearchOnSlurm.TestCase
+TestSearchOnSlurm.settings = settings(
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestSearchOnSlurm = pytest.mark.timeout(300)(TestSearchOnSlurm)
