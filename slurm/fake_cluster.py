@@ -273,9 +273,9 @@ class FakeCluster:
 
     def _act(self) -> bool:
         due = sorted((entry for entry in self._actions if entry[0] <= self._time), key=lambda entry: entry[0])
-        for entry in due:
-            self._actions.remove(entry)
-            entry[1]()
+        self._actions = [entry for entry in self._actions if entry not in due]  # an action may lead back to here
+        for _, action in due:
+            action()
         return bool(due)
 
     def _end_processes(self) -> bool:

@@ -32,9 +32,6 @@ from trials.trial import FailureReason
 SETTLE_S = 60.0
 """How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
 
-OUTCOME_GRACE_S = 60.0
-"""How late an outcome file may appear on a shared file system after its job has ended."""
-
 CLOCK_SKEW_S = 300.0
 """How far this machine's clock and the controller's may be apart."""
 
@@ -63,7 +60,6 @@ class _Tracked:
     cancelled: bool = False
     cancelled_at: float | None = None
     absent_since: float | None = None
-    ended_since: float | None = None
     started_at: float | None = None
     restart: int = 0
     ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
@@ -296,18 +292,13 @@ class SlurmLauncher(Launcher):
         return described if described is not None and is_same else job
 
     def _ended(self, tracked: _Tracked, job: JobSnapshot) -> Ending:
-        """The end of a job, once its outcome is there or has had the time to appear."""
-        folder = tracked.request.folder
-        restart = max(tracked.restart, job.restarts or 0)
+        """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
         log = _tail(self._job_request(tracked.request).log)
         ending = ended_ending(job, log, tracked.cancelled)
-        if tracked.ended_since is None:
-            tracked.ended_since = self.now()
-        if ending.reason is None and not _has_outcome(folder, restart):
-            if self.now() - tracked.ended_since < OUTCOME_GRACE_S:
-                return Ending(Life.UNKNOWN, detail=f"{job_words(job)}; waiting for its outcome")
-            return _with(ending, restart, _excerpt(folder, job_words(job), log))
-        return _with(ending, restart, None)
+        ending = replace(ending, restart=max(tracked.restart, ending.restart))
+        if ending.reason is None and ending.failed:
+            return replace(ending, detail=_excerpt(tracked.request.folder, job_words(job), log))
+        return ending
 
     # -- jobs the controller has forgotten
 
@@ -410,10 +401,6 @@ def _has_outcome(folder: AttemptFolder, restart: int) -> bool:
         return folder.outcome(restart).name in names and read_json(folder.outcome(restart)) is not None
     except (OSError, ValueError):
         return False
-
-
-def _with(ending: Ending, restart: int, detail: str | None) -> Ending:
-    return replace(ending, restart=restart, detail=detail or ending.detail)
 
 
 def _excerpt(folder: AttemptFolder, words: str, log: str) -> str:
