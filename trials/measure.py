@@ -6,6 +6,9 @@ median of three forgives a single stray step. `max_warmup_steps` ends it in any 
 
 The 95 % interval of the median is taken from order statistics (David & Nagaraja, Order Statistics, 3rd ed., 7.1): it
 assumes nothing about the shape of the distribution, and needs at least six steps; with fewer it is unknown.
+
+A measurement is suspect when the machine rather than the layout may have made it: when its steps drift (`slows_down`),
+or when one of its devices is slower than the others at work that is the same for all (`slow_ranks`).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 
 from search_spaces.cluster import ACCELERATORS
@@ -23,6 +26,10 @@ from trials.trial import MeasureRules, TrialSpec, Word
 STABILITY_WINDOW = 3
 STABILITY_TOLERANCE = 0.10
 CONFIDENCE = 0.95
+SUSPECT_SLOWDOWN = 0.15
+"""Devices of one model differ by 8 % on average (docs/measuring.md); what is slower than that by far is not well."""
+STEPS_THAT_TELL_A_DRIFT = 15
+"""Five steps a third: fewer fall into the order of a drift by chance too often."""
 MIB_PER_GIB = 1024
 
 
@@ -100,6 +107,28 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         tail += math.comb(n, k) * 0.5**n
         k += 1
     return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def slows_down(measured_times_s: Sequence[float]) -> bool:
+    """Whether the steps became slower while they were measured, as those of a device do that is getting too hot.
+
+    The median of the last third lies at least 15 % above that of the first, and all but the slowest tenth of the first
+    third's steps are faster than all but the fastest tenth of the last's: a stray step is no drift.
+    """
+    if len(measured_times_s) < STEPS_THAT_TELL_A_DRIFT:
+        return False
+    third = len(measured_times_s) // 3
+    first, last = measured_times_s[:third], measured_times_s[-third:]
+    is_slower = median(last) >= (1 + SUSPECT_SLOWDOWN) * median(first)
+    return is_slower and percentile(first, 0.9) < percentile(last, 0.1)
+
+
+def slow_ranks(probe_ms_by_rank: Sequence[float]) -> tuple[int, ...]:
+    """The ranks whose device took more than 15 % longer than the median rank's for the same piece of work."""
+    if not probe_ms_by_rank:
+        return ()
+    limit_ms = (1 + SUSPECT_SLOWDOWN) * median_low(probe_ms_by_rank)
+    return tuple(rank for rank, ms in enumerate(probe_ms_by_rank) if ms > limit_ms)
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:

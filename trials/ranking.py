@@ -13,6 +13,8 @@ from trials.trial import Trial, TrialKind, TrialState, Word
 
 SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
 """Flags of a measurement that has to be repeated before it may be the best."""
+SUSPECT_NODE = "suspect_node"
+"""The flag that another node may clear: such a run gets a second look at once."""
 
 _SPEEDS = ("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "hfu")
 _TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
@@ -31,7 +33,7 @@ class Objective(Word):
 
 @dataclass(frozen=True)
 class Ranking:
-    """The measured layouts of one global batch, best first; suspect measurements come last and are never the best.
+    """The measured layouts of one global batch, best first; suspect ones come last, and one suspect run is never best.
 
     A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
     over all its `runs`, which are the trials themselves by layout key. `ties` are the other layouts whose 95 %
@@ -83,17 +85,22 @@ class _Contender:
 
     @property
     def counted(self) -> tuple[Trial, ...]:
-        """The runs that count: a suspect one only where there is no other."""
-        return tuple(run for run in self.runs if not _is_suspect(run)) or self.runs
+        return runs_that_count(self.runs)
 
     @property
     def is_suspect(self) -> bool:
         return _is_suspect(self.counted[0])
 
     @property
+    def may_be_best(self) -> bool:
+        """One suspect run never is; several that agree on the speed may be, where nothing else was measured."""
+        return not self.is_suspect or len(self.counted) > 1
+
+    @property
     def is_finalist(self) -> bool:
         """Whether it was chosen to be measured again, and no repeat failed for a reason of the layout's own."""
-        repeats = [trial for trial in self.trials if trial.kind is TrialKind.FINALIST]
+        second = second_looks(self.trials)
+        repeats = [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
         return bool(repeats) and not any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in repeats)
 
     def score(self, objective: Objective) -> float:
@@ -107,16 +114,39 @@ def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) 
     95 % intervals, then the others by their point estimates."""
     contenders = sorted(
         _contenders(trials, global_batch_size),
-        key=lambda c: (c.is_suspect, not c.is_finalist, -c.score(objective)),
+        key=lambda c: (c.is_suspect, not c.may_be_best, not c.is_finalist, -c.score(objective)),
     )
     ordered = tuple(merged(c.counted) for c in contenders)
     runs = {c.trials[0].layout.key: c.runs for c in contenders}
-    if not contenders or contenders[0].is_suspect:
+    if not contenders or not contenders[0].may_be_best:
         return Ranking(objective, ordered, runs=runs)
     best = ordered[0]
     rivals = [t for t, c in zip(ordered, contenders, strict=True) if _are_peers(c, contenders[0])]
     ties = tuple(t for t in rivals[1:] if _speed(t, objective).overlaps(_speed(best, objective)))
     return Ranking(objective, ordered, best, ties, runs)
+
+
+def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Of the measured runs of one layout those that count: a suspect one only where there is no other."""
+    return tuple(run for run in runs if not _is_suspect(run)) or tuple(runs)
+
+
+def needs_second_look(trial: Trial) -> bool:
+    """Whether this run of the search was measured on a node that may have made it slow."""
+    return trial.kind is TrialKind.SEARCH and _is_measured(trial) and SUSPECT_NODE in trial.flags
+
+
+def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
+    """The names of the repeats that stand in for a run on a suspect node: the first of each such layout.
+
+    They are no finalists' repeats: their layouts compete with all others.
+    """
+    first_repeats: dict[str, str] = {}
+    for trial in trials:
+        if trial.kind is TrialKind.FINALIST:
+            first_repeats.setdefault(trial.layout.key, trial.trial)
+    suspects = {trial.layout.key for trial in trials if needs_second_look(trial)}
+    return frozenset(name for key, name in first_repeats.items() if key in suspects)
 
 
 def merged(runs: Sequence[Trial]) -> Trial:

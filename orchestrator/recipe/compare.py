@@ -14,6 +14,8 @@ from trials.trial import Word
 WIDE_MARGINS = 3
 """A replay is called reproduced only if a change of this many margins is excluded."""
 
+_OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
+
 
 class ReplayVerdict(Word):
     REPRODUCED = "reproduced"
@@ -72,8 +74,9 @@ def _mean_log(readings: Sequence[Reading]) -> float:
 
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields that are not the same; None where one side does not know it."""
-    names = [*recorded, *(name for name in here if name not in recorded)]
+    """The fields that are not the same; None where one side does not know it. What differs from job to job is left
+    out."""
+    names = [name for name in {**recorded, **here} if name not in _OF_ONE_JOB]
     return [
         {"field": name, "recorded": recorded.get(name), "here": here.get(name)}
         for name in names

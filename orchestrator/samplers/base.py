@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from search_spaces.layout import Layout
+from trials.ranking import runs_that_count
 from trials.trial import FailureReason, Trial, TrialState
 
 
@@ -57,7 +58,7 @@ def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[s
 
 def history_of(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> list[Told]:
     """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
-    better. The value of a layout that was measured several times is the median."""
+    better. The value of a layout that was measured several times is the median of the runs that count."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)
@@ -66,9 +67,9 @@ def history_of(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> 
 
 def _told(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> Told:
     layout = trials[0].layout
-    values = [objective(trial) for trial in trials if trial.state is TrialState.MEASURED]
-    if values:
-        return Told(layout, value=median(values))
+    measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
+    if measured:
+        return Told(layout, value=median(map(objective, runs_that_count(measured))))
     if all(trial.state.is_ended for trial in trials):
         return Told(layout, reason=trials[0].reason)
     return Told(layout)

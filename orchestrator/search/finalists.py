@@ -8,17 +8,29 @@ from itertools import takewhile
 
 from search_spaces.layout import Layout
 from trials.ledger.events import SearchRecord
-from trials.ranking import Objective, rank
+from trials.ranking import Objective, needs_second_look, rank, second_looks
 from trials.trial import Trial, TrialKind, TrialState
 
 
 def without_repeats(search: SearchRecord) -> SearchRecord:
-    """The search as it was before its first repeat: why no more layouts are proposed follows from this alone."""
-    return replace(search, trials=tuple(t for t in search.trials if t.kind is TrialKind.SEARCH))
+    """The search as it was before its first finalist's repeat, second looks at suspect runs included: why no more
+    layouts are proposed follows from this alone."""
+    repeats = {trial.trial for trial in _repeats(search)}
+    return replace(search, trials=tuple(t for t in search.trials if t.trial not in repeats))
 
 
 def has_repeats(search: SearchRecord) -> bool:
-    return any(trial.kind is TrialKind.FINALIST for trial in search.trials)
+    return bool(_repeats(search))
+
+
+def second_looks_due(search: SearchRecord, affordable: Callable[[Layout], bool]) -> list[Layout]:
+    """The layouts whose run stood on a suspect node and that were not measured again yet, in the order of their runs.
+
+    Each is measured once more, whatever comes of it.
+    """
+    again = {trial.layout.key for trial in search.trials if trial.kind is TrialKind.FINALIST}
+    suspects = (t.layout for t in search.trials if needs_second_look(t) and t.layout.key not in again)
+    return [layout for layout in suspects if affordable(layout)]
 
 
 def choose(
@@ -54,8 +66,13 @@ def due(
     return list(takewhile(affordable, (layout for layout in waiting if counts[layout.key] == this_round)))
 
 
+def _repeats(search: SearchRecord) -> list[Trial]:
+    second = second_looks(search.trials)
+    return [t for t in search.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+
+
 def _repeats_of(search: SearchRecord, layout: Layout) -> list[Trial]:
-    return [t for t in search.trials if t.kind is TrialKind.FINALIST and t.layout.key == layout.key]
+    return [trial for trial in _repeats(search) if trial.layout.key == layout.key]
 
 
 def _has_failed(search: SearchRecord, layout: Layout) -> bool:

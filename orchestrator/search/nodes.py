@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trials.ledger.events import SearchRecord
+from trials.measure import slow_ranks
+from trials.ranking import SUSPECT_NODE
 from trials.trial import Attempt, FailureReason, Trial
 
 _BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU)
@@ -14,10 +16,16 @@ _BAD_FOR_THIS_TRIAL = (*_BAD_FOR_ALL, FailureReason.HANG, FailureReason.LAUNCH_F
 """Perhaps the machine's fault: the trial is tried again elsewhere, which tells."""
 
 
-def nodes_to_avoid(search: SearchRecord, trial: Trial) -> tuple[str, ...]:
-    """The nodes the next attempt of `trial` is kept away from, sorted."""
+def nodes_to_avoid(search: SearchRecord, trial: Trial, num_nodes: int) -> tuple[str, ...]:
+    """The nodes the next attempt of `trial` is kept away from, sorted; the cluster has `num_nodes`.
+
+    Nodes on which another run of its layout looked suspect are among them as long as enough others are left.
+    """
     bad = {node for other in search.trials for node in _bad_nodes(other, _BAD_FOR_ALL)}
-    return tuple(sorted(bad | set(_bad_nodes(trial, _BAD_FOR_THIS_TRIAL))))
+    bad |= set(_bad_nodes(trial, _BAD_FOR_THIS_TRIAL))
+    suspects = bad | {node for run in _other_runs(search, trial) for node in _suspect_nodes(run)}
+    is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
+    return tuple(sorted(suspects if is_room else bad))
 
 
 def _bad_nodes(trial: Trial, reasons: tuple[FailureReason, ...]) -> Iterator[str]:
@@ -27,9 +35,30 @@ def _bad_nodes(trial: Trial, reasons: tuple[FailureReason, ...]) -> Iterator[str
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
-    """The node of the rank that told of it, where one did; else all the attempt ran on."""
+    """The node of the rank whose GPU was not clean; for anything else all the attempt ran on: a rank that tells of a
+    hang or of a lost peer waited for another."""
     rank = None if attempt.outcome is None else attempt.outcome.rank
-    ranks_per_node = -(-trial.layout.num_gpus // trial.layout.num_nodes)
-    if rank is None or rank // ranks_per_node >= len(attempt.nodes):
+    if attempt.reason is not FailureReason.DIRTY_GPU or rank is None:
         return attempt.nodes
-    return (attempt.nodes[rank // ranks_per_node],)
+    return _nodes_of(trial, attempt, [rank])
+
+
+def _other_runs(search: SearchRecord, trial: Trial) -> list[Trial]:
+    return [other for other in search.trials if other.layout.key == trial.layout.key and other.trial != trial.trial]
+
+
+def _suspect_nodes(run: Trial) -> tuple[str, ...]:
+    """Where the slow devices of a suspect run are, if some were slow from the start; else all nodes it ran on."""
+    last = run.last_attempt
+    if last is None or last.outcome is None or SUSPECT_NODE not in last.outcome.flags:
+        return ()
+    return _nodes_of(run, last, slow_ranks(last.outcome.fingerprint.get("probe_ms_by_rank") or ()))
+
+
+def _nodes_of(trial: Trial, attempt: Attempt, ranks: Sequence[int]) -> tuple[str, ...]:
+    """The nodes of these ranks; all nodes of the attempt where there are none or they are not known."""
+    ranks_per_node = -(-trial.layout.num_gpus // trial.layout.num_nodes)
+    places = {rank // ranks_per_node for rank in ranks}
+    if not places or max(places) >= len(attempt.nodes):
+        return attempt.nodes
+    return tuple(attempt.nodes[place] for place in sorted(places))

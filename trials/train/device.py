@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import resource
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 
-from trials.trial import TrialSpec
+from trials.train.failures import TrialFailure
+from trials.trial import FailureReason, TrialSpec
 
 GIB = 2**30
+CONTEXT_GIB = 0.75
+"""What a process takes of a GPU before it allocates anything: the driver's context, 0.3 to 0.6 GiB as seen."""
+DIRTY_GIB = 1.0
+"""So much beyond the context is somebody else's: a layout near the limit would be refused for it."""
+CLEAN_WITHIN_S = 10.0
+"""How long the driver may still be taking back the memory of a process that has just ended."""
+PROBE_SIZE = 4096
+"""Rows and columns of the product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the slowest."""
+PROBE_WARMUP_S = 0.3
+"""An idle GPU takes a moment to reach its clock."""
+PROBE_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -54,6 +70,17 @@ class Device:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.torch_device)
 
+    def probe_ms(self) -> float | None:
+        """Milliseconds for one product of fixed size, in half precision; None on a CPU, whose cores ranks share.
+
+        Takes half a second; what it allocates is free again.
+        """
+        if self.is_cpu:
+            return None
+        factor = torch.ones((PROBE_SIZE, PROBE_SIZE), dtype=torch.float16, device=self.torch_device)
+        product = torch.empty_like(factor)
+        return time_work_ms(lambda: torch.mm(factor, factor, out=product), self.synchronize)
+
     def limit_memory(self, limit_gib: float) -> None:
         """Make the allocator fail beyond this much; MemoryError when the rank is already there.
 
@@ -76,7 +103,48 @@ def open_device(spec: TrialSpec, local_rank: int) -> Device:
     # A launcher may show each rank its own device only.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    _require_clean(device)
     return Device(device)
+
+
+def _require_clean(device: torch.device) -> None:
+    """TrialFailure when memory of this GPU is in use, and stays so, before this process has allocated any."""
+    deadline = time.monotonic() + CLEAN_WITHIN_S
+    while (found := _memory_of_others(device)) is not None:
+        if time.monotonic() >= deadline:
+            raise TrialFailure(FailureReason.DIRTY_GPU, found)
+        time.sleep(0.5)
+
+
+def _memory_of_others(device: torch.device) -> str | None:
+    """What is said of a GPU of which somebody else holds memory; None for a clean one."""
+    free, total = torch.cuda.mem_get_info(device)
+    used_gib = (total - free) / GIB
+    if used_gib <= CONTEXT_GIB + DIRTY_GIB:
+        return None
+    return (
+        f"GPU {device.index} of {socket.gethostname()}: {used_gib:.2f} of {total / GIB:.2f} GiB are in use before this "
+        f"trial has allocated any; its own context takes up to {CONTEXT_GIB} GiB"
+    )
+
+
+def time_work_ms(work: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Milliseconds that `work` takes once it is warm: the median over a few rounds of equally many calls."""
+    started, calls = time.perf_counter(), 0
+    while time.perf_counter() - started < PROBE_WARMUP_S:
+        work()
+        synchronize()
+        calls += 1
+    calls = max(1, calls // (2 * PROBE_ROUNDS))
+    return median(_round_ms(work, synchronize, calls) for _ in range(PROBE_ROUNDS))
+
+
+def _round_ms(work: Callable[[], object], synchronize: Callable[[], None], calls: int) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        work()
+    synchronize()
+    return (time.perf_counter() - started) * 1e3 / calls
 
 
 def select_attention_kernel(kernel: str) -> None:

@@ -36,6 +36,21 @@ class RankCount:
     peak_allocated_gib: float
 
 
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank runs, and the milliseconds its device takes for the probe (None: not probed)."""
+
+    host: str
+    probe_ms: float | None
+
+
+def exchange_places(mine: RankPlace) -> list[RankPlace]:
+    """Every rank's place, in rank order. Collective over the world; a GPU must be current."""
+    places: list[RankPlace | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(places, mine)
+    return [place for place in places if place is not None]
+
+
 def exchange_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
     """Every rank's view, in rank order. Collective over the world."""
     return [RankStep(*row) for row in _gather(astuple(mine), device)]

@@ -6,18 +6,21 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from trials.measure import slow_ranks
 from trials.train.device import Device
+from trials.train.exchange import RankPlace
 from trials.trial import TrialSpec
 
 
-def fingerprint(spec: TrialSpec, device: Device) -> dict[str, Any]:
-    """Of rank 0's node; absent where unknown."""
+def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) -> dict[str, Any]:
+    """Of rank 0's node, and where all ranks ran (`places`, in rank order); absent where unknown."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -28,8 +31,23 @@ def fingerprint(spec: TrialSpec, device: Device) -> dict[str, Any]:
         "kernel": platform.release(),
         "host": socket.gethostname(),
         "executable": sys.executable,
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+        "hosts": _hosts(places),
+        "probe_ms_by_rank": probe_ms_by_rank(places) or None,
+        "slow_hosts": _hosts([places[rank] for rank in slow_ranks(probe_ms_by_rank(places))]) or None,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def probe_ms_by_rank(places: Sequence[RankPlace]) -> list[float]:
+    """Empty unless every rank's device was probed."""
+    known = [place.probe_ms for place in places if place.probe_ms is not None]
+    return known if len(known) == len(places) else []
+
+
+def _hosts(places: Sequence[RankPlace]) -> list[str]:
+    """Each once, in the order of their ranks."""
+    return list(dict.fromkeys(place.host for place in places))
 
 
 def _deepspeed_version() -> str | None:

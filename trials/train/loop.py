@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from trials.folder import AttemptFolder
-from trials.measure import Measurement, Stop
+from trials.measure import Measurement, Stop, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
 from trials.train.data import SyntheticData
 from trials.train.device import Device, resident_gib
@@ -91,7 +91,9 @@ class TrainingLoop:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return ("time_limit",) if self.measurement.stop is Stop.TIME_LIMIT else ()
+        """What the contract says of a measurement that was cut short, or whose machine may have been unwell."""
+        is_short, drifted = self.measurement.stop is Stop.TIME_LIMIT, slows_down(self.measurement.measured_times_s)
+        return (*("time_limit",) * is_short, *("suspect_node",) * drifted)
 
 
 def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[RankStep]) -> StepRecord:

@@ -19,7 +19,7 @@ from trials.folder import AttemptFolder, read_json
 from trials.train.environment import RankEnvironment, prepare_process, process_age_s
 from trials.train.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
 from trials.train.report import Report
-from trials.train.watchdog import Watchdog
+from trials.train.watchdog import Watchdog, hang_limit_s
 from trials.trial import FailureReason, TrialSpec
 
 GRACE_S = 3.0
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
     """Whether this rank did its part; if not, the attempt's outcome says why."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
-    Watchdog(report, env).start()
+    Watchdog(report, env, hang_limit_s(spec.measure)).start()
     try:
         require_possible(spec, env)
         env.export(os.environ)

@@ -50,10 +50,12 @@ class Report:
     def has_outcome(self) -> bool:
         return self._path.exists()
 
-    def has_failed(self) -> bool:
-        """Whether some rank has written a failure."""
+    def failure(self) -> FailureReason | None:
+        """Why some rank has said that the trial failed; None while none has."""
         outcome = read_json(self._path)
-        return outcome is not None and outcome["status"] == OutcomeStatus.FAILED
+        if outcome is None or outcome["status"] != OutcomeStatus.FAILED:
+            return None
+        return FailureReason(outcome["reason"])
 
     def fail(self, reason: FailureReason, excerpt: str) -> None:
         """Write a failure of this rank unless there is an outcome already."""

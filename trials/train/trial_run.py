@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -9,14 +10,14 @@ from typing import Any
 
 from trials.classify import outcome_fault
 from trials.folder import AttemptFolder
-from trials.measure import measured_fields
+from trials.measure import measured_fields, slow_ranks
 from trials.train.data import SyntheticData
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
 from trials.train.environment import RankEnvironment, process_age_s
-from trials.train.exchange import RankCount, exchange_counts
+from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places
 from trials.train.failures import TrialFailure
-from trials.train.fingerprint import fingerprint
+from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.loop import TrainingLoop, open_metrics
 from trials.train.optimizer import Optimisation
 from trials.train.proof import proof_of, samples_fault
@@ -33,7 +34,9 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     device = open_device(spec, env.local_rank)
     select_attention_kernel(spec.layout.attention_kernel)
     startup.end_of("import")
+    report.progress()
     world = join_world(spec, folder, env, device)
+    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
     startup.end_of("rendezvous")
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:
@@ -47,7 +50,8 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     counts = exchange_counts(_count(engine, device), device.torch_device)
     if env.rank == 0:
         measured = measured_fields(spec, loop.records) | peak_memory(counts, device) | startup.fields()
-        _publish(spec, report, loop, counts, measured=measured, fingerprint=fingerprint(spec, device))
+        traits = {"flags": flags_of(loop, places), "fingerprint": fingerprint(spec, device, places)}
+        _publish(spec, report, loop, counts, measured=measured, **traits)
 
 
 class Startup:
@@ -73,6 +77,12 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
     if not device.is_cpu:
         fields["peak_memory_allocated_gib"] = max(c.peak_allocated_gib for c in counts)
     return fields
+
+
+def flags_of(loop: TrainingLoop, places: Sequence[RankPlace]) -> tuple[str, ...]:
+    """The loop's flags, and the suspicion that falls on it when a device was slower than the others from the start."""
+    of_places = ("suspect_node",) if slow_ranks(probe_ms_by_rank(places)) else ()
+    return tuple(dict.fromkeys((*loop.flags, *of_places)))
 
 
 def _training(spec: TrialSpec, device: Device) -> Training:
@@ -102,7 +112,7 @@ def _publish(spec: TrialSpec, report: Report, loop: TrainingLoop, counts: Sequen
     """Write the measured outcome, or raise TrialFailure when what was counted is not what the spec says."""
     steps = len(loop.records)
     proof = proof_of(spec, counts, steps)
-    outcome = report.outcome(proof=proof, flags=loop.flags, step_times_s=tuple(loop.measurement.step_times_s), **fields)
+    outcome = report.outcome(proof=proof, step_times_s=tuple(loop.measurement.step_times_s), **fields)
     fault = outcome_fault(spec, outcome) or samples_fault(spec, proof, steps)
     if fault is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)

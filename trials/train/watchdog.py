@@ -11,18 +11,24 @@ import traceback
 from trials.train.environment import RankEnvironment
 from trials.train.failures import EXCERPT_CHARACTERS
 from trials.train.report import Report
-from trials.trial import FailureReason
+from trials.trial import FailureReason, MeasureRules
 
 INTERVAL_S = 0.5
-HANG_LIMIT_S = 300.0
+LONGEST_HANG_S = 300.0
 """No import, no build and no single step of a trial takes longer unless something is stuck."""
+
+
+def hang_limit_s(rules: MeasureRules) -> float:
+    """Seconds without progress after which a trial is stuck: half its time limit where that is short, so that the
+    trial says where it stands before its launcher ends it for the time it took."""
+    return min(LONGEST_HANG_S, rules.time_limit_s / 2)
 
 
 class Watchdog(threading.Thread):
     """Touches the heartbeat, and ends this process at once when its parent is gone, when another rank has failed (a
     collective on a GPU would wait for it for minutes), or when there was no progress for `hang_limit_s`."""
 
-    def __init__(self, report: Report, env: RankEnvironment, hang_limit_s: float = HANG_LIMIT_S):
+    def __init__(self, report: Report, env: RankEnvironment, hang_limit_s: float):
         super().__init__(name="watchdog", daemon=True)
         self._report = report
         self._parent_pid = env.parent_pid
@@ -32,7 +38,11 @@ class Watchdog(threading.Thread):
     def run(self) -> None:
         while True:
             self._report.beat()
-            if self._is_orphan() or self._report.has_failed():
+            if self._is_orphan():
+                _exit()
+            if (failure := self._report.failure()) is not None:
+                if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
+                    print(f"another rank made no progress; this one stands at\n{self._stack()}", file=sys.stderr)
                 _exit()
             if time.monotonic() - self._report.last_progress > self._hang_limit_s:
                 self._report.fail(FailureReason.HANG, self._describe_hang())
@@ -43,9 +53,11 @@ class Watchdog(threading.Thread):
         return self._parent_pid is not None and os.getppid() != self._parent_pid
 
     def _describe_hang(self) -> str:
+        return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{self._stack()}"
+
+    def _stack(self) -> str:
         frame = sys._current_frames().get(self._watched)
-        stack = "".join(traceback.format_stack(frame))[-EXCERPT_CHARACTERS:]
-        return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{stack}"
+        return "".join(traceback.format_stack(frame))[-EXCERPT_CHARACTERS:]
 
 
 def _exit() -> None:

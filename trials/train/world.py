@@ -22,6 +22,8 @@ COLLECTIVE_LIMIT = timedelta(seconds=600)
 RENDEZVOUS_LIMIT_S = 120.0
 PORTS = range(20000, 30000)
 PORT_TRIES = 50
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The ports that the kernel hands to outgoing connections: 32768-60999 unless the site chose others."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, dev
     device_id = None if device.is_cpu else device.torch_device
     dist.init_process_group(
         device.backend,
-        store=_open_store(spec, folder, env),
+        store=open_store(spec, folder, env),
         rank=env.rank,
         world_size=env.world_size,
         timeout=COLLECTIVE_LIMIT,
@@ -102,7 +104,8 @@ def _group(layout: Layout, members: list[Coordinates]) -> dist.ProcessGroup | No
     return dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
 
 
-def _open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
+def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> dist.Store:
+    """Where the ranks leave their addresses for each other; rank 0's own with `tcp`."""
     path = folder.rendezvous.with_name(f"{folder.rendezvous.name}.r{env.restart}")
     if spec.rendezvous.kind == "file":
         return dist.FileStore(str(path), env.world_size)
@@ -114,7 +117,8 @@ def _open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) ->
 
 def _serve(path: Path, host: str, world_size: int) -> dist.Store:
     """Rank 0's store on a free port, published in the attempt's folder."""
-    for port in random.sample(PORTS, PORT_TRIES):
+    ports = usable_ports(EPHEMERAL_PORTS.read_text())
+    for port in random.sample(ports, min(PORT_TRIES, len(ports))):
         try:
             store = _tcp_store(host, port, world_size, is_master=True)
         except dist.DistNetworkError:
@@ -122,6 +126,13 @@ def _serve(path: Path, host: str, world_size: int) -> dist.Store:
         write_json(path, {"host": host, "port": port})
         return store
     raise RuntimeError(f"no free port among {PORT_TRIES} tries in {PORTS.start}-{PORTS.stop - 1}")
+
+
+def usable_ports(ephemeral: str) -> list[int]:
+    """Those of `PORTS` outside the range that the kernel's file names (first and last port), of which a connection may
+    take any at any moment. All of them where it leaves none: rank 0 holds its port from before it tells of it."""
+    first, last = map(int, ephemeral.split())
+    return [port for port in PORTS if not first <= port <= last] or list(PORTS)
 
 
 def _connect(path: Path, world_size: int) -> dist.Store:

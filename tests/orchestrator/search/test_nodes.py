@@ -23,7 +23,7 @@ def failed(name: str, reason: FailureReason, *nodes: str, rank: int | None = Non
 
 
 def avoided(mine: Trial, *others: Trial) -> tuple[str, ...]:
-    return nodes_to_avoid(SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine)), mine)
+    return nodes_to_avoid(SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine)), mine, num_nodes=4)
 
 
 @pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU])

@@ -51,7 +51,7 @@ def test_a_measurement_stands_against_any_later_failure(folder):
     rank_0.measured(rank_0.outcome(measured={"step_time_s": 1.0}))
     report(folder, rank=1).fail(FailureReason.SCRIPT_ERROR, "afterwards")
     assert outcome(folder).status is OutcomeStatus.MEASURED
-    assert not rank_0.has_failed()
+    assert not rank_0.failure()
 
 
 def test_each_restart_has_an_outcome_of_its_own(folder):
@@ -64,9 +64,9 @@ def test_each_restart_has_an_outcome_of_its_own(folder):
 
 def test_a_failure_of_any_rank_is_seen_by_all(folder):
     watching = report(folder)
-    assert not watching.has_failed()
+    assert not watching.failure()
     report(folder, rank=1).fail(FailureReason.GPU_OOM, "elsewhere")
-    assert watching.has_failed()
+    assert watching.failure()
 
 
 def test_only_rank_0_gives_the_sign_of_life(folder):
