@@ -48,6 +48,12 @@ class AttemptFolder:
     def outcome(self, restart: int = 0) -> Path:
         return self.path / f"outcome.r{restart}.json"
 
+    def last_restart(self) -> int:
+        """The highest restart that wrote anything here; 0 where none did."""
+        names = [*self.path.glob("metrics.r*.jsonl"), *self.path.glob("outcome.r*.json")]
+        numbers = (path.name.split(".")[1].removeprefix("r") for path in names)
+        return max((int(number) for number in numbers if number.isdigit()), default=0)
+
 
 @dataclass(frozen=True)
 class SearchFolder:
@@ -92,6 +98,11 @@ class SearchFolder:
     @property
     def driver_log(self) -> Path:
         return self.path / "driver.log"
+
+    @property
+    def driver_script(self) -> Path:
+        """What Slurm runs, where the driver is a job of its own."""
+        return self.path / "driver.sh"
 
     @property
     def recipe(self) -> Path:

@@ -273,10 +273,13 @@ class SlurmLauncher(Launcher):
         return alive_ending(job, tracked.restart)
 
     def _note_restart(self, tracked: _Tracked, job: JobSnapshot) -> None:
-        """A job that waits again, or started anew, was requeued; only its full description counts how often."""
+        """A job that waits again, or started anew, was requeued; only its full description counts how often.
+
+        One that was requeued before it was first seen waits for its time (BeginTime), which a new job never does.
+        """
         started_at = None if job.state.waits else job.started_at
         has_changed = tracked.started_at is not None and started_at != tracked.started_at
-        if has_changed or not tracked.is_described:
+        if has_changed or job.reason == "BeginTime" or not tracked.is_described:
             restarts = self._described(job).restarts
             tracked.is_described = restarts is not None
             tracked.restart = max(tracked.restart, restarts or 0)
@@ -295,7 +298,8 @@ class SlurmLauncher(Launcher):
         """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
         log = _tail(self._job_request(tracked.request).log)
         ending = ended_ending(job, log, tracked.cancelled)
-        ending = replace(ending, restart=max(tracked.restart, ending.restart))
+        restart = _last_restart(tracked.request.folder) if job.restarts is None else job.restarts
+        ending = replace(ending, restart=max(tracked.restart, restart))
         if ending.reason is None and ending.failed:
             return replace(ending, detail=_excerpt(tracked.request.folder, job_words(job), log))
         return ending
@@ -323,7 +327,8 @@ class SlurmLauncher(Launcher):
 
     def _absent(self, tracked: _Tracked) -> Ending:
         """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
-        folder, restart = tracked.request.folder, tracked.restart
+        folder = tracked.request.folder
+        restart = max(tracked.restart, _last_restart(folder))
         if tracked.absent_since is None:
             tracked.absent_since = self.now()
         if _has_outcome(folder, restart):
@@ -391,6 +396,14 @@ def _age(job: JobSnapshot) -> tuple[float, int]:
     """What sorts jobs from the oldest to the youngest."""
     digits = "".join(c for c in job.job_id if c.isdigit())
     return (job.submitted_at or 0.0, int(digits or 0))
+
+
+def _last_restart(folder: AttemptFolder) -> int:
+    """How often the job was requeued, as its own files tell: accounting does not say it."""
+    try:
+        return folder.last_restart()
+    except OSError:
+        return 0
 
 
 def _has_outcome(folder: AttemptFolder, restart: int) -> bool:

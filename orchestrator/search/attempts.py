@@ -183,11 +183,12 @@ def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
 def node_hours_until_requeue(attempt: Attempt, ending: Ending, now: float) -> float:
     """Node-hours the attempt used before its job went back into the queue for the `ending.restart`-th time, at most.
 
-    When the earlier run ended is not known, only when it began and that it is over: the time between is booked, no
-    more than one reservation for each run.
+    When the earlier run ended is not known, only when it began, if that was seen, and that it is over: the time
+    between is booked, no more than one reservation for each run.
     """
-    since = attempt.submitted_at if attempt.started_at is None else attempt.started_at
     until = now if ending.started_at is None else ending.started_at
+    was_seen = attempt.started_at is not None and attempt.started_at < until
+    since = attempt.started_at if was_seen else attempt.submitted_at
     if since is None:
         return attempt.earlier_node_hours
     runs = ending.restart - attempt.restart

@@ -39,9 +39,10 @@ class Script:
     reason: FailureReason | None = None
     excerpt: str = "it broke"
     leaves_outcome: bool = True
+    flags: tuple[str, ...] = ()
 
 
-def measured_outcome(spec: TrialSpec, tokens_per_sec: float) -> Outcome:
+def measured_outcome(spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = ()) -> Outcome:
     """An outcome that classify believes, with a 1 % interval."""
     tokens = spec.global_batch_size * spec.model.seq_length
     layout = spec.layout
@@ -70,6 +71,7 @@ def measured_outcome(spec: TrialSpec, tokens_per_sec: float) -> Outcome:
             "micro_batches_per_step": layout.grad_accum_steps,
             "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
         },
+        flags=flags,
     )
 
 
@@ -78,16 +80,21 @@ class Job:
     request: LaunchRequest
     script: Script
     started_at: float
+    node: str
     cancelled: bool = False
     seen_alive: bool = False
 
 
 @dataclass
 class ScriptedLauncher(Launcher):
-    """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do. `refuses` refuses all."""
+    """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do. `refuses` refuses all.
+
+    An attempt runs on the first of the `nodes` that it does not keep away from, however many do.
+    """
 
     script: Callable[[TrialSpec], Script] = lambda spec: Script()
     refuses: str | None = None
+    nodes: tuple[str, ...] = (NODE,)
     name = "scripted"
     jobs: dict[str, Job] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
@@ -101,7 +108,8 @@ class ScriptedLauncher(Launcher):
         key = request.spec.attempt_key
         assert key not in self.jobs, f"{key} was launched twice"
         script = self.script(request.spec)
-        self.jobs[key] = Job(request, script, self.clock + script.waits_s)
+        node = next(node for node in self.nodes if node not in request.exclude)
+        self.jobs[key] = Job(request, script, self.clock + script.waits_s, node)
         self.launched.append(key)
         self.most_in_flight = max(self.most_in_flight, sum(not self._is_over(job) for job in self.jobs.values()))
         return f"job-{len(self.launched)}"
@@ -144,18 +152,18 @@ class ScriptedLauncher(Launcher):
             job.seen_alive = True
             if self.clock < job.started_at:
                 return Ending(Life.ALIVE, detail="Priority")
-            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=(NODE,))
+            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=(job.node,))
         if job.script.leaves_outcome and not job.cancelled:
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
         launcher_knows = job.script.reason if not job.script.leaves_outcome else None
         detail = job.script.excerpt if launcher_knows else None
         ended_at = min(self.clock, job.started_at + job.script.duration_s)
-        return Ending(Life.ENDED, True, False, launcher_knows, detail, (NODE,), job.started_at, ended_at)
+        return Ending(Life.ENDED, True, False, launcher_knows, detail, (job.node,), job.started_at, ended_at)
 
     def _outcome(self, job: Job) -> Outcome:
         spec = job.request.spec
         if job.script.reason is None and job.script.tokens_per_sec is not None:
-            return measured_outcome(spec, job.script.tokens_per_sec)
+            return measured_outcome(spec, job.script.tokens_per_sec, job.script.flags)
         ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
         return Outcome(*ids, OutcomeStatus.FAILED, reason=job.script.reason, excerpt=job.script.excerpt)
 
@@ -188,7 +196,7 @@ class Rig:
         if history.is_empty:
             spec = {"name": "rig", "folder": str(folder.path)}
             history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
-        cluster = Cluster(ACCELERATORS["cpu"], 4, 1)
+        cluster = Cluster(ACCELERATORS["cpu"], 4, len(self.launcher.nodes))
         program = TrialProgram(folder, MODEL, cluster, RULES, "python3")
         goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

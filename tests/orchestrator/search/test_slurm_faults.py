@@ -146,7 +146,7 @@ def test_fault_08_an_hour_without_an_answer_freezes_the_states_and_slows_the_que
     monkeypatch.setattr(rig.slurm, "jobs", lambda: asked.append(rig.cluster.time) or jobs())
     rig.cluster.at(rig.cluster.time + 40, lambda: rig.cluster.controller_hung(3600.0))
     search = rig.open_driver().run()
-    rig.check(search, controller_was_down=True)
+    rig.check(search, books_are_uncertain=True)
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
     assert all(trial.state is TrialState.MEASURED for trial in search.trials)
     assert len(asked) < 50, "an hour at the usual pace is 120 questions"
@@ -157,7 +157,7 @@ def test_fault_08_an_hour_without_an_answer_freezes_the_states_and_slows_the_que
 def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
     rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.controller_down(300.0))
     search = rig.open_driver().run()
-    rig.check(search, controller_was_down=True)
+    rig.check(search, books_are_uncertain=True)
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
     assert search.state is SearchState.COMPLETED
 
@@ -262,6 +262,22 @@ def test_fault_18_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
     rig.check(search)
     attempt = one_attempt(search)
     assert attempt.outcome.restart == attempt.restart
+
+
+@pytest.mark.fault(18)
+def test_fault_18_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_files(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
+    driver = rig.open_driver()
+    driver.recover()
+    driver.turn()
+    rig.cluster.advance(20.0)
+    rig.cluster.requeue("1")
+    rig.cluster.advance(3600.0)
+    assert rig.cluster.jobs() == [], "the controller has forgotten the job"
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert one_attempt(search).outcome.restart == one_attempt(search).restart == 1
 
 
 @pytest.mark.fault(19)

@@ -37,7 +37,7 @@ class SearchOnSlurm(RuleBasedStateMachine):
         self.driver: Driver | None = None
         self.cancelling = False
         self.ended: dict[str, Trial] = {}
-        self.nodes_were_held = False
+        self.books_are_uncertain = False
 
     @initialize(
         trials=st.integers(1, 5),
@@ -96,16 +96,17 @@ class SearchOnSlurm(RuleBasedStateMachine):
 
     @rule(ahead_s=st.sampled_from([-3600.0, 0.0, 3600.0]))
     def the_clock_jumps(self, ahead_s: float) -> None:
+        self.books_are_uncertain = True
         self.rig.cluster.clock_ahead_s = ahead_s
 
     @rule(seconds=SECONDS)
     def the_controller_is_down(self, seconds: float) -> None:
-        self.nodes_were_held = True
+        self.books_are_uncertain = True
         self.rig.cluster.controller_down(seconds)
 
     @rule(seconds=SECONDS)
     def the_controller_hangs(self, seconds: float) -> None:
-        self.nodes_were_held = True
+        self.books_are_uncertain = True
         self.rig.cluster.controller_hung(seconds)
 
     @rule(seconds=SECONDS, lies_s=SECONDS)
@@ -177,7 +178,7 @@ class SearchOnSlurm(RuleBasedStateMachine):
         self.rig.slurm.failing_cancels = 0
         cluster.advance(4000.0)
         search = self._the_driver().run()
-        self.rig.check(search, controller_was_down=self.nodes_were_held)
+        self.rig.check(search, books_are_uncertain=self.books_are_uncertain)
         with closing(LedgerReader(f"sqlite:///{self.folder / 'ledger.db'}")) as reader:
             assert reader.search(search.search_id) == search
 
