@@ -36,7 +36,7 @@ def _directives(request: JobRequest) -> list[str]:
         f"--job-name={request.name}",
         f"--nodes={request.num_nodes}",
         f"--ntasks-per-node={request.tasks_per_node}",
-        f"--time={_clock(request.time_limit_min)}",
+        f"--time={clock(request.time_limit_min)}",
         "--distribution=block",  # consecutive ranks share a node, as every layout takes for granted
         "--no-requeue",
         "--output=job.log",
@@ -69,7 +69,8 @@ def _optional(request: JobRequest) -> list[str]:
     return [*exclusive, *(f"--{key}={value}" for key, value in values.items() if value is not None)]
 
 
-def _clock(minutes: int) -> str:
+def clock(minutes: int) -> str:
+    """A time limit as Slurm takes it, hh:mm:ss."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 

@@ -32,6 +32,7 @@ ORCHESTRATOR = (
     ("orchestrator.recipe",),
     (
         "orchestrator.session",
+        "orchestrator.driver_job",
         "orchestrator.replay",
         "orchestrator.starting_points",
         "orchestrator.ledger_rebuild",

@@ -29,6 +29,10 @@ WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm or recorded.")]
 SamplerName = Annotated[str | None, typer.Option("--sampler", help="deephyper, random or grid.")]
+AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of its own, which resubmits itself.")]
+JobTime = Annotated[
+    str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of that job; 8:00:00 if absent.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
 
 

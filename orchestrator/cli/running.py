@@ -8,17 +8,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
+    AsJob,
     AsJson,
     DryRun,
+    JobTime,
     LauncherKind,
     LedgerUrl,
     Overrides,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from dashboards.mlflow_sync import MlflowSync
     from orchestrator.cli.find import Found
     from orchestrator.cli.options import Change
+    from orchestrator.driver_job import DriverChain
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
     from search_spaces.layout import Layout
@@ -79,12 +83,18 @@ def submit(
     sampler: SamplerName = None,
     work_dir: WorkDir = None,
     ledger: LedgerUrl = None,
+    as_job: AsJob = False,
+    job_time: JobTime = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
-    if (started := _start(search_file, changes, dry_run, as_json)) is None:
+    job_time_s = wanted_job_time_s(as_job, job_time)
+    if (started := _start(search_file, changes, dry_run, as_json, as_job)) is None:
+        return
+    if job_time_s is not None:
+        _submit_driver(started, job_time_s, as_json)
         return
     folder = started.folder
     pid = _start_driver(folder, started.ledger_url, as_json)
@@ -96,15 +106,30 @@ def submit(
     )
 
 
-def resume(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+def resume(
+    search: SearchId = None,
+    ledger: LedgerUrl = None,
+    as_job: AsJob = False,
+    job_time: JobTime = None,
+    as_json: AsJson = False,
+) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
     from orchestrator.cli.find import find_search
     from orchestrator.session import open_tracking, prepare
 
+    job_time_s = wanted_job_time_s(as_job, job_time)
     found = find_search(search, ledger)
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     tracking = open_tracking(found.spec, say)
-    _drive(_Started(found.folder, found.spec, candidates, tracking, found.ledger_url), as_json)
+    started = _Started(found.folder, found.spec, candidates, tracking, found.ledger_url)
+    if job_time_s is None:
+        _drive(started, as_json)
+    elif (chain := own_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
+        _drive(started, as_json, chain)
+    elif found.record.state.is_ended:
+        _answer_search(found.record, found.folder, found.spec, as_json)
+    else:
+        _submit_driver(started, job_time_s, as_json)
 
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
@@ -112,13 +137,14 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
     from orchestrator.cli.find import find_search
 
     found = find_search(search, ledger)
+    unreached = end_driver_jobs(found.folder)
     if found.record.state.is_ended:
         say(f"search {found.record.search_id} has already ended: {found.record.state}")
-        _answer_cancel(found, found.record, as_json)
+        _answer_cancel(found, found.record, unreached, as_json)
         return
     with _explained(found.folder, as_json):
         record = _cancelled(found)
-    _answer_cancel(found, record, as_json)
+    _answer_cancel(found, record, unreached, as_json)
 
 
 @dataclass(frozen=True)
@@ -132,14 +158,19 @@ class _Started:
     ledger_url: str
 
 
-def _start(search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool) -> _Started | None:
+def _start(
+    search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool, as_job: bool = False
+) -> _Started | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
+    from orchestrator.driver_job import require_slurm
     from orchestrator.search_file import load_search_file
     from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
     from trials.ledger.place import ledger_url
 
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
+        if as_job:
+            require_slurm(spec)
         spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
         candidates = prepare(spec).feasible
@@ -160,8 +191,11 @@ def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
     )
 
 
-def _drive(started: _Started, as_json: bool) -> None:
-    """Drive the search in this process, show it, and leave with the contract's exit code."""
+def _drive(started: _Started, as_json: bool, chain: DriverChain | None = None) -> None:
+    """Drive the search in this process, show it, and leave with the contract's exit code.
+
+    A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
+    """
     from dashboards.live import LiveView
     from orchestrator.cli.summary import baseline_key
     from orchestrator.session import Watcher, drive
@@ -169,15 +203,40 @@ def _drive(started: _Started, as_json: bool) -> None:
     spec, folder = started.spec, started.folder
     signals = _Signals()
     view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
-    with _explained(folder, as_json), view:
-        watcher = Watcher(say, view.update, signals.steering)
+    watcher = Watcher(say, view.update, signals.steering)
+    with _explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
+        if chain is not None:
+            chain.wait_for_lease(folder)
+            watcher = chain.kept_by(watcher)
         record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
+        if chain is not None:
+            chain.settle(record.state.is_ended)
     _answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        say(f"stopped; nothing is lost: {_resume_fix(folder)}")
-        raise Exit(signals.code)
+        _leave_unended(folder, signals.code, chain)
     if (code := _exit_code(record)) is not ExitCode.DONE:
         raise Exit(code)
+
+
+def _leave_unended(folder: SearchFolder, code: ExitCode, chain: DriverChain | None) -> NoReturn:
+    if chain is not None and chain.has_next:
+        say("stopped; the job that waits behind this one goes on")
+        raise Exit(ExitCode.DONE)
+    say(f"stopped; nothing is lost: {_resume_fix(folder)}")
+    raise Exit(code if chain is None else ExitCode.STOPPED_EARLY)
+
+
+def _submit_driver(started: _Started, job_time_s: float, as_json: bool) -> None:
+    """Submit the job that drives the search, unless somebody drives it."""
+    folder = started.folder
+    with _explained(folder, as_json):
+        job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
+    answer(
+        {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "job_id": job_id},
+        as_json,
+        f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
+        f"look: parlay status {folder.path}    end it: parlay cancel {folder.path}",
+    )
 
 
 @contextmanager
@@ -311,15 +370,16 @@ def _cancel_ourselves(found: Found) -> SearchRecord:
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, Watcher(note=say), cancelling=True)
 
 
-def _answer_cancel(found: Found, record: SearchRecord, as_json: bool) -> None:
+def _answer_cancel(found: Found, record: SearchRecord, driver_jobs: Sequence[str], as_json: bool) -> None:
+    """`driver_jobs` are names of jobs that may still drive, or wait to."""
     before = {t.trial for t in found.record.trials if t.state.is_ended}
     cancelled = [f"{t.trial}" for t in record.trials if t.state == "cancelled" and t.trial not in before]
-    unreached = [f"{record.search_id}.{a.trial}.{a.attempt}" for a in record.in_flight]
+    unreached = [*(f"{record.search_id}.{a.trial}.{a.attempt}" for a in record.in_flight), *driver_jobs]
     answer(
         {"schema": CANCEL_SCHEMA, "search_id": record.search_id, "cancelled": cancelled, "unreached": unreached},
         as_json,
         f"search {record.search_id} is {record.state}; {len(cancelled)} trials were cancelled",
     )
-    if not record.state.is_ended:
+    if not record.state.is_ended or driver_jobs:
         say("not ended yet: " + (", ".join(unreached) or "its driver has not answered; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)

@@ -1,0 +1,77 @@
+"""What `--as-job` means to the verbs: the driver is a Slurm job of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import fail, say
+from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from orchestrator.driver_job import DriverChain
+    from orchestrator.search_file import SearchSpec
+    from trials.folder import SearchFolder
+
+
+def wanted_job_time_s(as_job: bool, job_time: str | None) -> float | None:
+    """The time limit of the driver's job; None for a driver without one. InputError."""
+    if not as_job and job_time is None:
+        return None
+    if not as_job:
+        rule = "it is the time limit of the driver's job"
+        raise InputError.of("usage", "goes with --as-job", rule=rule, fix="add --as-job", key="--job-time")
+    from orchestrator.driver_job import job_time_s
+
+    return job_time_s(job_time)
+
+
+def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> DriverChain | None:
+    """The chain of jobs that this process is a link of; None where it runs in no job of this search's driver."""
+    from orchestrator.driver_job import DriverChain, driver_job, own_job_id
+    from slurm.client import SlurmClient
+
+    own_id = own_job_id(os.environ, folder.search_id)
+    if own_id is None:
+        return None
+    link = driver_job(folder, spec, ledger_url, job_time_s)
+    return DriverChain(SlurmClient(), replace(link, after=own_id), say)
+
+
+def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
+    """The id of the job that will drive the search; leaves, or raises LeaseHeld, where somebody drives it already."""
+    from orchestrator.driver_job import AlreadyQueued, driver_job, require_slurm, submit_first
+    from orchestrator.search import lease as leases
+    from slurm.client import SlurmClient
+
+    require_slurm(spec)
+    lease = leases.current(folder)
+    if lease is not None and lease.is_held(now := time.time()):
+        raise leases.LeaseHeld(lease, now)
+    try:
+        return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
+    except AlreadyQueued as queued:
+        fix = "wait for it, or cancel the search"
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=fix), as_json)
+
+
+def end_driver_jobs(folder: SearchFolder) -> list[str]:
+    """End the search's driver where it is a Slurm job, and the one that waits behind it; the name of what may be left.
+
+    A driver in a job stops at its next safe point when it is cancelled, and frees the search for us.
+    """
+    if not folder.driver_script.exists():
+        return []
+    from orchestrator.driver_job import end_all, job_name
+    from slurm.client import SlurmClient
+    from slurm.interface import SlurmUnreachable
+
+    name = job_name(folder.search_id)
+    try:
+        return [name] if end_all(SlurmClient(), folder.search_id) else []
+    except SlurmUnreachable as error:
+        say(str(error))
+        return [name]

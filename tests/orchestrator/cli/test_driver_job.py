@@ -1,0 +1,144 @@
+"""A driver that is a Slurm job of its own, on a real Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm.sandbox import SlurmSandbox
+from tests.orchestrator.slurm_searches import Bench, num_ended, record_of, until
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchState
+from trials.trial import TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+TRIALS = 6
+ALIVE = ("PENDING", "RUNNING", "COMPLETING")
+CHAIN = ["PENDING", "RUNNING"]
+
+
+@pytest.fixture
+def bench(tmp_path, slurm_sandbox: SlurmSandbox) -> Bench:
+    return Bench(tmp_path, slurm_sandbox)
+
+
+def submitted(bench: Bench, *changes: str) -> tuple[SearchFolder, str]:
+    """A search whose driver is a job, and the job's id."""
+    path = bench.write(takes_s=1.0)
+    few = ("--set", f"search.max_trials={TRIALS}", "--set", "search.parallel_trials=2", *changes)
+    answer = bench.parlay("submit", path, "--as-job", "--job-time", "10", *few, "--json")
+    assert answer.code == 0, answer.err
+    assert set(answer.json) == {"schema", "search_id", "folder", "job_id"}
+    return bench.the_search(), answer.json["job_id"]
+
+
+def drivers(bench: Bench, folder: SearchFolder, *states: str) -> dict[str, str]:
+    return bench.jobs(f"{folder.search_id}.driver", *states)
+
+
+def link_behind(bench: Bench, folder: SearchFolder, running: str) -> str:
+    """The one job that waits behind the driver in this job, once it runs."""
+    states = until(lambda: drivers(bench, folder, "PENDING", "RUNNING"), lambda jobs: sorted(jobs.values()) == CHAIN)
+    [waiting] = set(states) - {running}
+    assert states[running] == "RUNNING"
+    return waiting
+
+
+def begin_now(bench: Bench, job: str) -> None:
+    """Links of a chain begin a minute after their submission at the earliest."""
+    bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def assert_done_once(bench: Bench, folder: SearchFolder) -> None:
+    """Every trial was measured in its only attempt, by the only job of its name, and no job is left."""
+    record = record_of(folder)
+    assert record.state is SearchState.COMPLETED
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * TRIALS
+    assert len({trial.layout.key for trial in record.trials}) == TRIALS
+    assert [len(trial.attempts) for trial in record.trials] == [1] * TRIALS
+    jobs = bench.jobs(f"{folder.search_id}.t")
+    assert set(jobs) == {trial.attempts[0].job_id for trial in record.trials}
+    assert set(jobs.values()) == {"COMPLETED"}
+
+
+@pytest.mark.fault(15)
+def test_fault_15_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(bench):
+    folder, first = submitted(bench)
+    until(lambda: num_ended(folder), lambda ended: ended >= 2)
+    waiting = link_behind(bench, folder, first)
+    bench.cluster.ask("scancel", "--signal=USR1", "--batch", first)
+    until(lambda: drivers(bench, folder), lambda jobs: jobs[first] == "COMPLETED")
+    assert not record_of(folder).state.is_ended
+    assert list(drivers(bench, folder, "PENDING")) == [waiting]
+    begin_now(bench, waiting)
+    until(lambda: record_of(folder).state.is_ended, bool)
+    until(lambda: drivers(bench, folder, *ALIVE), lambda jobs: not jobs)
+    states = drivers(bench, folder)
+    assert {first: states[first], waiting: states[waiting]} == {first: "COMPLETED", waiting: "COMPLETED"}
+    assert list(states.values()).count("CANCELLED") == len(states) - 2 == 1
+    assert_done_once(bench, folder)
+
+
+def test_a_killed_driver_is_succeeded_all_the_same(bench):
+    """Told nothing, as by a kill for memory or a node that dies: the link was in the queue before."""
+    folder, first = submitted(bench)
+    until(lambda: num_ended(folder), lambda ended: ended >= 2)
+    waiting = link_behind(bench, folder, first)
+    bench.cluster.ask("scancel", "--signal=KILL", "--batch", first)
+    until(lambda: drivers(bench, folder), lambda jobs: jobs[first] == "FAILED")
+    begin_now(bench, waiting)
+    until(lambda: record_of(folder).state.is_ended, bool)
+    until(lambda: drivers(bench, folder, *ALIVE), lambda jobs: not jobs)
+    assert_done_once(bench, folder)
+
+
+def test_cancel_ends_a_driver_in_a_job_and_the_one_that_waits_behind_it(bench):
+    folder, first = submitted(bench)
+    until(lambda: num_ended(folder), lambda ended: ended >= 1)
+    link_behind(bench, folder, first)
+    answer = bench.parlay("cancel", str(folder.path), "--json")
+    assert (answer.code, answer.json["unreached"]) == (0, [])
+    assert record_of(folder).state is SearchState.CANCELLED
+    assert not bench.jobs(folder.search_id, *ALIVE)
+    assert len(drivers(bench, folder)) == 2
+
+
+def test_a_search_has_one_driver_in_a_job_and_gets_another_once_both_are_gone(bench):
+    folder, first = submitted(bench)
+    link_behind(bench, folder, first)
+    refused = bench.parlay("resume", str(folder.path), "--as-job", "--json")
+    assert (refused.code, refused.json["error"]["code"]) == (5, "held")
+    bench.cluster.ask("scancel", f"--name={folder.search_id}.driver")
+    until(lambda: drivers(bench, folder, *ALIVE), lambda jobs: not jobs)
+    assert not record_of(folder).state.is_ended
+    answer = bench.parlay("resume", str(folder.path), "--as-job", "--json")
+    assert (answer.code, answer.json["search_id"]) == (0, folder.search_id)
+    assert answer.json["job_id"] not in (first, None)
+    until(lambda: record_of(folder).state.is_ended, bool)
+    until(lambda: drivers(bench, folder, *ALIVE), lambda jobs: not jobs)
+    assert_done_once(bench, folder)
+
+
+def test_trials_inherit_nothing_of_their_drivers_job(bench):
+    folder, first = submitted(bench)
+    link_behind(bench, folder, first)
+    of_driver = bench.environment_of(first)
+    trials = lambda: bench.jobs(f"{folder.search_id}.t", "RUNNING")  # noqa: E731
+    of_trial = until(lambda: next(filter(None, map(bench.environment_of, trials())), {}), bool)
+    assert of_driver["SLURM_JOB_ID"] == first != of_trial["SLURM_JOB_ID"]
+    assert first not in {value for name, value in of_trial.items() if name.startswith("SLURM")}
+    assert (of_driver["SLURM_NTASKS"], of_trial["SLURM_NTASKS"]) == ("1", "2")
+    assert bench.parlay("cancel", str(folder.path)).code == 0
+
+
+def test_a_job_without_slurm_or_too_short_is_refused_before_anything_is_written(bench):
+    path = bench.write()
+    short = bench.parlay("submit", path, "--as-job", "--job-time", "5", "--json")
+    local = bench.parlay("submit", path, "--as-job", "--launcher", "local", "--json")
+    alone = bench.parlay("submit", path, "--job-time", "8:00:00", "--json")
+    assert [(answer.code, answer.json["error"]["key"]) for answer in (short, local, alone)] == [
+        (2, "--job-time"),
+        (2, "--as-job"),
+        (2, "--job-time"),
+    ]
+    assert not (bench.place / "runs").exists()

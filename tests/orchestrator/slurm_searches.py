@@ -1,0 +1,127 @@
+"""Searches on a real Slurm whose trials take their step times from a table, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from slurm.daemons import living_processes
+from slurm.sandbox import SlurmSandbox
+from tests.orchestrator import tabled_parlay
+from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, write_search
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord, fold
+from trials.ledger.journal import Journal
+
+T = TypeVar("T")
+
+SEARCH = """\
+schema: parlay.search/1
+name: tabled
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
+global_batch_size: 16
+space:
+  tensor_parallel: [1, 2]
+  pipeline_parallel: [1, 2]
+  micro_batch_size: [1, 2, 4, 8]
+  zero_stage: [0, 1, 2]
+  activation_checkpointing: [none, selective, full]
+search: {sampler: grid, max_trials: 30, parallel_trials: 4, finalists: 0}
+measure: {time_limit: 2m}
+tracking: {enabled: false}
+launcher: {kind: slurm, slurm: {poll_interval: 1s}}
+"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A place for searches beside a cluster; `table` says how long each layout's steps and its trial take."""
+
+    place: Path
+    cluster: SlurmSandbox
+
+    def write(self, takes_s: float = 0.5, text: str = SEARCH) -> Path:
+        """A search file, and a table in which every one of its layouts has a step time of its own."""
+        path = write_search(self.place, text)
+        self._table.write_text("{}")
+        layouts = [layout["layout_key"] for layout in self.parlay("plan", path, "--json").json["layouts"]]
+        # In an order that is not the grid's, so that the best is neither the first nor the last.
+        rows = {key: {"step_time_s": 0.5 + 37 * i % 101 / 100, "takes_s": takes_s} for i, key in enumerate(layouts)}
+        self._table.write_text(json.dumps(rows))
+        return path
+
+    @property
+    def _table(self) -> Path:
+        return self.place / "table.json"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return environment() | self.cluster.environment | {"PARLAY_TEST_TABLE": str(self._table)}
+
+    def parlay(self, *words: str | Path, timeout_s: float = 120.0) -> Answer:
+        """Run one command to its end; its searches are tabled ones."""
+        argv = [*tabled_parlay.COMMAND, *map(str, words)]
+        done = subprocess.run(
+            argv, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=timeout_s
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str | Path, tabled: bool = False) -> subprocess.Popen[bytes]:
+        """Start the real command, or the one whose searches are tabled, and go on; its words go to driver.out."""
+        command = tabled_parlay.COMMAND if tabled else COMMAND
+        with open(self.place / "driver.out", "ab") as out:
+            return subprocess.Popen(
+                [*command, *map(str, words)], cwd=self.place, env=self.environment, stdout=out, stderr=out
+            )
+
+    def the_search(self) -> SearchFolder:
+        """The one search that was begun here, once it can be resumed."""
+        [path] = until(lambda: [f.parent for f in self.place.glob("runs/*/journal.jsonl") if f.stat().st_size], bool)
+        return SearchFolder(path)
+
+    def jobs(self, name: str, *states: str) -> dict[str, str]:
+        """Ids and states of the jobs whose name begins so, of these states, or of all that the controller knows."""
+        wanted = f"--states={','.join(states) or 'all'}"
+        done = self.cluster.ask("squeue", "--noheader", wanted, "--format=%A|%T|%j")
+        rows = [line.split("|") for line in done.stdout.splitlines()]
+        return {job: state for job, state, job_name in rows if job_name.startswith(name)}
+
+    def environment_of(self, job: str) -> dict[str, str]:
+        """What a process of a running job was started with; {} where none runs."""
+        conf = self.cluster.environment["SLURM_CONF"]
+        found = (_environment_of(pid) for pid in living_processes())
+        return next((env for env in found if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == (job, conf)), {})
+
+
+def record_of(folder: SearchFolder) -> SearchRecord:
+    """The search as its journal tells it now."""
+    record = fold(folder.search_id, Journal(folder.journal).read())
+    assert record is not None
+    return record
+
+
+def num_ended(folder: SearchFolder) -> int:
+    return sum(trial.state.is_ended for trial in record_of(folder).trials)
+
+
+def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 60.0) -> T:
+    """What `look` found once it is `wanted`; fails with the last thing found."""
+    deadline = time.monotonic() + timeout_s
+    while not wanted(found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
+        time.sleep(0.1)
+    return found
+
+
+def _environment_of(pid: int) -> dict[str, str]:
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}  # it has ended
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
