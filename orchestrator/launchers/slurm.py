@@ -32,6 +32,9 @@ from trials.trial import FailureReason
 SETTLE_S = 60.0
 """How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
 
+FORGOTTEN = "unknown"
+"""The id of a job that left its files, and that neither Slurm nor its accounting remembers."""
+
 CLOCK_SKEW_S = 300.0
 """How far this machine's clock and the controller's may be apart."""
 
@@ -101,25 +104,33 @@ class SlurmLauncher(Launcher):
         tracked = self._tracked.setdefault(request.spec.attempt_key, _Tracked(request))
         if tracked.job_id is not None:
             raise ValueError(f"{request.spec.attempt_key} was launched before")
-        if tracked.doubtful_since is not None and (found := self._settled(tracked)) is not None:
-            return self._accepted(tracked, found.job_id)
+        if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
+            return self._accepted(tracked, job_id)
         if self.now() < self._submit_again_at:
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
 
-    def _settled(self, tracked: _Tracked) -> JobSnapshot | None:
-        """The job of a doubtful submission; None once it is certain that there is none, LaunchPostponed until then."""
+    def _settled(self, tracked: _Tracked) -> str | None:
+        """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
         doubtful_since = tracked.doubtful_since or 0.0
         self._look()
         if self._answer is not None and self._answer.asked_at >= doubtful_since:
             if (found := self._elder(tracked, self._answer)) is not None:
-                return found
+                return found.job_id
             if self._answer.asked_at >= doubtful_since + SETTLE_S:
-                tracked.doubtful_since = None
-                return None
+                return self._forgotten_job_id(tracked)
         raise LaunchPostponed(f"Slurm may have accepted {tracked.request.spec.attempt_key}: looking for it by its name")
 
+    def _forgotten_job_id(self, tracked: _Tracked) -> str | None:
+        """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one."""
+        accounted = self._accounted({tracked.request.spec.attempt_key: tracked})
+        job = max((job for job in accounted if self._is_job_of(tracked, job)), key=_age, default=None)
+        if job is not None:
+            return job.job_id
+        return FORGOTTEN if self._job_request(tracked.request).log.exists() else None
+
     def _submit(self, tracked: _Tracked) -> str:
+        tracked.doubtful_since = None
         request = self._job_request(tracked.request)
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(request.script, render_script(request))
@@ -338,7 +349,8 @@ class SlurmLauncher(Launcher):
         silent_since = max(tracked.absent_since, min(last_sign, self.now()))
         if self.now() - silent_since >= grace_s:
             words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
-            return Ending(Life.ENDED, reason=FailureReason.LOST, detail=words, job_id=tracked.job_id, restart=restart)
+            ran, lost = self._job_request(tracked.request).log.exists(), FailureReason.LOST
+            return Ending(Life.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
         return Ending(Life.UNKNOWN, detail=f"job {tracked.job_id} is gone from Slurm; waiting for its outcome")
 
     # -- cancelling

@@ -173,6 +173,8 @@ def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
     negative one a clock that went back.
     """
     started = attempt.started_at if ending.started_at is None else ending.started_at
+    if started is None and ending.started:
+        started = attempt.submitted_at  # nobody saw when: what it can have been at most
     if started is None:
         return attempt.earlier_node_hours
     ended = now if ending.ended_at is None else ending.ended_at
