@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.launchers.local import visible_devices
+from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare, fingerprint_differences
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.search.attempts import TrialProgram, next_attempt
+from orchestrator.recipe.recipe import Recipe
+from orchestrator.search.attempts import OUTCOME_GRACE_S, TrialProgram, next_attempt
 from orchestrator.search.limits import may_retry
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
+from search_spaces.validation import restored
 from trials.classify import Ending, Life, Verdict
 from trials.folder import SearchFolder
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
@@ -102,6 +105,18 @@ def replay(
     return _result(loaded, recorded, verdicts, rules)
 
 
+def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
+    """The launcher the recipe was measured under, with all its options, or one of another kind.
+
+    What a table answered is replayed as plain processes. A launcher costs speed of its own, so the same one is the
+    fair one.
+    """
+    recorded = restored(LauncherSection, dict(recipe.launcher))
+    if kind in (None, recorded.kind) and recorded.kind != "recorded":
+        return recorded
+    return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
+
+
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
     """The runs recipe.yaml rests on; InputError when it names none, or one without a step time."""
     try:
@@ -164,7 +179,7 @@ def _measure(program: TrialProgram, launcher: Launcher, trial: Trial) -> Verdict
     """One run, tried again as a search would try it again."""
     while True:
         attempt = next_attempt(trial, secrets.token_hex(16), program.time_limit_s)
-        verdict = program.verdict(trial, attempt, _ending(program, launcher, trial, attempt))
+        verdict = _verdict(program, launcher, trial, attempt)
         ended = replace(attempt, state=verdict.state, reason=verdict.reason)
         trial = trial.with_attempt(ended)
         if not may_retry(trial, ended):
@@ -176,7 +191,7 @@ def _ending(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: At
     request = program.prepared(program.request(trial, attempt))
     key = request.spec.attempt_key
     try:
-        while launcher.launch(request) is None:
+        while not _is_launched(launcher, request):
             launcher.wait(POLL_INTERVAL_S)
         while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
             launcher.wait(POLL_INTERVAL_S)
@@ -184,6 +199,26 @@ def _ending(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: At
         launcher.cancel([key])
         raise
     return ending
+
+
+def _is_launched(launcher: Launcher, request: LaunchRequest) -> bool:
+    try:
+        return launcher.launch(request) is not None
+    except LaunchPostponed:
+        return False
+
+
+def _verdict(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: Attempt) -> Verdict:
+    """How a run went, once it has ended and its outcome has had the time to appear."""
+    ending = _ending(program, launcher, trial, attempt)
+    ended = replace(attempt, unknown_since=launcher.now())
+    while True:
+        try:
+            return program.verdict(trial, ended, ending, launcher.now())
+        except OSError:
+            if launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
+                raise
+            launcher.wait(POLL_INTERVAL_S)
 
 
 def _result(

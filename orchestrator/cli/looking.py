@@ -35,6 +35,7 @@ class ReplayLauncher(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
+    SLURM = "slurm"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -119,8 +120,8 @@ def replay(
         str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")
     ] = None,
     launcher: Annotated[
-        ReplayLauncher, typer.Option("--launcher", help="What starts the ranks.")
-    ] = ReplayLauncher.LOCAL,
+        ReplayLauncher | None, typer.Option("--launcher", help="What starts the ranks; what the search used if absent.")
+    ] = None,
     repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 5,
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
@@ -216,18 +217,18 @@ def _recipe_folder(given: str | None, ledger: str | None) -> Path:
 
 
 def _replayed(
-    loaded: LoadedRecipe, launcher_kind: ReplayLauncher, rules: ReplayRules, folder: SearchFolder, as_json: bool
+    loaded: LoadedRecipe, kind: ReplayLauncher | None, rules: ReplayRules, folder: SearchFolder, as_json: bool
 ) -> ReplayResult:
     """Measure under a launcher of its own; `ray` falls back to plain processes as in a search."""
     from orchestrator.launchers.factory import make_launcher
-    from orchestrator.launchers.schema import LauncherSection
+    from orchestrator.replay import launcher_section, this_machine
     from orchestrator.replay import replay as measure_again
-    from orchestrator.replay import this_machine
 
-    here = this_machine(loaded.recipe.cluster, os.environ)
-    section = LauncherSection.model_validate({"kind": launcher_kind.value})
+    section = launcher_section(loaded.recipe, None if kind is None else kind.value)
+    is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
+    here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     try:
-        launcher, remark = make_launcher(section, parallel_trials=1, cluster=here)
+        launcher, remark = make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
         say(remark or f"measuring {rules.repeats} times in {folder.path}")
         with closing(launcher):
             result = measure_again(loaded, launcher, folder, python=sys.executable, rules=rules, here=here)

@@ -93,6 +93,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         compared_with=tuple(_compared(source))[:MOST_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
+        launcher=_printable(source.search.spec.get("launcher") or {}),
         fingerprint=_printable(outcome.fingerprint),
         evidence={
             "code_hash": source.search.code_hash,

@@ -26,7 +26,8 @@ class Recipe:
 
     `measured` is over all measurements of this layout, `repeats` counts them and `evidence.runs` names each;
     `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
-    and marked `baseline`. `evidence.files` holds the SHA-256 of the files beside recipe.yaml that numbers rest on.
+    and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
+    the SHA-256 of the files beside recipe.yaml that numbers rest on.
     """
 
     created_at: str
@@ -43,6 +44,7 @@ class Recipe:
     compared_with: tuple[Mapping[str, Any], ...]
     constraints: Mapping[str, Any]
     trainer: Mapping[str, Any]
+    launcher: Mapping[str, Any]
     fingerprint: Mapping[str, Any]
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
@@ -116,6 +118,7 @@ _FIELDS = (
     "compared_with",
     "constraints",
     "trainer",
+    "launcher",
     "fingerprint",
     "evidence",
     "caveats",

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from orchestrator.launchers.local import LocalLauncher
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import ReplayRules, replay, this_machine, why_impossible
+from orchestrator.replay import ReplayRules, launcher_section, replay, this_machine, why_impossible
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
@@ -236,3 +237,16 @@ def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
     assert result.detail is None
     assert result.comparison is not None
     assert {d["field"] for d in result.differences} >= {"kernel", "host"}
+
+
+def test_the_launcher_of_the_search_is_taken_with_its_options_unless_another_is_named():
+    recipe = SimpleNamespace(launcher={"kind": "slurm", "slurm": {"partition": "gpu"}})
+    assert launcher_section(recipe, None).slurm.partition == "gpu"
+    assert launcher_section(recipe, "slurm").slurm.partition == "gpu"
+    assert launcher_section(recipe, "local").kind == "local"
+    assert launcher_section(SimpleNamespace(launcher={}), None).kind == "ray"
+
+
+def test_what_a_table_answered_is_replayed_by_plain_processes():
+    recipe = SimpleNamespace(launcher={"kind": "recorded", "table": "/tables/a.csv"})
+    assert launcher_section(recipe, None).kind == "local"

@@ -115,3 +115,8 @@ def test_differences_name_the_field_and_both_values():
         {"field": "cuda", "recorded": "12.8", "here": None},
         {"field": "python", "recorded": None, "here": "3.11.2"},
     ]
+
+
+def test_what_differs_between_any_two_jobs_is_no_difference():
+    recorded = {"torch": "2.13.0", "job_id": "17", "probe_ms_by_rank": [1.0, 1.1]}
+    assert fingerprint_differences(recorded, {"torch": "2.13.0", "job_id": "18", "probe_ms_by_rank": [1.1, 1.0]}) == []

@@ -17,8 +17,8 @@ from search_spaces.yaml_source import is_printable, parse_document
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 
 FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "model", "cluster", "batch"]
-FIELDS += ["objective", "measured", "repeats", "ties", "compared_with", "constraints", "trainer", "fingerprint"]
-FIELDS += ["evidence", "caveats", "checksum"]
+FIELDS += ["objective", "measured", "repeats", "ties", "compared_with", "constraints", "trainer", "launcher"]
+FIELDS += ["fingerprint", "evidence", "caveats", "checksum"]
 
 BUILT = build_recipe(
     source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1)),
