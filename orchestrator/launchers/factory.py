@@ -29,6 +29,8 @@ POLL_INTERVAL_S = 30.0
 
 LEAST_POLL_INTERVAL_S = 1.0
 
+_NO_ACCOUNTING = "Slurm keeps no accounting here: outcomes and what the controller remembers tell how jobs ended"
+
 
 def make_launcher(
     section: LauncherSection, *, parallel_trials: int, cluster: Cluster, not_before: float | None = None
@@ -73,6 +75,8 @@ def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher
     except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
         settings = SlurmSettings()
     floor_s, remark = _poll_interval_s(section, settings)
+    if settings.version and not settings.has_accounting:
+        remark = f"{remark}; {_NO_ACCOUNTING}" if remark else _NO_ACCOUNTING
     folder = home_folder() / "slurm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SharedAnswer(client, folder, cluster_key(os.environ))

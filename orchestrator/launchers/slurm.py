@@ -97,6 +97,7 @@ class SlurmLauncher(Launcher):
         self._back_off_s = 0.0
         self._submit_again_at = 0.0
         self._postponed = ""
+        self._accounting_words = ""
 
     # -- launching
 
@@ -329,11 +330,13 @@ class SlurmLauncher(Launcher):
 
     def _accounted(self, missing: Mapping[str, _Tracked]) -> tuple[JobSnapshot, ...]:
         """What accounting says of these; nothing where there is none, or none that answers."""
+        self._accounting_words = ""
         known = [tracked.request.submitted_at for tracked in missing.values()]
         since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
         try:
             return self._slurm.accounted(missing, since) or ()
-        except SlurmUnreachable:
+        except SlurmUnreachable as error:
+            self._accounting_words = f" (accounting does not answer: {error})"
             return ()
 
     def _absent(self, tracked: _Tracked) -> Ending:
@@ -351,7 +354,8 @@ class SlurmLauncher(Launcher):
             words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
             ran, lost = self._job_request(tracked.request).log.exists(), FailureReason.LOST
             return Ending(Life.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
-        return Ending(Life.UNKNOWN, detail=f"job {tracked.job_id} is gone from Slurm; waiting for its outcome")
+        words = f"job {tracked.job_id} is gone from Slurm{self._accounting_words}; waiting for its outcome"
+        return Ending(Life.UNKNOWN, detail=words)
 
     # -- cancelling
 

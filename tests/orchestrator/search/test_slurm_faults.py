@@ -225,6 +225,24 @@ def test_fault_13_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
     assert one_attempt(search).reason is FailureReason.SCRIPT_ERROR
 
 
+@pytest.mark.fault(13)
+def test_fault_13_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
+    rig = slurm_rig(tmp_path, has_accounting=False)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    submit = rig.slurm.submit
+
+    def accepted_then_killed(request):
+        submit(request)
+        killed()
+
+    run_until_killed(rig, monkeypatch, submit=accepted_then_killed)
+    rig.cluster.advance(7200.0)
+    assert rig.cluster.jobs() == [], "the controller has forgotten the job"
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert (one_attempt(search).state, one_attempt(search).job_id) == (TrialState.MEASURED, "unknown")
+
+
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("hang", [False, True])
 def test_fault_17_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
