@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pwd
 import shutil
@@ -21,12 +22,16 @@ from slurm.parse import (
     SQUEUE_FORMAT,
     classify_submission,
     parse_config,
+    parse_partition_limits,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
+    parse_tested_partition,
     plain_words,
+    tells_of_no_answer,
 )
 from slurm.request import JobRequest
+from slurm.script import render_script
 
 COMMAND_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 15.0
@@ -65,6 +70,28 @@ class SlurmClient(Slurm):
         if self._settings is None:
             self._settings = parse_config(self._query("scontrol", "show", "config"))
         return self._settings
+
+    def test(self, request: JobRequest) -> str | None:
+        environment = submission_environment(self._environ)
+        result = self._run(["sbatch", "--test-only"], environment, None, render_script(request))
+        if result.rc is None or (result.rc != 0 and tells_of_no_answer(result.stderr)):
+            self._answer(result)
+        tested = classify_submission(result.rc, "", result.stderr)  # it prints no id
+        if tested.status is SubmitStatus.REFUSED:
+            return tested.words
+        return self._beyond_partition(request, result.stderr)
+
+    def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
+        """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""
+        named, found = request.options.partition, parse_tested_partition(tested)
+        names = named.split(",") if named else [found or ""]
+        if self.settings().enforces_limits or request.options.qos is not None:
+            return None
+        limits = parse_partition_limits(self._query("scontrol", "--all", "--oneliner", "show", "partition"))
+        if any(limits.get(name, math.inf) >= request.time_limit_min * 60 for name in names):
+            return None
+        allowed = ", ".join(f"{name} {limits[name] / 60:g} minutes" for name in names)
+        return f"PartitionTimeLimit: the job would wait for ever; the longest time allowed in partition {allowed}"
 
     def submit(self, request: JobRequest) -> Submission:
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]
@@ -158,8 +185,13 @@ class SlurmClient(Slurm):
             raise SlurmUnreachable(f"{result.command}: {words}")
         return result.stdout
 
-    def _run(self, argv: Sequence[str], environment: Mapping[str, str], directory: Path | None) -> _Result:
-        """Run a command to its end, or kill it and all it started at the time limit. Raises SlurmUnreachable."""
+    def _run(
+        self, argv: Sequence[str], environment: Mapping[str, str], directory: Path | None, given: str | None = None
+    ) -> _Result:
+        """Run a command to its end, or kill it and all it started at the time limit. Raises SlurmUnreachable.
+
+        `given` is what it reads from its standard input.
+        """
         if self._is_missing(argv[0]):
             raise SlurmUnreachable(f"{argv[0]} is not on PATH: Slurm's commands are not installed on this machine")
         try:
@@ -167,7 +199,7 @@ class SlurmClient(Slurm):
                 argv,
                 cwd=directory,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # ctrl-C on a terminal must not end a submission half-way
@@ -175,7 +207,8 @@ class SlurmClient(Slurm):
         except OSError as error:
             raise SlurmUnreachable(f"{argv[0]} could not be started: {error}") from error
         try:
-            stdout, stderr = child.communicate(timeout=self._timeout_s)
+            data = None if given is None else given.encode()
+            stdout, stderr = child.communicate(data, timeout=self._timeout_s)
         except BaseException as error:
             # Not reaped yet, so its id, and its group's, cannot be a stranger's.
             with suppress(ProcessLookupError):

@@ -63,6 +63,13 @@ class FakeSlurm(Slurm):
         self._ask_controller()
         return self.cluster.settings
 
+    def test(self, request: JobRequest) -> str | None:
+        self._ask_controller()
+        refused = next((fault.answer for fault in self._faults if fault.answer.status is SubmitStatus.REFUSED), None)
+        if refused is not None:
+            return refused.words
+        return self._why_refused(request) or self._why_it_never_runs(request)
+
     def submit(self, request: JobRequest) -> Submission:
         try:
             self._ask_controller()
@@ -70,11 +77,12 @@ class FakeSlurm(Slurm):
             return self._submit_unanswered(request, str(error))
         if (fault := self._next_fault()) is not None:
             return self._submit_with(fault, request)
+        if not request.script.is_file():
+            return Submission(SubmitStatus.REFUSED, words=f"sbatch: error: Unable to open file {request.script}")
         if (words := self._why_refused(request)) is not None:
             return Submission(SubmitStatus.REFUSED, words=words)
-        if not self._could_ever_run(request):
+        if (words := self._why_it_never_runs(request)) is not None:
             self.cluster.refuse(self.user, request)
-            words = f"{_REFUSED}Requested node configuration is not available"
             return Submission(SubmitStatus.REFUSED, words=words)
         return Submission(SubmitStatus.ACCEPTED, self.cluster.accept(self.user, request).job_id, self.warning)
 
@@ -180,8 +188,6 @@ class FakeSlurm(Slurm):
     def _why_refused(self, request: JobRequest) -> str | None:
         """sbatch's words for a request that is wrong in itself, in the order in which it looks."""
         options = request.options
-        if not request.script.is_file():
-            return f"sbatch: error: Unable to open file {request.script}"
         if options.partition and options.partition not in self.cluster.partitions:
             error = f"sbatch: error: invalid partition specified: {options.partition}"
             return f"{error}\n{_REFUSED}Invalid partition name specified"
@@ -189,9 +195,9 @@ class FakeSlurm(Slurm):
             return f"{_REFUSED}Invalid node name specified"
         return None
 
-    def _could_ever_run(self, request: JobRequest) -> bool:
+    def _why_it_never_runs(self, request: JobRequest) -> str | None:
         nodes = [node for node in self.cluster.nodes.values() if may_use(request, node)]
-        return bool(choose(request, nodes, ()))
+        return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 
     def _snapshot(self, job: FakeJob) -> JobSnapshot:
         seen = job.snapshot()

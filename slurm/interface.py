@@ -1,4 +1,4 @@
-"""Slurm as Parlay sees it: four questions and two requests. Implemented by the real client and by FakeSlurm."""
+"""Slurm as Parlay sees it: five questions and two requests. Implemented by the real client and by FakeSlurm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class SlurmSettings:
     """What the cluster's configuration says of time; seconds. Defaults are Slurm's own (slurm.conf(5)).
 
     A job may run `over_time_limit_s` beyond its limit, is looked at once a minute, and has `kill_wait_s` between
-    SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol `min_job_age_s` after its end.
+    SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol `min_job_age_s` after its end. Without
+    `enforces_limits` a job beyond its partition's limits is accepted, and waits for ever.
     """
 
     cluster_name: str = ""
@@ -51,6 +52,7 @@ class SlurmSettings:
     over_time_limit_s: float = 0.0
     message_timeout_s: float = 10.0
     has_accounting: bool = False
+    enforces_limits: bool = False
 
 
 class Slurm(ABC):
@@ -65,6 +67,14 @@ class Slurm(ABC):
     @abstractmethod
     def settings(self) -> SlurmSettings:
         """The cluster's configuration."""
+
+    @abstractmethod
+    def test(self, request: JobRequest) -> str | None:
+        """Why Slurm would never run this request, in its own words; None for one it has nothing against.
+
+        Nothing is submitted, and nothing has to lie in the request's directory. A queue that is full, or closed for
+        now, is no reason.
+        """
 
     @abstractmethod
     def submit(self, request: JobRequest) -> Submission:

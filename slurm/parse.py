@@ -62,6 +62,17 @@ def classify_submission(rc: int | None, stdout: str, stderr: str) -> Submission:
     return Submission(SubmitStatus.DOUBTFUL, words=words)
 
 
+def tells_of_no_answer(stderr: str) -> bool:
+    """Whether a command failed only because no controller answered it."""
+    return _matches((*_MAY_HAVE_ARRIVED, *_NOBODY_THERE), plain_words(stderr))
+
+
+def parse_tested_partition(stderr: str) -> str | None:
+    """The partition in which `sbatch --test-only` would start a job."""
+    match = re.search(r"to start at \S+ .*in partition (\S+)$", stderr, re.MULTILINE)
+    return match[1] if match else None
+
+
 def parse_submitted(stdout: str) -> str | None:
     """The id that `sbatch --parsable` printed (`12` or `12;cluster`), whatever else a site's wrapper printed around it.
 
@@ -89,9 +100,12 @@ _MAY_HAVE_ARRIVED = (
 )
 
 # slurm_errno.c: each is the controller's own refusal, or was said before anything was sent.
-_NOT_NOW = (
+_NOBODY_THERE = (
     r"Unable to contact slurm controller \(connect failure\)",
     r"Could not establish a configuration source",  # without slurm.conf on this node it comes from the controller
+)
+_NOT_NOW = (
+    *_NOBODY_THERE,
     r"backup controller in standby mode",
     r"Controller is in standby mode",
     r"temporarily unable",
@@ -303,7 +317,27 @@ def parse_config(stdout: str) -> SlurmSettings:
         over_time_limit_s=_seconds(found.get("OverTimeLimit"), defaults.over_time_limit_s),
         message_timeout_s=_seconds(found.get("MessageTimeout"), defaults.message_timeout_s),
         has_accounting=found.get("AccountingStorageType", "").endswith("slurmdbd"),
+        enforces_limits=found.get("EnforcePartLimits", "NO") != "NO",
     )
+
+
+def parse_partition_limits(stdout: str) -> dict[str, float]:
+    """Partition -> the longest job it takes, in seconds (infinite where it says none), of `scontrol show partition`."""
+    limits = {}
+    for line in stdout.split("\n"):
+        name, longest = re.match(r"PartitionName=(\S+)", line), re.search(r" MaxTime=(\S+)", line)
+        if name and longest:
+            limits[name[1]] = _clock_s(longest[1])
+    return limits
+
+
+def _clock_s(text: str) -> float:
+    """`[days-]hh:mm:ss`; infinite for UNLIMITED, and for what is no such time."""
+    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,6}):([0-9]{2}):([0-9]{2})", text)
+    if match is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def _seconds(text: str | None, default: float) -> float:

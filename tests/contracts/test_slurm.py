@@ -327,9 +327,23 @@ def test_a_job_runs_on_two_nodes(bench: Bench) -> None:
 )
 def test_what_can_never_run_is_refused_with_slurms_words(bench: Bench, options: JobOptions, words: str) -> None:
     request = bench.request(options=options)
+    tested = bench.slurm.test(request)
+    assert tested is not None
+    assert words in tested
+    assert _known(bench, request.name) == []
     submission = bench.slurm.submit(request)
     assert (submission.status, submission.job_id) == (SubmitStatus.REFUSED, None)
     assert words in submission.words
+
+
+def test_what_is_tested_is_not_submitted_and_needs_no_script(bench: Bench) -> None:
+    request = bench.request("hang", num_nodes=2)
+    request.script.unlink()
+    assert bench.slurm.test(request) is None
+    assert _known(bench, request.name) == []
+    full = bench.fill()
+    assert bench.slurm.test(request) is None, "a full cluster refuses nothing"
+    assert bench.slurm.cancel([bench.job(full)]) == set()
 
 
 def test_a_refused_submission_may_leave_a_job_that_never_ran(bench: Bench) -> None:
@@ -388,6 +402,7 @@ def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Benc
             bench.slurm.jobs,
             lambda: bench.slurm.describe(running.job_id),
             lambda: bench.slurm.cancel([running]),
+            lambda: bench.slurm.test(request),
         ):
             with pytest.raises(SlurmUnreachable):
                 ask()

@@ -11,7 +11,8 @@ import pytest
 from slurm.client import SlurmClient
 from slurm.interface import SlurmSettings, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
-from slurm.request import JobRequest
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_script
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
 
@@ -131,6 +132,66 @@ def test_an_sbatch_that_does_not_start_submitted_nothing(commands, request_):
     commands.write(sbatch="echo 12")
     gone = replace(request_, directory=request_.directory / "gone")
     assert commands.client().submit(gone).status is SubmitStatus.BUSY
+
+
+# -- testing what would be submitted
+
+TESTED = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n1 in partition short"
+STARTS = f"cat > $HERE/script; echo '{TESTED}' >&2"
+PARTITIONS = "echo 'PartitionName=main MaxTime=UNLIMITED'; echo 'PartitionName=short MaxTime=00:10:00 MinNodes=0'"
+
+
+def scontrol(config: str) -> str:
+    return f'if [ "$2" = config ]; then {config}; else {PARTITIONS}; fi'
+
+
+def test_what_would_be_submitted_is_read_from_a_pipe_in_the_environment_of_a_submission(commands, request_):
+    commands.write(sbatch=STARTS, scontrol=scontrol("true"))
+    gone = replace(request_, directory=request_.directory / "gone")
+    assert commands.client(SBATCH_PARTITION="other", RANK="3").test(gone) is None
+    assert commands.calls("sbatch") == ["--test-only"]
+    assert (commands.folder / "script").read_text() == render_script(gone)
+    assert not {"SBATCH_PARTITION", "RANK"} & set(commands.environment("sbatch"))
+
+
+def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(commands, request_):
+    commands.write(sbatch="echo 'allocation failure: Invalid account or account/partition combination' >&2; exit 1")
+    assert commands.client().test(request_) == "allocation failure: Invalid account or account/partition combination"
+    commands.write(
+        sbatch="echo 'allocation failure: Job violates accounting/QOS policy' >&2; exit 1", scontrol=scontrol("true")
+    )
+    assert commands.client().test(request_) is None
+    commands.write(sbatch="echo 'test-only is not supported by our wrapper' >&2; exit 1")
+    assert commands.client().test(request_) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["echo 'allocation failure: Socket timed out on send/recv operation' >&2; exit 1", "exec sleep 1000"]
+)
+def test_a_test_that_nobody_answers_is_unreachable(commands, request_, line):
+    commands.write(sbatch=line)
+    with pytest.raises(SlurmUnreachable):
+        commands.client(timeout_s=1.0).test(request_)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "options", "config", "is_refused"),
+    [
+        (11, JobOptions(), "true", True),
+        (10, JobOptions(), "true", False),
+        (11, JobOptions(partition="short"), "true", True),
+        (11, JobOptions(partition="short,main"), "true", False),
+        (11, JobOptions(partition="main"), "true", False),
+        (11, JobOptions(qos="long"), "true", False),  # it may lift the partition's limit
+        (11, JobOptions(), "echo 'EnforcePartLimits = ALL'", False),  # Slurm has looked itself
+    ],
+)
+def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, minutes, options, config, is_refused):
+    commands.write(sbatch=STARTS, scontrol=scontrol(config))
+    words = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
+    assert (words is not None) is is_refused
+    assert words is None or "PartitionTimeLimit" in words
+    assert words is None or "short 10 minutes" in words
 
 
 # -- asking

@@ -11,13 +11,16 @@ from slurm.parse import (
     classify_submission,
     parse_config,
     parse_exit_code,
+    parse_partition_limits,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
     parse_state,
     parse_submitted,
+    parse_tested_partition,
     parse_time,
     plain_words,
+    tells_of_no_answer,
 )
 
 NOON, LATER = 1795262400.0, 1795262461.0  # 2026-11-21T12:00:00Z and 61 s after it
@@ -184,11 +187,12 @@ def test_exit_codes_have_two_halves():
 def test_the_configuration_in_seconds():
     text = (
         "Configuration data as of 2026-11-21T13:37:43\nAccountingStorageType   = accounting_storage/slurmdbd\n"
-        "ClusterName             = big\nKillWait                = 60 sec\nMessageTimeout          = 100 sec\n"
+        "ClusterName             = big\nEnforcePartLimits       = ANY\n"
+        "KillWait                = 60 sec\nMessageTimeout          = 100 sec\n"
         "MinJobAge               = 10 sec\nOverTimeLimit           = 5 min\nSLURM_VERSION           = 23.02.7\n\n"
         "Slurmctld(primary) at vm is UP\n"
     )
-    assert parse_config(text) == SlurmSettings("big", "23.02.7", 10.0, 60.0, 300.0, 100.0, True)
+    assert parse_config(text) == SlurmSettings("big", "23.02.7", 10.0, 60.0, 300.0, 100.0, True, True)
 
 
 def test_what_the_configuration_does_not_say_is_slurms_default():
@@ -196,6 +200,38 @@ def test_what_the_configuration_does_not_say_is_slurms_default():
     assert parse_config("OverTimeLimit = UNLIMITED").over_time_limit_s == math.inf
     for none in ("accounting_storage/none", "(null)", ""):
         assert not parse_config(f"AccountingStorageType = {none}").has_accounting
+    assert not parse_config("EnforcePartLimits = NO").enforces_limits
+
+
+def test_partitions_say_how_long_a_job_may_be():
+    lines = (
+        "PartitionName=main AllowGroups=ALL DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0",
+        "PartitionName=short AllowGroups=ALL DefaultTime=00:00:30 MaxNodes=UNLIMITED MaxTime=00:01:00 MinNodes=0",
+        "PartitionName=long MaxTime=7-12:30:00 MinNodes=0",
+        "PartitionName=odd MaxTime=soon MinNodes=0",
+        "No partitions in the system",
+    )
+    limits = parse_partition_limits("\n".join(lines))
+    assert limits == {"main": math.inf, "short": 60.0, "long": (7 * 24 + 12.5) * 3600, "odd": math.inf}
+
+
+def test_the_partition_that_a_test_would_start_in():
+    words = "sbatch: Job 2 to start at 2026-11-21T14:32:48 using 4 processors on nodes n[1-2] in partition short"
+    assert parse_tested_partition(f"sbatch: warning: odd\n{words}\n") == "short"
+    assert parse_tested_partition("allocation failure: Invalid partition name specified") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "answered"),
+    [
+        ("allocation failure: Unable to contact slurm controller (connect failure)", False),
+        ("allocation failure: Socket timed out on send/recv operation", False),
+        ("allocation failure: Invalid partition name specified", True),
+        ("", True),
+    ],
+)
+def test_a_controller_that_says_nothing_is_no_refusal(words, answered):
+    assert tells_of_no_answer(words) is not answered
 
 
 # -- submissions
