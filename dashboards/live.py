@@ -129,8 +129,17 @@ def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     words = [f"{count} {what}" for what, count in counts.items() if count]
     if ranking.best is not None:
         words.append(f"best {ranking.best.trial}")
+    words.append(node_hours_words(search))
     name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {search.state}"
-    return f"{name}: {', '.join(words) or 'no trial yet'}"
+    return f"{name}: {', '.join(words)}"
+
+
+def node_hours_words(search: SearchRecord) -> str:
+    """What the search has used of its budget; with what is reserved for what is in flight."""
+    limit = (search.spec.get("search") or {}).get("budget_node_hours")
+    of_limit = "" if limit is None else f" of {limit:g}"
+    reserved = f"+{search.node_hours_reserved:.3g}" if search.in_flight else ""
+    return f"{search.node_hours_used:.3f}{reserved}{of_limit} node-hours"
 
 
 def event_line(event: Event, search: SearchRecord) -> str | None:

@@ -101,12 +101,14 @@ def _write_new(path: Path, text: str) -> None:
 
 
 def _plan_json(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> dict[str, Any]:
+    from orchestrator.cli.summary import most_node_hours
+
     data: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "num_layouts": len(space.feasible),
         "rejected": dict(space.rejected_by_rule),
         "layouts": [{"layout": layout.to_json(), "layout_key": layout.key} for layout in space.feasible],
-        "node_hours": _most_node_hours(spec, space),
+        "node_hours": most_node_hours(spec, space),
     }
     if list_rejected:
         data["rejected_layouts"] = [
@@ -117,15 +119,15 @@ def _plan_json(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> dic
 
 
 def _plan_text(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> str:
+    from orchestrator.cli.summary import most_trials_words
+
     lines = [f"{len(space.feasible)} layouts can be tried on {spec.cluster.num_gpus} ranks:"]
     lines += [f"  {layout.key}" for layout in space.feasible]
     if space.rejected_by_rule:
         lines.append(f"{sum(space.rejected_by_rule.values())} cannot work:")
         lines += [f"  {count:6d}  {rule}" for rule, count in space.rejected_by_rule.items()]
         lines += _rejected_lines(space) if list_rejected else ["  (--rejected lists each with its numbers)"]
-    lines.append(
-        f"{_most_trials_words(spec, space)} {_most_node_hours(spec, space):.2f} node-hours, retries not counted"
-    )
+    lines.append(most_trials_words(spec, space))
     return "\n".join(lines)
 
 
@@ -133,25 +135,3 @@ def _rejected_lines(space: SearchSpace) -> list[str]:
     lines = [f"  {r.problem.code}: {r.text}" for r in islice(space.rejected(), MOST_REJECTED_LISTED)]
     left_out = sum(space.rejected_by_rule.values()) - len(lines)
     return lines + ([f"  and {left_out} more"] if left_out else [])
-
-
-def _most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
-    trials, repeats = _most_trials(spec, space)
-    return f"{trials} trials and {repeats} repeats take at most" if repeats else f"{trials} trials take at most"
-
-
-def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
-    """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
-    trials = min(spec.search.max_trials, len(space.feasible))
-    finalists = min(spec.search.finalists, trials)
-    today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
-    return trials, (finalists + today) * spec.search.finalist_repeats
-
-
-def _most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
-    """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
-    from orchestrator.search.attempts import longest_attempt_s
-
-    nodes = max(layout.num_nodes for layout in space.feasible)
-    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure) / 3600
-    return min(most, spec.search.budget_node_hours or most)

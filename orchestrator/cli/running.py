@@ -162,6 +162,7 @@ def _start(
     search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool, as_job: bool = False
 ) -> _Started | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
+    from orchestrator.cli.summary import most_trials_words
     from orchestrator.driver_job import require_slurm
     from orchestrator.search_file import load_search_file
     from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
@@ -173,12 +174,13 @@ def _start(
             require_slurm(spec)
         spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
-        candidates = prepare(spec).feasible
+        space = prepare(spec)
         if dry_run:
-            _answer_dry_run(spec, len(candidates), as_json)
+            _answer_dry_run(spec, len(space.feasible), as_json)
             return None
+        say(most_trials_words(spec, space))
         tracking = open_tracking(spec, say)
-        return _Started(create_search(spec, url), spec, candidates, tracking, url)
+        return _Started(create_search(spec, url), spec, space.feasible, tracking, url)
 
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:

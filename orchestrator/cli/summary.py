@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dashboards.live import console_for, headline, results_table
+from dashboards.live import console_for, headline, node_hours_words, results_table
 from orchestrator.search_file import SearchSpec
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import EndReason, SearchRecord
 from trials.ranking import best_json, rank
 from trials.trial import FailureReason, TrialState
+
+if TYPE_CHECKING:
+    from search_spaces.space import SearchSpace
 
 STATUS_SCHEMA = "parlay.status/1"
 
@@ -47,6 +50,30 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "recipe": recipe_path(folder),
         "mlflow": _mlflow(folder),
     }
+
+
+def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
+    """What the search will cost at most, before it begins."""
+    trials, repeats = _most_trials(spec, space)
+    words = f"{trials} trials and {repeats} repeats" if repeats else f"{trials} trials"
+    return f"{words} take at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
+
+
+def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
+    """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
+    from orchestrator.search.attempts import longest_attempt_s
+
+    nodes = max(layout.num_nodes for layout in space.feasible)
+    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure) / 3600
+    return min(most, spec.search.budget_node_hours or most)
+
+
+def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
+    """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
+    trials = min(spec.search.max_trials, len(space.feasible))
+    finalists = min(spec.search.finalists, trials)
+    today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
+    return trials, (finalists + today) * spec.search.finalist_repeats
 
 
 def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
@@ -94,7 +121,7 @@ def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
 
 def _state_words(search: SearchRecord) -> str:
     why = f" ({search.end_reason})" if search.end_reason else ""
-    words = f"search {search.search_id} is {search.state}{why}, {search.node_hours_used:.3f} node-hours used"
+    words = f"search {search.search_id} is {search.state}{why}; used: {node_hours_words(search)}"
     return words + (f"\n{search.detail}" if search.detail else "")
 
 

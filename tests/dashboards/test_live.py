@@ -147,7 +147,7 @@ def test_progress_counts_trials_and_names_the_best():
     search = compared_search()
     search.start(Layout(micro_batch_size=16))
     line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002"
+    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002, 1.000+0.167 node-hours"
 
 
 def test_a_cancelled_trial_has_not_failed():
@@ -155,7 +155,7 @@ def test_a_cancelled_trial_has_not_failed():
     search.fail(search.start(Layout()), FailureReason.CANCELLED_BY_USER, excerpt="")
     search.event(EventKind.SEARCH_STATE, state="stopping", end_reason="cancelled_by_user", detail=None)
     line = progress_line(search.record, ranking_of(search.record))
-    assert line == "tiny-abcdef stopping: 1 cancelled"
+    assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours"
     words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
     assert words[-3].endswith(" t0001.a1 cancelled_by_user")
 
