@@ -133,6 +133,7 @@ def test_a_refused_ledger_leaves_no_search_behind(ledger, tmp_path):
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.timeout(60)  # six command lines, one after the other
 def test_work_directories_that_cannot_be_used_are_refused_also_by_a_dry_run(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()
