@@ -84,7 +84,7 @@ FAULTS = {
         "slow node, throttling", "measurement marked suspect and repeated elsewhere; best is never one flagged run"
     ),
     39: Fault(
-        "rendezvous port in use", "another port, same allocation, at most three times; never from the ephemeral range"
+        "rendezvous port in use", "another port, same allocation, at most fifty times; never from the ephemeral range"
     ),
     40: Fault("clock jumps, skew between nodes", "monotonic for waiting, UTC stored, no negative duration"),
     41: Fault("every layout fails", 'a clean end: "no feasible layout", the causes in a table, what to relax'),
@@ -98,5 +98,5 @@ FAULTS = {
     ),
 }
 
-WITHOUT_A_TEST = frozenset({*range(1, 14), *range(17, 25), *range(37, 41), 46})
+WITHOUT_A_TEST = frozenset({*range(1, 14), *range(17, 21), 22, 24, 40, 46})
 """Faults whose test is still to be written; a number leaves this set with its first test."""

@@ -112,15 +112,15 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def slows_down(measured_times_s: Sequence[float]) -> bool:
     """Whether the steps became slower while they were measured, as those of a device do that is getting too hot.
 
-    The median of the last third lies at least 15 % above that of the first, and all but the slowest tenth of the first
-    third's steps are faster than all but the fastest tenth of the last's: a stray step is no drift.
+    The median of the last third lies at least 15 % above that of the first, and their spreads do not overlap; stray
+    steps, the slowest tenth of the first third and the fastest tenth of the last, are left out of the spreads.
     """
     if len(measured_times_s) < STEPS_THAT_TELL_A_DRIFT:
         return False
     third = len(measured_times_s) // 3
-    first, last = measured_times_s[:third], measured_times_s[-third:]
-    is_slower = median(last) >= (1 + SUSPECT_SLOWDOWN) * median(first)
-    return is_slower and percentile(first, 0.9) < percentile(last, 0.1)
+    strays = third // 10
+    first, last = sorted(measured_times_s[:third]), sorted(measured_times_s[-third:])
+    return median(last) >= (1 + SUSPECT_SLOWDOWN) * median(first) and first[-1 - strays] < last[strays]
 
 
 def slow_ranks(probe_ms_by_rank: Sequence[float]) -> tuple[int, ...]:

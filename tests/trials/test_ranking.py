@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from search_spaces.layout import Layout
 from tests.trials.examples import OUTCOME
-from trials.ranking import Objective, Ranking, Speedup, best_json, rank, speedup_over, value_of
+from trials.ranking import (
+    Objective,
+    Ranking,
+    Speedup,
+    best_json,
+    needs_second_look,
+    rank,
+    second_looks,
+    speedup_over,
+    value_of,
+)
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 SPEED = Objective.TOKENS_PER_SEC
@@ -166,6 +176,38 @@ class TestRepeats:
         best = best_json(rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
         assert (best["trial"], best["value"], best["tokens_per_sec"]) == ("t0001", pytest.approx(220), best["value"])
         assert best["tokens_per_sec_low"] < best["tokens_per_sec"] < best["tokens_per_sec_high"]
+
+
+class TestSuspects:
+    FLAG = ("suspect_node",)
+
+    @pytest.mark.fault(38)
+    def test_fault_38_two_suspect_runs_may_be_the_best_where_no_other_layout_has_a_clean_one(self):
+        twice = [
+            trial(1, 300.0, flags=self.FLAG),
+            replace(again(2, 1, 320.0), attempts=trial(2, 320.0, flags=self.FLAG).attempts),
+        ]
+        once = trial(3, 900.0, flags=self.FLAG)
+        ranking = rank([*twice, once], SPEED, 8)
+        assert (ranking.best.trial, ranking.best.flags) == ("t0001", self.FLAG)
+        assert names(ranking.ordered) == ["t0001", "t0003"]
+        assert rank([*twice, once, trial(4, 10.0)], SPEED, 8).best.trial == "t0004"
+
+    @pytest.mark.fault(38)
+    def test_fault_38_a_second_look_makes_no_finalist(self):
+        trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
+        assert second_looks(trials) == {"t0002"}
+        assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]
+
+    @pytest.mark.fault(38)
+    def test_fault_38_the_repeat_after_it_makes_one(self):
+        trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0), again(4, 1, 121.0)]
+        assert names(rank(trials, SPEED, 8).ordered) == ["t0002", "t0003"]
+
+    @pytest.mark.fault(38)
+    def test_fault_38_other_suspicions_are_not_cleared_by_another_node(self):
+        assert not needs_second_look(trial(1, 100.0, flags=("fingerprint_changed",)))
+        assert second_looks([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
 
 
 class TestObjectives:

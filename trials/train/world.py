@@ -118,14 +118,15 @@ def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> 
 def _serve(path: Path, host: str, world_size: int) -> dist.Store:
     """Rank 0's store on a free port, published in the attempt's folder."""
     ports = usable_ports(EPHEMERAL_PORTS.read_text())
-    for port in random.sample(ports, min(PORT_TRIES, len(ports))):
+    tried = random.sample(ports, min(PORT_TRIES, len(ports)))
+    for port in tried:
         try:
             store = _tcp_store(host, port, world_size, is_master=True)
         except dist.DistNetworkError:
             continue  # taken: another trial, or a stranger
         write_json(path, {"host": host, "port": port})
         return store
-    raise RuntimeError(f"no free port among {PORT_TRIES} tries in {PORTS.start}-{PORTS.stop - 1}")
+    raise RuntimeError(f"no free port among {len(tried)} tries in {PORTS.start}-{PORTS.stop - 1}")
 
 
 def usable_ports(ephemeral: str) -> list[int]:

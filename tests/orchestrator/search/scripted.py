@@ -177,7 +177,7 @@ LAYOUTS = tuple(
 
 @dataclass
 class Rig:
-    """A search of nine layouts on one four-rank node. `open_driver` may be called again, as after a crash."""
+    """A search of nine layouts for one node of four ranks. `open_driver` may be called again, as after a crash."""
 
     path: Path
     launcher: ScriptedLauncher = field(default_factory=ScriptedLauncher)
@@ -185,6 +185,7 @@ class Rig:
     layouts: tuple[Layout, ...] = LAYOUTS
     first: tuple[Layout, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
+    num_nodes: int = 1
     fencing: int = 0
 
     def open_driver(self) -> Driver:
@@ -196,7 +197,7 @@ class Rig:
         if history.is_empty:
             spec = {"name": "rig", "folder": str(folder.path)}
             history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
-        cluster = Cluster(ACCELERATORS["cpu"], 4, len(self.launcher.nodes))
+        cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         program = TrialProgram(folder, MODEL, cluster, RULES, "python3")
         goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

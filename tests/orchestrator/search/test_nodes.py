@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.search.nodes import nodes_to_avoid
 from search_spaces.layout import Layout
 from trials.ledger.events import SearchRecord
-from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 FOUR_RANKS_ON_TWO_NODES = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2)
 
@@ -22,8 +24,16 @@ def failed(name: str, reason: FailureReason, *nodes: str, rank: int | None = Non
     return Trial(name, FOUR_RANKS_ON_TWO_NODES, attempts=(attempt,))
 
 
-def avoided(mine: Trial, *others: Trial) -> tuple[str, ...]:
-    return nodes_to_avoid(SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine)), mine, num_nodes=4)
+def suspect(name: str, *nodes: str, flags: tuple[str, ...] = ("suspect_node",), **fingerprint: object) -> Trial:
+    ids = ("nodes-aaaaaa", name, "a1", "0" * 32)
+    outcome = Outcome(*ids, OutcomeStatus.MEASURED, flags=flags, fingerprint=fingerprint)
+    attempt = Attempt(name, "a1", "0" * 32, 2, 60.0, state=TrialState.MEASURED, nodes=nodes, outcome=outcome)
+    return Trial(name, FOUR_RANKS_ON_TWO_NODES, state=TrialState.MEASURED, attempts=(attempt,))
+
+
+def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
+    search = SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine))
+    return nodes_to_avoid(search, mine, num_nodes)
 
 
 @pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU])
@@ -45,3 +55,32 @@ def test_the_rank_that_told_of_it_names_the_node():
 @pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.SCRIPT_ERROR, FailureReason.TIME_LIMIT])
 def test_what_is_the_layouts_fault_blames_no_node(reason):
     assert avoided(failed("t0001", reason, "n1")) == ()
+
+
+@pytest.mark.parametrize("reason", [FailureReason.HANG, FailureReason.NODE_FAILURE])
+def test_a_rank_that_waited_for_another_does_not_name_the_node(reason):
+    assert avoided(failed("t0001", reason, "n1", "n2", rank=0)) == ("n1", "n2")
+
+
+@pytest.mark.fault(38)
+def test_fault_38_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    other = Trial("t0003", replace(FOUR_RANKS_ON_TWO_NODES, micro_batch_size=2))
+    assert avoided(again, suspect("t0001", "n1", "n2")) == ("n1", "n2")
+    assert avoided(again, suspect("t0001", "n1", "n2", flags=("time_limit",))) == ()
+    assert avoided(other, suspect("t0001", "n1", "n2")) == ()
+
+
+@pytest.mark.fault(38)
+def test_fault_38_only_the_node_of_a_device_that_was_slow_is_left():
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.3])) == ("n2",)
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.1])) == ("n1", "n2")
+
+
+@pytest.mark.fault(38)
+def test_fault_38_suspect_nodes_are_better_than_none_and_bad_ones_are_not():
+    again = Trial("t0003", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    bad, run = failed("t0001", FailureReason.DIRTY_GPU, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
+    assert avoided(again, bad, run, num_nodes=4) == ("n4",)
+    assert avoided(again, bad, run, num_nodes=5) == ("n1", "n2", "n4")

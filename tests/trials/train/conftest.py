@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.trials.train.ranks import WarmRanks
+from tests.trials.train.trial_processes import RunningTrial, start_trial
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +13,17 @@ def ranks() -> Iterator[WarmRanks]:
     warm = WarmRanks()
     yield warm
     warm.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """`start_trial` in this test's folder; no rank outlives the test."""
+    trials: list[RunningTrial] = []
+
+    def start_here(spec, **options) -> RunningTrial:
+        trials.append(start_trial(tmp_path, spec, **options))
+        return trials[-1]
+
+    yield start_here
+    for trial in trials:
+        trial.kill()

@@ -4,21 +4,92 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Callable, Mapping
 
 from trials.train.program import main
 
 
 def fail_in_the_third_step_of_rank_1() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("planted in rank 1")
+
+    _before_a_step(3, {1: fail})
+
+
+def run_out_of_memory_while_rank_1_builds() -> None:
+    from trials.train import trial_run
+
+    original = trial_run.build_engine
+
+    def build_engine(training, world):
+        if os.environ["RANK"] == "1":
+            _take_memory()
+        return original(training, world)
+
+    trial_run.build_engine = build_engine
+
+
+def run_out_of_memory_in_the_ninth_step_of_rank_1() -> None:
+    """Rank 0 waits as in a collective on a GPU, which does not see that its peer is gone."""
+    _before_a_step(9, {0: _sleep_for_ever, 1: _take_memory})
+
+
+def sleep_in_the_third_step_of_rank_1() -> None:
+    _before_a_step(3, {1: _sleep_for_ever})
+
+
+def get_slower_from_the_fourteenth_step_on() -> None:
+    """Each step of rank 1 takes half a second longer: a hundred times what it did."""
+    from trials.train.torch_engine import TorchEngine
+
+    original, steps = TorchEngine.train_step, []
+
+    def train_step(self, batch):
+        steps.append(batch)
+        if os.environ["RANK"] == "1" and len(steps) >= 14:
+            time.sleep(0.5)
+        return original(self, batch)
+
+    TorchEngine.train_step = train_step  # type: ignore[method-assign]
+
+
+def use_a_gpu_that_somebody_else_uses() -> None:
+    import torch
+
+    from trials.train import device
+
+    device.CLEAN_WITHIN_S = 0.5
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.mem_get_info = lambda device: (40 * 2**30, 80 * 2**30)
+
+
+def _before_a_step(step: int, acts: Mapping[int, Callable[[], None]]) -> None:
+    """What each rank does before it takes this step."""
     from trials.train.loop import TrainingLoop
 
-    original = TrainingLoop._timed_step
+    original, act = TrainingLoop._timed_step, acts.get(int(os.environ["RANK"]))
 
     def timed_step(self, number):
-        if number == 3 and os.environ["RANK"] == "1":
-            raise ZeroDivisionError("planted in rank 1")
+        if number == step and act is not None:
+            act()
         return original(self, number)
 
     TrainingLoop._timed_step = timed_step  # type: ignore[method-assign]
+
+
+def _sleep_for_ever() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _take_memory() -> None:
+    """Eight GiB at once, beyond any limit of these tests; the allocator refuses and nothing is taken."""
+    import torch
+
+    torch.empty(2**31, dtype=torch.float32)
 
 
 def leave_out_a_layer() -> None:

@@ -77,6 +77,14 @@ class RunningTrial:
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
 
+    def wait_for_outcome(self, limit_s: float = 60.0) -> Outcome:
+        """The first outcome that any rank writes."""
+        deadline = time.monotonic() + limit_s
+        while not self.folder.outcome().exists():
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.02)
+        return self.outcome()
+
     def logs(self) -> str:
         return "\n".join(f"{path.name}:\n{path.read_text()}" for path in self.folder.rank_logs())
 
@@ -90,6 +98,11 @@ def start_trial(
     write_json(folder.spec, spec.to_json())
     ranks = range(world_size or spec.num_gpus)
     return RunningTrial(spec, folder, [_start_rank(folder, rank, len(ranks), program) for rank in ranks])
+
+
+def faulty(name: str) -> tuple[str, ...]:
+    """What Python runs for the trial program with this fault."""
+    return "-m", "tests.trials.train.faulty_program", name
 
 
 def rank_environment(rank: int, world_size: int) -> Mapping[str, str]:

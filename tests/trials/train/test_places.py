@@ -1,0 +1,62 @@
+"""Where the ranks ran, and what is made of a device that is slower than the others."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import make_spec
+from trials.classify import COMPARABLE
+from trials.train.device import Device
+from trials.train.exchange import RankPlace
+from trials.train.fingerprint import fingerprint
+from trials.train.trial_run import flags_of
+
+CPU = Device(torch.device("cpu"))
+SPEC = make_spec(Layout(tensor_parallel=4))
+WELL = [RankPlace("n1", 1.0), RankPlace("n1", 1.02), RankPlace("n2", 0.98), RankPlace("n2", 1.0)]
+ONE_SLOW = [*WELL[:3], RankPlace("n2", 1.4)]
+OF_CPUS = [RankPlace("n1", None), RankPlace("n2", None)]
+
+
+def loop_with(*flags: str):
+    """A loop that ended with these flags."""
+    return SimpleNamespace(flags=flags)
+
+
+@pytest.mark.fault(38)
+def test_fault_38_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
+    assert flags_of(loop_with(), ONE_SLOW) == ("suspect_node",)
+    found = fingerprint(SPEC, CPU, ONE_SLOW)
+    assert found["probe_ms_by_rank"] == [1.0, 1.02, 0.98, 1.4]
+    assert found["slow_hosts"] == ["n2"]
+
+
+@pytest.mark.fault(38)
+def test_fault_38_devices_that_are_alike_are_no_reason_for_suspicion():
+    assert flags_of(loop_with("time_limit"), WELL) == ("time_limit",)
+    assert "slow_hosts" not in fingerprint(SPEC, CPU, WELL)
+
+
+@pytest.mark.fault(38)
+def test_fault_38_a_drift_and_a_slow_device_are_one_flag():
+    assert flags_of(loop_with("time_limit", "suspect_node"), ONE_SLOW) == ("time_limit", "suspect_node")
+
+
+def test_what_was_not_probed_is_absent():
+    assert flags_of(loop_with(), OF_CPUS) == ()
+    assert not {"probe_ms_by_rank", "slow_hosts"} & set(fingerprint(SPEC, CPU, OF_CPUS))
+
+
+def test_hosts_are_named_once_in_the_order_of_their_ranks(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    found = fingerprint(SPEC, CPU, [RankPlace(host, None) for host in ("n7", "n7", "n2", "n2")])
+    assert found["hosts"] == ["n7", "n2"]
+    assert "job_id" not in found
+
+
+def test_where_a_trial_ran_does_not_make_it_another_machine():
+    assert not {"job_id", "hosts", "probe_ms_by_rank", "slow_hosts", "host"} & set(COMPARABLE)
