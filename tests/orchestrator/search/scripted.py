@@ -89,7 +89,7 @@ class Job:
 class ScriptedLauncher(Launcher):
     """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do. `refuses` refuses all.
 
-    An attempt runs on the first of the `nodes` that it does not keep away from, however many do.
+    An attempt runs on the first of the `nodes` that it does not keep away from, where there is one.
     """
 
     script: Callable[[TrialSpec], Script] = lambda spec: Script()
@@ -108,7 +108,7 @@ class ScriptedLauncher(Launcher):
         key = request.spec.attempt_key
         assert key not in self.jobs, f"{key} was launched twice"
         script = self.script(request.spec)
-        node = next(node for node in self.nodes if node not in request.exclude)
+        node = next((node for node in self.nodes if node not in request.exclude), self.nodes[0])
         self.jobs[key] = Job(request, script, self.clock + script.waits_s, node)
         self.launched.append(key)
         self.most_in_flight = max(self.most_in_flight, sum(not self._is_over(job) for job in self.jobs.values()))
