@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -25,13 +25,12 @@ schema: parlay.search/1
 name: tabled
 model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
 cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
-global_batch_size: 16
+global_batch_size: 32
 space:
   tensor_parallel: [1, 2]
   pipeline_parallel: [1, 2]
-  micro_batch_size: [1, 2, 4, 8]
-  zero_stage: [0, 1, 2]
-  activation_checkpointing: [none, selective, full]
+  micro_batch_size: [1, 2, 4, 8, 16, 32]
+  activation_checkpointing: [none, full]
 search: {sampler: grid, max_trials: 30, parallel_trials: 4, finalists: 0}
 measure: {time_limit: 2m}
 tracking: {enabled: false}
@@ -46,14 +45,18 @@ class Bench:
     place: Path
     cluster: SlurmSandbox
 
-    def write(self, takes_s: float = 0.5, text: str = SEARCH) -> Path:
-        """A search file, and a table in which every one of its layouts has a step time of its own."""
+    def write(self, takes_s: float = 0.5, text: str = SEARCH, slow: Mapping[int, float] | None = None) -> Path:
+        """A search file, and a table in which every one of its layouts has a step time of its own.
+
+        A trial takes `takes_s` seconds, those of the layouts numbered in `slow` so many.
+        """
         path = write_search(self.place, text)
         self._table.write_text("{}")
         layouts = [layout["layout_key"] for layout in self.parlay("plan", path, "--json").json["layouts"]]
         # In an order that is not the grid's, so that the best is neither the first nor the last.
-        rows = {key: {"step_time_s": 0.5 + 37 * i % 101 / 100, "takes_s": takes_s} for i, key in enumerate(layouts)}
-        self._table.write_text(json.dumps(rows))
+        seconds = [(slow or {}).get(number, takes_s) for number in range(len(layouts))]
+        rows = [{"step_time_s": 0.5 + 37 * number % 101 / 100, "takes_s": s} for number, s in enumerate(seconds)]
+        self._table.write_text(json.dumps(dict(zip(layouts, rows, strict=True))))
         return path
 
     @property
@@ -92,11 +95,15 @@ class Bench:
         rows = [line.split("|") for line in done.stdout.splitlines()]
         return {job: state for job, state, job_name in rows if job_name.startswith(name)}
 
+    def processes_of(self, job: str) -> list[int]:
+        """The processes of a job that carry its id: script, srun, ranks; not Slurm's own."""
+        wanted = (job, self.cluster.environment["SLURM_CONF"])
+        of = {pid: _environment_of(pid) for pid in living_processes()}
+        return [pid for pid, env in of.items() if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == wanted]
+
     def environment_of(self, job: str) -> dict[str, str]:
         """What a process of a running job was started with; {} where none runs."""
-        conf = self.cluster.environment["SLURM_CONF"]
-        found = (_environment_of(pid) for pid in living_processes())
-        return next((env for env in found if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == (job, conf)), {})
+        return next((_environment_of(pid) for pid in self.processes_of(job)), {})
 
 
 def record_of(folder: SearchFolder) -> SearchRecord:

@@ -1,0 +1,245 @@
+"""Whole searches on a real Slurm, while what they stand on breaks: every trial once, every job accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from slurm.daemons import living_processes
+from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
+from tests.slurm.sandboxes import sandbox
+from trials.folder import SearchFolder, read_json
+from trials.ledger.events import SearchRecord, SearchState, fold
+from trials.ledger.journal import Journal
+from trials.ranking import Objective, rank
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(420)]
+
+BUDGET_NODE_HOURS = 0.5
+THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
+EIGHT = SEARCH.replace("max_trials: 30, parallel_trials: 4", "max_trials: 8, parallel_trials: 2")
+
+# Trials, by their place in the search, that are still there when something happens to them.
+WHILE_SLURMCTLD_IS_DOWN = range(6, 10)
+ON_A_NODE_THAT_DIES = 14
+REQUEUED = 22
+SLOW = dict.fromkeys(WHILE_SLURMCTLD_IS_DOWN, 12.0) | {ON_A_NODE_THAT_DIES: 6.0, REQUEUED: 8.0}
+
+SAVED_AFTER_S = 6.0
+"""A controller writes its state down within five seconds; killed before, it forgets jobs that it accepted."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmSandbox]:
+    """With accounting, and of its own: its daemons are killed."""
+    with sandbox(accounting=True) as started:
+        yield started
+
+
+class DisturbedSearch:
+    """A search and its driver of the moment, which may be killed at any time."""
+
+    def __init__(self, bench: Bench, search_file: Path):
+        self.bench = bench
+        self.driver = bench.start("run", search_file, tabled=True)
+        self.folder: SearchFolder = bench.the_search()
+
+    def kill_driver(self) -> None:
+        self.driver.kill()
+        self.driver.wait()
+
+    def resume(self) -> None:
+        self.driver = self.bench.start("resume", self.folder.path)
+
+    def is_at(self, ended: int) -> None:
+        """Returns when so many trials have ended."""
+        until(lambda: num_ended(self.folder), lambda found: found >= ended)
+
+    def running(self, number: int) -> Attempt:
+        """The attempt of the search's trial of this number, once it runs."""
+
+        def look() -> Attempt | None:
+            trials = record_of(self.folder).trials
+            last = trials[number].last_attempt if number < len(trials) else None
+            return last if last is not None and last.state is TrialState.RUNNING else None
+
+        attempt = until(look, lambda found: found is not None)
+        assert attempt is not None
+        return attempt
+
+    def end(self) -> SearchRecord:
+        assert self.driver.wait(240) == 0, (self.bench.place / "driver.out").read_text()[-2000:]
+        return record_of(self.folder)
+
+
+def kill_controller(search: DisturbedSearch, seconds: float) -> None:
+    """Jobs end while it is down, and the driver asks in vain."""
+    cluster = search.bench.cluster
+    for number in WHILE_SLURMCTLD_IS_DOWN:
+        search.running(number)
+    time.sleep(SAVED_AFTER_S)  # not for anything to happen, but for what is to be lost not to be
+    cluster.kill(SLURMCTLD)
+    until(lambda: [a.unknown_since for a in record_of(search.folder).in_flight], any)
+    time.sleep(seconds)
+    cluster.start_daemon(SLURMCTLD)
+
+
+def kill_node(search: DisturbedSearch) -> str:
+    """The name of a node that dies under a trial, with its slurmd and all it ran."""
+    attempt, cluster = search.running(ON_A_NODE_THAT_DIES), search.bench.cluster
+    [node] = attempt.nodes
+    assert attempt.job_id is not None
+    cluster.kill(node)
+    for pid in search.bench.processes_of(attempt.job_id):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return node
+
+
+def requeue(search: DisturbedSearch) -> None:
+    """As an operator does it, without the two minutes that Slurm lets such a job wait."""
+    job = search.running(REQUEUED).job_id
+    for command in (("update", f"JobId={job}", "Requeue=1"), ("requeue", str(job))):
+        done = search.bench.cluster.ask("scontrol", *command)
+        assert done.returncode == 0, done.stderr
+    waits = ("squeue", "--noheader", f"--jobs={job}", "--format=%T|%r")
+    until(lambda: search.bench.cluster.ask(*waits).stdout.strip(), lambda words: words == "PENDING|BeginTime")
+    search.bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_driver(tmp_path, cluster):
+    undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))
+    bench = Bench(tmp_path / "rough", cluster)
+    bench.place.mkdir()
+    search = DisturbedSearch(bench, bench.write(takes_s=1.0, text=THIRTY, slow=SLOW))
+    search.is_at(3)
+    search.kill_driver()
+    search.resume()
+    kill_controller(search, 3.0)
+    node = kill_node(search)
+    search.is_at(16)
+    search.kill_driver()
+    search.resume()
+    requeue(search)
+    search.kill_driver()
+    search.resume()
+    record = search.end()
+    cluster.start_daemon(node)
+
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 30
+    assert [trial.layout for trial in record.trials] == [trial.layout for trial in undisturbed.trials]
+    assert len({trial.layout.key for trial in record.trials}) == 30
+    assert best_of(record) == best_of(undisturbed)
+    assert_traced(search.folder, record, accounted_runs(bench, search.folder))
+    assert_within_budget(search.folder)
+    assert_nothing_left(bench, search.folder)
+    hurt, put_back = record.trials[ON_A_NODE_THAT_DIES], record.trials[REQUEUED]
+    assert [attempt.reason for attempt in hurt.attempts] == [FailureReason.NODE_FAILURE, None]
+    assert node in hurt.attempts[1].exclude
+    assert node not in hurt.attempts[1].nodes
+    assert [attempt.restart for attempt in put_back.attempts] == [1]
+    assert [len(trial.attempts) for trial in record.trials if trial is not hurt] == [1] * 29
+
+
+def test_without_accounting_a_search_survives_a_restarted_controller_and_a_killed_driver(tmp_path, slurm_sandbox):
+    bench = Bench(tmp_path, slurm_sandbox)
+    search = DisturbedSearch(bench, bench.write(takes_s=1.0, text=EIGHT, slow=dict.fromkeys(range(2, 4), 6.0)))
+    attempt, _ = search.running(2), search.running(3)  # both slots: nothing is being submitted
+    slurm_sandbox.kill(SLURMCTLD, signal.SIGTERM)
+    search.kill_driver()
+    search.resume()
+    outcome = search.folder.attempt(attempt.trial, attempt.attempt).outcome()
+    until(outcome.exists, bool)  # it ended while there was no controller to say so
+    slurm_sandbox.start_daemon(SLURMCTLD)
+    record = search.end()
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 8
+    assert [len(trial.attempts) for trial in record.trials] == [1] * 8
+    assert set(bench.jobs(f"{search.folder.search_id}.")) == {trial.attempts[0].job_id for trial in record.trials}
+    assert_nothing_left(bench, search.folder)
+
+
+# -- what must hold
+
+
+def run_undisturbed(bench: Bench) -> SearchRecord:
+    bench.place.mkdir()
+    answer = bench.parlay("run", bench.write(takes_s=0.0, text=THIRTY), "--json", timeout_s=240)
+    assert answer.code == 0, answer.err
+    return record_of(bench.the_search())
+
+
+def best_of(record: SearchRecord) -> tuple[str | None, str, float]:
+    best = rank(record.trials, Objective.TOKENS_PER_SEC, 32).best
+    assert best is not None
+    assert best.measured is not None
+    assert record.state is SearchState.COMPLETED
+    return record.best_trial, best.layout.key, best.measured["tokens_per_sec"]
+
+
+def accounted_runs(bench: Bench, folder: SearchFolder) -> list[tuple[str, str]]:
+    """Id and name of every run of every job of the search that Slurm's accounting knows, requeued ones too."""
+    columns = ("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
+    rows = [line.split("|") for line in bench.cluster.ask(*columns, "--starttime=now-1hour").stdout.splitlines()]
+    return sorted((job, name) for job, name in rows if name.startswith(f"{folder.search_id}."))
+
+
+def assert_traced(folder: SearchFolder, record: SearchRecord, runs: list[tuple[str, str]]) -> None:
+    """Every run that Slurm accounted is an attempt's or one of its restarts, and the other way round; every number
+    leads to the job that measured it, and to its log."""
+    known = [
+        (attempt.job_id, f"{folder.search_id}.{attempt.trial}.{attempt.attempt}")
+        for trial in record.trials
+        for attempt in trial.attempts
+        for _ in range(1 + attempt.restart)
+    ]
+    assert sorted(known) == runs
+    for trial in record.trials:
+        assert_number_is_its_own(folder, trial)
+
+
+def assert_number_is_its_own(folder: SearchFolder, trial: Trial) -> None:
+    attempt = trial.attempts[-1]
+    files = folder.attempt(attempt.trial, attempt.attempt)
+    outcome = read_json(files.outcome(attempt.restart))
+    assert outcome is not None
+    assert attempt.outcome is not None
+    assert (outcome["nonce"], outcome["restart"]) == (attempt.nonce, attempt.restart)
+    assert outcome["measured"] == attempt.outcome.measured
+    assert files.metrics(attempt.restart).exists()
+    assert files.rank_log(0).exists()
+    assert (files.path / "job.log").exists()
+
+
+def assert_within_budget(folder: SearchFolder) -> None:
+    """After every single event what is used and what is reserved together fit."""
+    events = Journal(folder.journal).read()
+    for number in range(1, len(events) + 1):
+        record = fold(folder.search_id, events[:number])
+        assert record is not None
+        assert record.node_hours_used + record.node_hours_reserved <= BUDGET_NODE_HOURS
+    assert record.node_hours_reserved == 0
+    assert record.node_hours_used > 0
+
+
+def assert_nothing_left(bench: Bench, folder: SearchFolder) -> None:
+    until(lambda: bench.jobs(f"{folder.search_id}.", "PENDING", "RUNNING", "COMPLETING"), lambda jobs: not jobs)
+    until(lambda: processes_in(folder), lambda found: not found)
+
+
+def processes_in(folder: SearchFolder) -> list[str]:
+    """Command lines that name the search's folder: drivers, batch scripts, ranks."""
+    found = []
+    for pid in living_processes():
+        try:
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [command for command in found if str(folder.path) in command]
