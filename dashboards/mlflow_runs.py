@@ -168,7 +168,8 @@ def trial_points(trial: Trial) -> list[Point]:
     values = dict(_flat(last.outcome.measured)) if last.outcome else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
     if last.started_at is not None and last.submitted_at is not None:
-        values["queue_wait_s"] = last.started_at - last.submitted_at
+        # Slurm tells a start in whole seconds, and by its own clock: it may seem to lie before the submission.
+        values["queue_wait_s"] = max(0.0, last.started_at - last.submitted_at)
     for name in ("step_time_s", "peak_memory_gib"):
         values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
     return [Point(_key(name), float(value), time_ms) for name, value in values.items() if _is_number(value)]

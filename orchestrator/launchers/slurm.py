@@ -155,6 +155,7 @@ class SlurmLauncher(Launcher):
         tracked.job_id = job_id
         tracked.accepted_at = self.now()
         tracked.doubtful_since = None
+        tracked.ending = Ending(Life.ALIVE)
         return job_id
 
     def _postpone(self, words: str) -> LaunchPostponed:

@@ -9,11 +9,13 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboards.mlflow_runs import trial_points
 from dashboards.mlflow_sync import MlflowSync, tracking_uri
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
@@ -135,6 +137,15 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
     assert found["t0003"].data.tags["parlay.reason"] == "gpu_oom"
     assert "torch.OutOfMemoryError" in found["t0003"].data.tags["mlflow.note.content"]
     assert found[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
+
+
+def test_a_start_that_slurm_tells_in_whole_seconds_is_no_negative_wait():
+    trial = ended_search().record.trial("t0002")
+    last = trial.last_attempt
+    assert last is not None
+    assert last.submitted_at is not None
+    early = trial.with_attempt(replace(last, started_at=last.submitted_at - 0.7))
+    assert [point.value for point in trial_points(early) if point.key == "queue_wait_s"] == [0.0]
 
 
 def test_a_child_carries_what_was_measured_once_and_its_steps_as_series(sync, client, tmp_path, request):
