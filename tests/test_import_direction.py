@@ -33,6 +33,7 @@ ORCHESTRATOR = (
     (
         "orchestrator.session",
         "orchestrator.driver_job",
+        "orchestrator.site_check",
         "orchestrator.replay",
         "orchestrator.starting_points",
         "orchestrator.ledger_rebuild",

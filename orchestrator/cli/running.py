@@ -166,6 +166,7 @@ def _start(
     from orchestrator.driver_job import require_slurm
     from orchestrator.search_file import load_search_file
     from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
+    from orchestrator.site_check import require_site
     from trials.ledger.place import ledger_url
 
     with named_as_typed(changes):
@@ -175,6 +176,7 @@ def _start(
         spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
         space = prepare(spec)
+        require_site(spec, space)
         if dry_run:
             _answer_dry_run(spec, len(space.feasible), as_json)
             return None

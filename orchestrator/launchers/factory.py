@@ -60,14 +60,6 @@ def make_launcher(
         return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
 
 
-def require_slurm() -> None:
-    """LaunchRefused unless Slurm answers: a new search begins only where it can."""
-    try:
-        SlurmClient().settings()
-    except SlurmUnreachable as error:
-        raise LaunchRefused(f"no Slurm: {error}") from error
-
-
 def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher, str | None]:
     client = SlurmClient()
     try:

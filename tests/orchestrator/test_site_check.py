@@ -1,0 +1,241 @@
+"""A new search under launcher slurm is checked against the cluster before anything is written."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.site_check import require_site
+from search_spaces.errors import InputError, OutsideRefused, Problem
+from slurm.client import SlurmClient
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_placement import FakeNode
+from slurm.request import JobRequest
+from slurm.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
+
+SEARCH = """\
+name: checked
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 4, num_nodes: 4}
+global_batch_size: 64
+space:
+  num_nodes: [1, 2, 4]
+  tensor_parallel: [1, 2]
+measure:
+  time_limit: 10m
+tracking: {enabled: false}
+launcher:
+  kind: slurm
+  slurm:
+    partition: main
+"""
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    return FakeSlurm(FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)]))
+
+
+def loaded(folder: Path, *overrides: str) -> SearchSpec:
+    return load_search_file(write_search(folder, SEARCH), overrides)
+
+
+def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
+    with pytest.raises(InputError) as caught:
+        require_site(spec, candidates_of(spec), slurm)
+    return caught.value.problems
+
+
+def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothing(tmp_path, slurm, monkeypatch):
+    test, asked = slurm.test, []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+    spec = loaded(tmp_path, "launcher.slurm.cpus_per_task=1", "launcher.slurm.comment=mine")
+    require_site(spec, candidates_of(spec), slurm)
+    assert [(request.num_nodes, request.tasks_per_node) for request in asked] == [(1, 4), (4, 4)]
+    assert {request.time_limit_min for request in asked} == {11}  # with the launcher's grace, in whole minutes
+    assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
+    assert slurm.cluster.jobs() == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
+
+
+def test_row_23_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
+    assert {(p.code, p.key, p.value, p.file) for p in problems} == {
+        ("site_refused", "launcher.slurm.partition", "nosuch", "--set")
+    }
+    assert "Invalid partition name specified" in problems[0].message
+    assert all(p.rule and p.fix for p in problems)
+    slurm.cluster.partitions = ("gpu",)
+    assert [(p.value, p.line) for p in refused(slurm, loaded(tmp_path))] == [("main", 14)] * 2
+
+
+def test_row_22_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
+    assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
+    assert "Requested node configuration is not available" in problems[0].message
+
+
+def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
+    [problem] = refused(slurm, loaded(tmp_path, "launcher.slurm.exclude=[n4]"))
+    assert "4 nodes x 4 ranks" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "line"),
+    [
+        ("Requested time limit is invalid (missing or exceeds some limit)", "measure.time_limit", 9),
+        ("PartitionTimeLimit: the job would wait for ever", "measure.time_limit", 9),
+        ("QOSMaxWallDurationPerJobLimit\nJob violates accounting/QOS policy", "measure.time_limit", 9),
+        ("Invalid account or account/partition combination specified", "launcher.slurm.account", 13),
+        ("User's group not permitted to use this partition", "launcher.slurm.partition", 14),
+        ("Invalid qos specification", "launcher.slurm.qos", 13),
+        ("Requested reservation is invalid", "launcher.slurm.reservation", 13),
+        ("Invalid feature specification", "launcher.slurm.constraint", 13),
+        ("Invalid generic resource (gres) specification", "launcher.slurm.gres", 13),
+        ("Invalid license specification", "launcher.slurm.licenses", 13),
+        ("Memory specification can not be satisfied", "launcher.slurm.mem", 13),
+        ("Invalid node name specified", "launcher.slurm", 13),
+        ("job_submit/lua: only on Tuesdays\nUnspecified error", "launcher.slurm", 13),
+    ],
+)
+def test_row_20_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, line):
+    slurm.submissions_refused(f"allocation failure: {words}")
+    problem = refused(slurm, loaded(tmp_path))[0]
+    assert (problem.key, problem.line) == (key, line)
+    assert words in problem.message
+    assert problem.fix
+
+
+def test_a_limit_of_the_queue_is_no_refusal(tmp_path, slurm):
+    slurm.submissions_busy()
+    spec = loaded(tmp_path)
+    require_site(spec, candidates_of(spec), slurm)
+
+
+def test_no_controller_and_no_slurm_are_the_outsides_refusal_in_plain_words(tmp_path, slurm):
+    spec = loaded(tmp_path)
+    slurm.cluster.controller_down(3600.0)
+    with pytest.raises(OutsideRefused, match="no Slurm: Unable to contact slurm controller"):
+        require_site(spec, candidates_of(spec), slurm)
+    with pytest.raises(OutsideRefused, match="no Slurm: sbatch is not on PATH: Slurm's commands are not installed"):
+        require_site(spec, candidates_of(spec), SlurmClient({"PATH": str(tmp_path)}))
+
+
+def test_other_launchers_ask_no_slurm(tmp_path, slurm):
+    slurm.cluster.controller_down(3600.0)
+    for kind in ("local", "ray"):
+        spec = loaded(tmp_path, f"launcher.kind={kind}")
+        require_site(spec, candidates_of(spec), slurm)
+
+
+def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
+    """GPUs are asked for by the node, as the launcher does."""
+    asked: list[JobRequest] = []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request))
+    spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
+    require_site(spec, candidates_of(spec), slurm)
+    assert {request.options.gpus_per_node for request in asked} == {4}
+
+
+# -- the command, and a real Slurm
+
+
+def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> Answer:
+    """One command against the sandbox; these variables stand in its environment."""
+    done = subprocess.run(
+        [*COMMAND, *words],
+        cwd=folder,
+        env=environment() | sandbox.environment | variables,
+        capture_output=True,
+        text=True,
+    )
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def ids_of_jobs(sandbox: SlurmSandbox) -> set[str]:
+    return set(sandbox.ask("squeue", "--noheader", "--states=all", "--format=%A").stdout.split())
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
+def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slurm_sandbox, verb):
+    write_search(tmp_path, SEARCH)
+    before = ids_of_jobs(slurm_sandbox)
+    answer = run(tmp_path, slurm_sandbox, *verb, "search.yaml", "--set", "launcher.slurm.partition=nosuch", "--json")
+    error = answer.json["error"]
+    assert (answer.code, error["code"], error["key"], error["value"], error["file"]) == (
+        2,
+        "site_refused",
+        "launcher.slurm.partition",
+        "nosuch",
+        "--set",
+    )
+    assert "Invalid partition name specified" in error["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
+    assert ids_of_jobs(slurm_sandbox) == before
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        ("launcher.slurm.partition=short", "measure.time_limit", "Requested time limit is invalid"),
+        ("launcher.slurm.constraint=nosuch", "launcher.slurm.constraint", "Invalid feature specification"),
+        ("launcher.slurm.nodelist=[n9]", "launcher.slurm", "Invalid node name specified"),
+        ("launcher.slurm.cpus_per_task=63", "launcher.slurm", "More processors requested than permitted"),
+        ("launcher.slurm.gpus_per_node=9", "launcher.slurm", "Requested node configuration is not available"),
+    ],
+)
+def test_rows_20_22_and_23_a_real_slurm_names_what_it_refuses(tmp_path, slurm_sandbox, change, key, words):
+    write_search(tmp_path, SEARCH)
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", change, "--json")
+    assert (answer.code, answer.json["error"]["key"]) == (2, key)
+    assert words in answer.json["error"]["message"]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandbox):
+    write_search(tmp_path, SEARCH)
+    before = ids_of_jobs(slurm_sandbox)
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["spec"]["launcher"]["slurm"]["partition"] == "main"
+    assert ids_of_jobs(slurm_sandbox) == before
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
+def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, monkeypatch, verb):
+    write_search(tmp_path, SEARCH)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = parlay(*verb, "search.yaml", "--json", cwd=tmp_path)
+    assert answer.code == 6
+    assert "Slurm's commands are not installed on this machine" in answer.json["error"]["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ({"SBATCH_PARTITION": "nosuch"}, "Invalid partition name specified"),
+        ({"SBATCH_PARTITION": "no such"}, "is 'no such'"),
+    ],
+)
+def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
+    tmp_path, slurm_sandbox, variable, message
+):
+    write_search(tmp_path, SEARCH.replace("    partition: main\n", "    comment: mine\n"))
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json", **variable)
+    assert answer.code == 2
+    assert message in answer.json["error"]["message"]
