@@ -88,6 +88,6 @@ def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None
     if any(word in log for word in _MEMORY_WORDS):
         return FailureReason.HOST_OOM
     first_end = _TASK_END.search(log)
-    if job.signal or (first_end is not None and first_end["end"].startswith("Killed")):
+    if job.signal or (first_end is not None and first_end["end"].startswith(("Killed", "Terminated"))):
         return FailureReason.NODE_FAILURE  # killed from outside, which says nothing about the layout
     return None
