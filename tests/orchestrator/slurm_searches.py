@@ -101,6 +101,10 @@ class Bench:
         of = {pid: _environment_of(pid) for pid in living_processes()}
         return [pid for pid, env in of.items() if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == wanted]
 
+    def has_steps(self, job: str) -> bool:
+        """Whether a slurmstepd still watches over a part of the job."""
+        return any(_is_step_of(pid, job, self.cluster) for pid in living_processes())
+
     def environment_of(self, job: str) -> dict[str, str]:
         """What a process of a running job was started with; {} where none runs."""
         return next((_environment_of(pid) for pid in self.processes_of(job)), {})
@@ -124,6 +128,14 @@ def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float =
         assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
         time.sleep(0.1)
     return found
+
+
+def _is_step_of(pid: int, job: str, cluster: SlurmSandbox) -> bool:
+    try:
+        command, place = Path(f"/proc/{pid}/cmdline").read_text(errors="replace"), Path(f"/proc/{pid}/cwd").readlink()
+    except OSError:
+        return False  # it has ended
+    return command.startswith(f"slurmstepd: [{job}.") and place.is_relative_to(cluster.paths.folder)
 
 
 def _environment_of(pid: int) -> dict[str, str]:
