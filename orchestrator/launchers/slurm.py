@@ -361,7 +361,7 @@ class SlurmLauncher(Launcher):
     # -- cancelling
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
-        """One scancel for all; one that was asked before is asked again only when Slurm still shows it."""
+        """One scancel for all, and a look at what it did; repeated at the pace of the other questions."""
         wanted = {key: self._tracked[key] for key in keys if key in self._tracked}
         for tracked in wanted.values():
             tracked.cancelled = True
@@ -389,13 +389,15 @@ class SlurmLauncher(Launcher):
             if settled and self._elder(tracked, answer) is None:
                 tracked.doubtful_since = None
         mine = [job for job in answer.jobs if any(self._is_job_of(tracked, job) for tracked in due.values())]
-        self._cancel_jobs([job for job in mine if not job.state.is_ended])
+        if alive := [job for job in mine if not job.state.is_ended]:
+            self._cancel_jobs(alive)
+            self._look(now=True)
+            self._read_answer(due)
         self._next_look_at = self.now() + 1.0
 
     def _cancel_jobs(self, jobs: list[JobSnapshot]) -> None:
-        if jobs:
-            with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
-                self._slurm.cancel(jobs)
+        with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
+            self._slurm.cancel(jobs)
 
     # -- the clock
 

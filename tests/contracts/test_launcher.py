@@ -1,13 +1,16 @@
-"""What every launcher keeps, whatever it launches with: plain processes, Ray, a measured table."""
+"""What every launcher keeps, whatever it launches with: plain processes, Ray, Slurm, a measured table."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,9 +20,20 @@ from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.processes import Graces
 from orchestrator.launchers.ray import RayLauncher
 from orchestrator.launchers.recorded import RecordedLauncher
+from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.ray_runtime import RayRuntime
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.measured import Observation
+from slurm.client import SlurmClient
+from slurm.daemons import living_processes
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_jobs import JobPlan, StartedJob
+from slurm.fake_placement import FakeNode
+from slurm.pace import PollPace
+from slurm.request import JobOptions
+from slurm.sandbox import SlurmSandbox
+from slurm.shared_answer import Answer
 from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     MODEL,
@@ -32,8 +46,10 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
     with_spec,
 )
+from tests.orchestrator.search.scripted import measured_outcome
 from trials.classify import Life
-from trials.trial import FailureReason, TrialState
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.trial import FailureReason, TrialSpec, TrialState
 
 GRACES = Graces(after_failure_s=0.3, after_success_s=5.0, after_term_s=0.3)
 REPOSITORY = Path(__file__).parents[2]
@@ -43,6 +59,8 @@ class Bench(ABC):
     """A launcher with room for two attempts of two ranks, and attempts that behave as asked."""
 
     launcher: Launcher
+    outlives_its_driver = False
+    """Whether an attempt goes on when its driver has vanished, and ends as if nothing had been."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -52,7 +70,14 @@ class Bench(ABC):
 
     @abstractmethod
     def take_over(self) -> tuple[LaunchRequest, Launcher]:
-        """An attempt whose driver has vanished while it ran, and the launcher of the next driver."""
+        """An attempt whose driver has vanished while it ran, and the launcher of the next driver.
+
+        One that outlives its driver may wait for the file `go` in its folder.
+        """
+
+    def longest_s(self, time_limit_s: float) -> float:
+        """The most seconds that an attempt of this limit may take; launchers here have shorter graces than usual."""
+        return time_limit_s + ENDING_ALLOWANCE_S - (Graces().after_term_s - GRACES.after_term_s)
 
     def has_processes(self, request: LaunchRequest) -> bool:
         return any(is_running(pid) for pid in rank_pids(request.folder))
@@ -76,6 +101,8 @@ class ProcessBench(Bench):
 
 class RecordedBench(Bench):
     """Behaviours are rows of a table: a layout that ran, one that failed, one that takes an hour."""
+
+    outlives_its_driver = True
 
     def __init__(self, root: Path):
         super().__init__(root)
@@ -115,6 +142,80 @@ class RecordedBench(Bench):
         return False
 
 
+class FakeSlurmBench(Bench):
+    """Behaviours are plans of jobs on a simulated cluster."""
+
+    outlives_its_driver = True
+
+    def __init__(self, root: Path):
+        super().__init__(root)
+        self.cluster = FakeCluster([FakeNode("n1")], self._start)
+        self.slurm = FakeSlurm(self.cluster)
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> Launcher:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
+        return SlurmLauncher(self.slurm, JobOptions(), PollPace(30.0), jobs, self.cluster.advance)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        folder = AttemptFolder(job.directory)
+        spec = TrialSpec.from_json(read_json(folder.spec) or {})
+        measured = partial(write_json, folder.outcome(), measured_outcome(spec, 1.0).to_json())
+        return {
+            "measure": JobPlan(5.0, on_end=measured),
+            "wait_to_measure": JobPlan(3600.0, on_end=measured),
+            "fail": JobPlan(5.0, exit_code=1),
+            "hang": JobPlan(),
+            "ignore_sigterm": JobPlan(heeds_term=False),
+        }[spec.trainer["behaviour"]]
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        request = self.request("wait_to_measure")
+        self.launcher.launch(request)
+        wait_until_started(self.launcher, request)
+        return request, self.new_launcher()
+
+    def longest_s(self, time_limit_s: float) -> float:
+        return self.launcher.longest_s(time_limit_s)
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        jobs = self.cluster.jobs()
+        return any(job.run is not None for job in jobs if job.request.name == request.spec.attempt_key)
+
+
+class SlurmBench(Bench):
+    """Ranks are real processes in batch jobs of a real Slurm."""
+
+    outlives_its_driver = True
+
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        super().__init__(root)
+        self.slurm = SlurmClient(os.environ | sandbox.environment)
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> Launcher:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
+        sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
+        return SlurmLauncher(self.slurm, JobOptions(), PollPace(0.1), jobs, sleep)
+
+    def take_over(self) -> tuple[LaunchRequest, Launcher]:
+        request = self.request("wait_to_measure")
+        self.launcher.launch(request)
+        while not all((request.folder.path / f"waiting-{rank}").exists() for rank in range(2)):
+            self.launcher.wait(0.1)
+        return request, self.new_launcher()
+
+    def has_processes(self, request: LaunchRequest) -> bool:
+        return any(str(request.folder.spec) in _command_line(pid) for pid in living_processes())
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 @pytest.fixture(scope="module")
 def ray_runtime() -> Iterator[RayRuntime]:
     runtime = RayRuntime.start_loopback(rank_slots=4, num_gpus=0)
@@ -122,16 +223,23 @@ def ray_runtime() -> Iterator[RayRuntime]:
     runtime.close()
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("local", marks=[pytest.mark.processes, pytest.mark.timeout(60)]),
-        pytest.param("ray", marks=[pytest.mark.processes, pytest.mark.timeout(90)]),
-        "recorded",
-    ]
-)
+IN_SECONDS = [
+    pytest.param("local", marks=[pytest.mark.processes, pytest.mark.timeout(60)]),
+    pytest.param("ray", marks=[pytest.mark.processes, pytest.mark.timeout(90)]),
+    "recorded",
+    "fake_slurm",
+]
+"""All but a real Slurm, which needs more than a minute to end a job at its limit."""
+
+
+@pytest.fixture(params=[*IN_SECONDS, pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(90)])])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "recorded":
         yield RecordedBench(tmp_path)
+    elif request.param == "fake_slurm":
+        yield FakeSlurmBench(tmp_path)
+    elif request.param == "slurm":
+        yield SlurmBench(tmp_path, request.getfixturevalue("slurm_sandbox_accounting"))
     elif request.param == "ray":
         runtime = request.getfixturevalue("ray_runtime")
         yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACES))
@@ -195,6 +303,7 @@ def test_an_attempt_it_never_saw_is_unknown(bench: Bench) -> None:
     assert poll_one(bench.launcher, bench.request("measure")).life is Life.UNKNOWN
 
 
+@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     request = bench.request("hang", time_limit_s=0.5)
     bench.launcher.launch(request)
@@ -204,6 +313,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     assert not bench.has_processes(request)
 
 
+@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)
@@ -211,8 +321,7 @@ def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench
     assert ending.reason is FailureReason.TIME_LIMIT
     assert ending.started_at is not None
     assert ending.ended_at is not None
-    least_allowed_s = ENDING_ALLOWANCE_S - (Graces().after_term_s - GRACES.after_term_s)
-    assert 2.0 <= ending.ended_at - ending.started_at <= 2.0 + least_allowed_s
+    assert 2.0 <= ending.ended_at - ending.started_at <= bench.longest_s(2.0)
 
 
 def test_two_attempts_run_side_by_side(bench: Bench) -> None:
@@ -246,15 +355,34 @@ def test_an_attempt_that_was_never_accepted_is_not_adopted(bench: Bench) -> None
 def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twice(bench: Bench) -> None:
     request, launcher = bench.take_over()
     assert list(launcher.adopt({request.spec.attempt_key: request})) == [request.spec.attempt_key]
-    assert not bench.has_processes(request)
+    if not bench.outlives_its_driver:
+        assert not bench.has_processes(request)
     with pytest.raises(ValueError, match="launched before"):
         launcher.launch(request)
+    (request.folder.path / "go").touch()
     ending = wait_until_ended(launcher, request)
     assert ending.started_at is not None
     assert ending.ended_at is not None
     assert ending.started_at <= ending.ended_at <= launcher.now()
     verdict = verdict_on(request, ending)
-    if isinstance(bench, ProcessBench):
-        assert verdict.reason is FailureReason.INTERRUPTED
-    else:
+    if bench.outlives_its_driver:
         assert verdict.state is TrialState.MEASURED
+    else:
+        assert verdict.reason is FailureReason.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "bench",
+    ["fake_slurm", pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(90)])],
+    indirect=True,
+)
+def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench: Bench) -> None:
+    request, launcher = bench.take_over()
+    key = request.spec.attempt_key
+    adopted = launcher.adopt({key: request})
+    ending = wait_until_started(launcher, request)
+    assert (ending.life, ending.job_id) == (Life.ALIVE, adopted[key])
+    assert bench.has_processes(request)
+    assert launcher.cancel([key]) == set()
+    assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH
+    assert not bench.has_processes(request)
