@@ -272,7 +272,12 @@ class SlurmLauncher(Launcher):
         return min(jobs, key=lambda job: (job.job_id != tracked.job_id, _age(job)), default=None)
 
     def _is_job_of(self, tracked: _Tracked, job: JobSnapshot) -> bool:
-        """Name, user and time of submission: ids are given out again after a controller lost its records."""
+        """Name, user and time of submission: ids are given out again after a controller lost its records.
+
+        A refused submission may leave the record of a job that failed without ever having a node; it is none of ours.
+        """
+        if job.state is JobState.FAILED and not job.nodes and job.job_id != tracked.job_id:
+            return False
         intent = tracked.request.submitted_at
         is_too_old = None not in (intent, job.submitted_at) and job.submitted_at < intent - CLOCK_SKEW_S  # type: ignore[operator]
         return job.name == tracked.request.spec.attempt_key and job.user == self._slurm.user and not is_too_old

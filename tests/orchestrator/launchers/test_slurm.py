@@ -1,35 +1,301 @@
-"""What the launcher slurm says of an attempt between two answers of a simulated Slurm."""
+"""SlurmLauncher on a simulated cluster: how often it asks, how long it waits, and what it does when in doubt."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from orchestrator.launchers.base import LaunchPostponed
-from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.slurm import SETTLE_S, SlurmLauncher
 from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
+from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake_jobs import JobPlan
 from slurm.fake_placement import FakeNode
-from slurm.pace import PollPace
+from slurm.jobs import JobState
+from slurm.pace import LONGEST_INTERVAL_S, PollPace
 from slurm.request import JobOptions
 from slurm.shared_answer import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.classify import Life
+from trials.trial import FailureReason
+
+POLL_S = 30.0
 
 
-def test_a_job_found_by_its_name_is_not_called_out_of_sight_for_what_was_unknown_before(tmp_path):
-    cluster = FakeCluster([FakeNode("n1")])
-    slurm = FakeSlurm(cluster)
-    launcher = SlurmLauncher(
-        slurm, JobOptions(), PollPace(30.0), lambda age_s: Answer(slurm.jobs(), slurm.now(), 0.0), cluster.advance
-    )
-    request = attempt_request(tmp_path)
-    slurm.submissions_time_out()
+class Bench:
+    """Four nodes, a launcher, and the moments (simulated seconds since the beginning) at which each was asked."""
+
+    def __init__(self, root: Path, **settings: object):
+        self.root = root
+        nodes = [FakeNode(f"n{i}") for i in range(1, 5)]
+        self.cluster = FakeCluster(nodes, settings=replace(FAKE_SETTINGS, **settings))
+        self.slurm = FakeSlurm(self.cluster)
+        self.began = self.cluster.time
+        self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted": []}
+        for name in self.asked:
+            setattr(self.slurm, name, self._noting(name, getattr(self.slurm, name)))
+        self.launcher = self.new_launcher()
+
+    def _noting(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def noted(*arguments: object) -> object:
+            self.asked[name].append(self.cluster.time - self.began)
+            return method(*arguments)
+
+        return noted
+
+    def new_launcher(self) -> SlurmLauncher:
+        return SlurmLauncher(self.slurm, JobOptions(), PollPace(POLL_S), self._jobs, self.cluster.advance)
+
+    def _jobs(self, max_age_s: float) -> Answer:
+        asked_at = self.slurm.now()
+        return Answer(self.slurm.jobs(), asked_at, self.slurm.now() - asked_at)
+
+    def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
+        request = replace(attempt_request(self.root, "hang", trial=trial), submitted_at=self.cluster.time)
+        return replace(request, **changes)
+
+    def launched(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
+        request = self.request(trial, **changes)
+        assert self.launcher.launch(request)
+        self.cluster.advance(POLL_S)
+        return request
+
+    def poll_for(self, seconds: float, *requests: LaunchRequest) -> None:
+        """As a driver does: every half second."""
+        for _ in range(int(2 * seconds)):
+            self.launcher.poll([request.spec.attempt_key for request in requests])
+            self.cluster.advance(0.5)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+# -- submitting
+
+
+def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
+    bench.slurm.submissions_busy()
+    requests = [bench.request(trial) for trial in ("t0001", "t0002")]
+    for _ in range(2 * 1500):
+        for request in requests:
+            with pytest.raises(LaunchPostponed, match="Slurm takes no more jobs just now"):
+                bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["submit"])]
+    assert waits[:5] == [15.0, 30.0, 60.0, 120.0, 240.0]
+    assert max(waits) == 300.0
+
+
+def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
+    bench.slurm.submissions_busy(times=3)
+    first, second = bench.request("t0001"), bench.request("t0002")
+    for wait_s in (15.0, 30.0, 60.0):
+        with pytest.raises(LaunchPostponed):
+            bench.launcher.launch(first)
+        bench.cluster.advance(wait_s)
+    assert bench.launcher.launch(first)
+    bench.slurm.submissions_busy(times=1)
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(second)
+    bench.cluster.advance(15.0)
+    assert bench.launcher.launch(second)
+
+
+def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench):
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    job_id = bench.launcher.launch(request)
+    bench.cluster.advance(POLL_S)
+    assert poll_one(bench.launcher, request).job_id == job_id
+    refused, accepted = bench.cluster.jobs()
+    assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
+    assert "--exclude" not in (request.folder.path / "job.sh").read_text()
+
+
+def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench):
+    request = bench.launched(exclude=("n1", "n2", "n3"))
+    assert poll_one(bench.launcher, request).nodes == ("n4",)
+    assert len(bench.asked["submit"]) == 1
+
+
+def test_what_is_refused_with_and_without_them_is_refused(bench):
+    bench.slurm.submissions_refused("Invalid qos specification")
+    with pytest.raises(LaunchRefused, match="Invalid qos specification"):
+        bench.launcher.launch(bench.request(exclude=("n1",)))
+    assert len(bench.asked["submit"]) == 2
+
+
+def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench):
+    """The job without the excluded nodes was submitted too, but nobody heard whether it was accepted: it was not."""
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    submit, answers = bench.slurm.submit, []
+
+    def lose_the_second(job):
+        answers.append(None)
+        if len(answers) == 2:
+            bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+        return submit(job)
+
+    bench.slurm.submit = lose_the_second
     with pytest.raises(LaunchPostponed, match="no answer from Slurm"):
-        launcher.launch(request)
-    cluster.controller_down(60.0)
+        bench.launcher.launch(request)
+    bench.cluster.advance(SETTLE_S / 2)
     with pytest.raises(LaunchPostponed, match="looking for it by its name"):
-        launcher.launch(request)
-    assert poll_one(launcher, request).life is Life.UNKNOWN
-    cluster.advance(300.0)
-    assert launcher.launch(request) is not None
-    assert poll_one(launcher, request).life is Life.ALIVE
+        bench.launcher.launch(request)
+    bench.cluster.advance(SETTLE_S)
+    job_id = bench.launcher.launch(request)
+    assert bench.cluster.job(job_id).reason != "BadConstraints"
+
+
+def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusal(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0)
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    job_id = bench.launcher.launch(request)
+    bench.cluster.advance(60.0)
+    key = request.spec.attempt_key
+    assert bench.new_launcher().adopt({key: request}) == {key: job_id}
+
+
+# -- asking
+
+
+def test_one_question_answers_for_all_attempts(bench):
+    requests = [bench.request(f"t{number:04}") for number in range(1, 30)]
+    for request in requests:
+        bench.launcher.launch(request)
+    bench.poll_for(600.0, *requests)
+    assert 19 <= len(bench.asked["jobs"]) <= 21
+    assert bench.asked["accounted"] == []
+
+
+def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace_again(bench):
+    request = bench.launched()
+    bench.slurm.answer_s = 20.0
+    bench.poll_for(1000.0, request)
+    slow = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
+    assert min(slow) >= 100.0
+    bench.slurm.answer_s = 0.0
+    bench.poll_for(300.0, request)
+    quick = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
+    assert max(quick) <= POLL_S + 1
+
+
+def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_for_ended(bench):
+    request = bench.launched()
+    poll_one(bench.launcher, request)
+    bench.asked["jobs"].clear()
+    bench.cluster.controller_down(3600.0)
+    bench.poll_for(3000.0, request)
+    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert len(bench.asked["jobs"]) <= 3000 / LONGEST_INTERVAL_S + 5
+    bench.cluster.advance(600.0 + LONGEST_INTERVAL_S)
+    assert poll_one(bench.launcher, request).life is Life.ALIVE
+
+
+def test_settings_that_cannot_be_had_reserve_too_much_rather_than_too_little(bench):
+    known = bench.launcher.longest_s(600.0)
+    bench.cluster.controller_down(60.0)
+    anew = bench.new_launcher()
+    assert anew.longest_s(600.0) > known
+    bench.cluster.advance(60.0)
+    assert anew.longest_s(600.0) == known == 600 + 60 + FAKE_SETTINGS.kill_wait_s
+
+
+# -- jobs that nobody remembers
+
+
+@pytest.mark.parametrize(("min_job_age_s", "grace_s"), [(300.0, 600.0), (900.0, 1800.0)])
+def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
+    bench = Bench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
+    request = bench.launched()
+    assert poll_one(bench.launcher, request).life is Life.ALIVE
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(grace_s - POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.reason) == (Life.UNKNOWN, None)
+    bench.poll_for(4 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.reason, ending.started) == (Life.ENDED, FailureReason.LOST, True)
+
+
+def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):
+    request = bench.launched()
+    elder = bench.cluster.jobs()[0]
+    twin = bench.cluster.accept(bench.slurm.user, elder.request)
+    bench.poll_for(2 * POLL_S, request)
+    assert (elder.state, twin.state) == (JobState.RUNNING, JobState.CANCELLED)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.job_id) == (Life.ALIVE, elder.job_id)
+
+
+def test_a_twin_that_runs_stays_whatever_still_waits(bench):
+    request = bench.request()
+    elder = bench.launcher.launch(request)
+    bench.cluster.hold(elder)
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.job(elder).request)
+    bench.cluster.advance(POLL_S)
+    bench.poll_for(2 * POLL_S, request)
+    assert (bench.cluster.job(elder).state, twin.state) == (JobState.CANCELLED, JobState.RUNNING)
+    assert poll_one(bench.launcher, request).job_id == twin.job_id
+
+
+# -- cancelling
+
+
+def test_a_cancel_that_does_not_help_is_repeated_at_the_pace_of_questions(bench):
+    request = bench.launched()
+    bench.slurm.failing_cancels = 10**6
+    began = bench.cluster.time
+    for _ in range(1200):
+        assert bench.launcher.cancel([request.spec.attempt_key]) == {request.spec.attempt_key}
+        bench.cluster.advance(0.5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["cancel"])]
+    assert min(waits) >= POLL_S
+    assert 5 < len(bench.asked["cancel"]) <= (bench.cluster.time - began) / POLL_S
+    bench.slurm.failing_cancels = 0
+    bench.cluster.advance(POLL_S)
+    assert bench.launcher.cancel([request.spec.attempt_key]) == set()
+
+
+def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
+    requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
+    never = bench.request("t0003").spec.attempt_key
+    keys = {request.spec.attempt_key for request in requests}
+    bench.cluster.controller_down(120.0)
+    assert bench.launcher.cancel([*keys, never]) == keys
+    assert {poll_one(bench.launcher, request).life for request in requests} == {Life.UNKNOWN}
+    bench.cluster.advance(120.0)
+    assert bench.launcher.cancel(keys) == set()
+    assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
+
+
+def test_many_attempts_are_cancelled_with_one_request(bench):
+    requests = [bench.launched(f"t{number:04}") for number in range(1, 9)]
+    assert bench.launcher.cancel([request.spec.attempt_key for request in requests]) == set()
+    assert len(bench.asked["cancel"]) == 1
+
+
+def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_certain(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    request = bench.request()
+    key = request.spec.attempt_key
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(request)
+    assert bench.launcher.cancel([key]) == {key}
+    bench.cluster.advance(SETTLE_S)
+    assert bench.launcher.cancel([key]) == set()
+    assert [job.state for job in bench.cluster.jobs()] == [JobState.CANCELLED]
+
+
+def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
+    bench.cluster.controller_down(60.0)
+    request = bench.request()
+    with pytest.raises(LaunchPostponed, match="Unable to contact slurm controller"):
+        bench.launcher.launch(request)
+    bench.cluster.advance(60.0)
+    assert bench.launcher.launch(request)
