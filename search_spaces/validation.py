@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from search_spaces.errors import InputError, Problem, shown
-from search_spaces.yaml_source import Document, KeyPath, dotted
+from search_spaces.yaml_source import Document, KeyPath, dotted, undotted
 
 FILL_IN = "FILL_IN"
 """Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
@@ -90,7 +90,7 @@ def _placed(problem: Problem, path: KeyPath, document: Document) -> Problem:
     key = problem.key or above
     if above and key != above and not key.startswith((above + ".", above + "[")):
         key = f"{above}.{key}"
-    whole = tuple(key.split(".")) if key != above else path
+    whole = undotted(key) if key != above else path
     place = document.place(whole)
     return replace(problem, key=key or None, file=place.file, line=place.line)
 

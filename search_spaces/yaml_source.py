@@ -97,6 +97,12 @@ def dotted(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
+def undotted(text: str) -> KeyPath:
+    """The path that `dotted` writes so."""
+    parts = re.finditer(r"\[([0-9]+)\]|([^.\[\]]+)", text)
+    return tuple(part[2] if part[1] is None else int(part[1]) for part in parts)
+
+
 def is_printable(text: str) -> bool:
     """No control, escape or direction-changing character, which would do something to the terminal that shows it."""
     return all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)

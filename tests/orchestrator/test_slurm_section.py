@@ -1,0 +1,181 @@
+"""The search file's launcher.slurm: what is refused, with file, line, key, value, rule and fix; what is carried."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.session import with_carried_options
+from search_spaces.errors import InputError, Problem
+from slurm.client import SlurmClient
+from slurm.interface import SubmitStatus
+from slurm.request import JobRequest
+from slurm.sandbox import SlurmSandbox
+from slurm.script import render_script
+
+SEARCH = """\
+name: small
+model: gpt2-tiny
+cluster: this-machine
+global_batch_size: 16
+space:
+  tensor_parallel: [1, 2]
+launcher:
+  kind: slurm
+  slurm:
+"""
+FIRST_LINE = SEARCH.count("\n") + 1
+
+
+def loaded(folder: Path, *lines: str, section: str = SEARCH) -> SearchSpec:
+    path = folder / "search.yaml"
+    path.write_text(section + "".join(f"    {line}\n" for line in lines))
+    return load_search_file(path)
+
+
+def the_problem(folder: Path, *lines: str) -> Problem:
+    with pytest.raises(InputError) as caught:
+        loaded(folder, *lines)
+    [problem] = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        # 23: one blank, quote or # would silently drop the directives after it
+        ('account: "my account"', "account", "my account"),
+        ("partition: 'gpu;reboot'", "partition", "gpu;reboot"),
+        ("partition: $HOME", "partition", "$HOME"),
+        ("qos: '`id`'", "qos", "`id`"),
+        ("reservation: 'a\"b'", "reservation", 'a"b'),
+        ("account: a#b", "account", "a#b"),
+        ("account: -Aother", "account", "-Aother"),
+        # 24: what Parlay sets itself
+        ("directives: [--job-name=mine]", "directives[0]", "--job-name=mine"),
+        ("directives: [--nice=5, --output=x]", "directives[1]", "--output=x"),
+        ("directives: [--array=1-9]", "directives[0]", "--array=1-9"),
+        ("directives: [--wrap=true]", "directives[0]", "--wrap=true"),
+        ("directives: [--exp=NONE]", "directives[0]", "--exp=NONE"),
+        ("directives: [--partition=gpu]", "directives[0]", "--partition=gpu"),
+        # 25: no long option, or somebody else
+        ("directives: [nice=5]", "directives[0]", "nice=5"),
+        ("directives: ['-N 4']", "directives[0]", "-N 4"),
+        ("directives: [--uid=root]", "directives[0]", "--uid=root"),
+        ("directives: [--gid=0]", "directives[0]", "--gid=0"),
+        ("directives: [--get-user-env=L]", "directives[0]", "--get-user-env=L"),
+        # 26: what no shell takes, and what tells a rank who it is
+        ("env: {2ND: x}", "env.2ND", "2ND"),
+        ("env: {SLURM_NTASKS: '9'}", "env.SLURM_NTASKS", "9"),
+        ("env: {SBATCH_PARTITION: x}", "env.SBATCH_PARTITION", "x"),
+        ("env: {MASTER_ADDR: n1}", "env.MASTER_ADDR", "n1"),
+        ("env: {RANK: '0'}", "env.RANK", "0"),
+        # 28: shell characters in a module's name
+        ("modules: [cuda/12.1, 'torch; rm -rf x']", "modules[1]", "torch; rm -rf x"),
+        ("modules: [$(id)]", "modules[0]", "$(id)"),
+        # 29: no host list, or one of too many hosts
+        ("nodelist: ['n[1-']", "nodelist[0]", "n[1-"),
+        ("exclude: ['n 1']", "exclude[0]", "n 1"),
+        ("exclude: ['n[0-999999]']", "exclude[0]", "n[0-999999]"),
+        # 30: a container is words, and begins with a command
+        ("container: ['apptainer exec; id']", "container[0]", "apptainer exec; id"),
+    ],
+)
+def test_rows_23_to_30_what_does_not_belong_into_a_script_is_refused(tmp_path, line, key, value):
+    problem = the_problem(tmp_path, "comment: mine", line)
+    assert (problem.code, problem.key, problem.value) == ("slurm_option", f"launcher.slurm.{key}", value)
+    assert (problem.file, problem.line) == (str(tmp_path / "search.yaml"), FIRST_LINE + 1)
+    assert problem.rule
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('qos: "a\\nb"', "qos"),
+        ('env: {NCCL_DEBUG: "a\\nb"}', "env.NCCL_DEBUG"),
+        ('env: {NCCL_DEBUG: "a\\0b"}', "env.NCCL_DEBUG"),
+        ('container: [apptainer, "a\\nb"]', "container[1]"),
+    ],
+)
+def test_rows_23_26_and_30_a_line_break_or_nul_is_refused_by_the_file_already(tmp_path, line, key):
+    problem = the_problem(tmp_path, "comment: mine", line)
+    assert (problem.code, problem.key, problem.line) == ("control_character", f"launcher.slurm.{key}", FIRST_LINE + 1)
+
+
+def test_row_27_what_looks_like_a_secret_is_refused(tmp_path):
+    problem = the_problem(tmp_path, "env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef01234567}")
+    assert problem.key == "launcher.slurm.env.WANDB_API_KEY"
+    assert "0123456789" not in f"{problem}{problem.value}"
+
+
+@pytest.mark.parametrize("key", ["time", "nodes", "requeue", "array", "ntasks"])
+def test_what_follows_from_the_search_has_no_key_here(tmp_path, key):
+    problem = the_problem(tmp_path, f"{key}: 1")
+    assert problem.key == f"launcher.slurm.{key}"
+    assert problem.code in ("refused_key", "unknown_key")
+
+
+def test_all_problems_are_told_at_once(tmp_path):
+    with pytest.raises(InputError) as caught:
+        loaded(tmp_path, "account: a b", "modules: ['x y', ok, $z]", "env: {RANK: '1'}")
+    assert [(p.key, p.line) for p in caught.value.problems] == [
+        ("launcher.slurm.account", FIRST_LINE),
+        ("launcher.slurm.modules[0]", FIRST_LINE + 1),
+        ("launcher.slurm.modules[2]", FIRST_LINE + 1),
+        ("launcher.slurm.env.RANK", FIRST_LINE + 2),
+    ]
+
+
+# -- options of the environment
+
+
+CARRIED = {"SBATCH_ACCOUNT": "mine", "SBATCH_PARTITION": "main", "SBATCH_EXCLUSIVE": "", "SBATCH_GPUS_PER_NODE": "2"}
+
+
+def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_path):
+    said: list[str] = []
+    spec = with_carried_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"}, said.append)
+    section = spec.launcher.slurm
+    assert (section.account, section.partition, section.qos, section.gpus_per_node) == ("mine", "gpu", "debug", 2)
+    [line] = said
+    assert "launcher.slurm.account mine" in line
+    assert "partition" not in line
+    written = json.loads(json.dumps(spec.to_json()))
+    assert SearchSpec.from_json(written).launcher.slurm == section
+
+
+def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is 'a b'"):
+        with_carried_options(loaded(tmp_path, "comment: x"), {"SBATCH_ACCOUNT": "a b"}, lambda text: None)
+
+
+def test_other_launchers_carry_nothing(tmp_path):
+    spec = loaded(tmp_path, section=SEARCH.replace("kind: slurm\n  slurm:\n", "kind: local\n"))
+    assert with_carried_options(spec, CARRIED, pytest.fail) == spec
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(tmp_path, slurm_sandbox: SlurmSandbox):
+    variables = {"SBATCH_JOB_NAME": "other", "SBATCH_TIMELIMIT": "1", "SBATCH_PARTITION": "nosuch"}
+    client = SlurmClient({**_environment(slurm_sandbox), **variables})
+    request = JobRequest("carried-abcdef.t0001.a1", tmp_path, 1, 1, 420.0, ("sleep", "300"))
+    request.script.write_text(render_script(request))
+    submission = client.submit(request)
+    assert submission.status is SubmitStatus.ACCEPTED, submission.words
+    job = client.describe(str(submission.job_id))
+    assert job is not None
+    assert job.name == request.name
+    shown = slurm_sandbox.ask("scontrol", "show", "job", str(submission.job_id)).stdout
+    assert "TimeLimit=00:07:00" in shown
+    assert "Partition=main" in shown
+    assert client.cancel([job]) == set()
+
+
+def _environment(sandbox: SlurmSandbox) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], **sandbox.environment}
