@@ -34,8 +34,8 @@ class SlurmSection(Section):
     constraint: Word | None = Field(default=None, description="Features the nodes must have.")
     gpus_per_node: int | None = Field(
         default=None,
-        ge=0,
-        le=1024,
+        ge=1,
+        le=64,
         description="GPUs to ask for on each node. Default: cluster.gpus_per_node, and none on CPU or with gres.",
     )
     gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
