@@ -31,8 +31,10 @@ POLL_INTERVAL_S = 0.5
 _PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
 """How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
 
-_USUAL_WAITS = ("Priority", "Resources", "None", "BeginTime")
+_USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
 """What jobs wait for all the time; anything else may last for ever, and the user should know."""
+
+_LONG_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,12 @@ class Driver:
         if ending.started and attempt.state is not TrialState.RUNNING:
             started_at = ending.started_at or self._launcher.now()
             self._record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
-        elif ending.detail is not None and ending.detail not in _USUAL_WAITS:
+        elif ending.detail not in _USUAL_WAITS and self._waits_long(attempt):
             self._say_once(f"{attempt.trial}.{attempt.attempt} waits: {ending.detail}")
+
+    def _waits_long(self, attempt: Attempt) -> bool:
+        since = attempt.submitted_at
+        return since is not None and self._launcher.now() - since > _LONG_WAIT_S
 
     def _requeued(self, attempt: Attempt, ending: Ending) -> Attempt:
         """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
