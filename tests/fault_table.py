@@ -1,7 +1,8 @@
 """The faults Parlay survives, each with the tests that prove it: the section `## Faults` of docs/lifecycle.md.
 
 Printed by `python -m tests.fault_table`; with --write the page is brought up to date. A test belongs to fault 7 if its
-name begins with `test_fault_07_` and it carries `@pytest.mark.fault(7)`.
+name begins with `test_fault_07_` and it carries `@pytest.mark.fault(7)`; one that brings about several carries a mark
+with all their numbers.
 """
 
 from __future__ import annotations

@@ -97,6 +97,3 @@ FAULTS = {
         "pending ones cancelled, running ones finish or not by policy; total <= budget",
     ),
 }
-
-WITHOUT_A_TEST = frozenset({*range(1, 14), *range(17, 21), 22, 24, 40, 46})
-"""Faults whose test is still to be written; a number leaves this set with its first test."""

@@ -118,6 +118,7 @@ def requeue(search: DisturbedSearch) -> None:
     bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
+@pytest.mark.fault(2, 9, 14, 18, 19)
 def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_driver(tmp_path, cluster):
     undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))
     bench = Bench(tmp_path / "rough", cluster)
@@ -152,6 +153,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     assert [len(trial.attempts) for trial in record.trials if trial is not hurt] == [1] * 29
 
 
+@pytest.mark.fault(2, 9, 10)
 def test_without_accounting_a_search_survives_a_restarted_controller_and_a_killed_driver(tmp_path, slurm_sandbox):
     bench = Bench(tmp_path, slurm_sandbox)
     search = DisturbedSearch(bench, bench.write(takes_s=1.0, text=EIGHT, slow=dict.fromkeys(range(2, 4), 6.0)))
