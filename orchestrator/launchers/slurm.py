@@ -91,6 +91,8 @@ class SlurmLauncher(Launcher):
         self._jobs = jobs
         self._sleep = sleep
         self._settings: SlurmSettings | None = None
+        self._settings_again_at = 0.0
+        self._is_silent = False
         self._tracked: dict[str, _Tracked] = {}
         self._answer: Answer | None = None
         self._next_look_at = 0.0
@@ -107,7 +109,8 @@ class SlurmLauncher(Launcher):
             raise ValueError(f"{request.spec.attempt_key} was launched before")
         if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
             return self._accepted(tracked, job_id)
-        if self.now() < self._submit_again_at:
+        tracked.doubtful_since = None  # there is none for certain, however long the queue may still be full
+        if self._is_to_come(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
 
@@ -131,7 +134,6 @@ class SlurmLauncher(Launcher):
         return FORGOTTEN if self._job_request(tracked.request).log.exists() else None
 
     def _submit(self, tracked: _Tracked) -> str:
-        tracked.doubtful_since = None
         request = self._job_request(tracked.request)
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(request.script, render_script(request))
@@ -142,16 +144,17 @@ class SlurmLauncher(Launcher):
             write_text(request.script, render_script(request))
             submission = self._slurm.submit(request)
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
-            self._back_off_s = 0.0
             return self._accepted(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:
             raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
         if submission.status is SubmitStatus.BUSY:
             raise self._postpone(submission.words)
         tracked.doubtful_since = self.now()
+        self._postpone(submission.words)  # the others would wait as long, and add up to more than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
 
     def _accepted(self, tracked: _Tracked, job_id: str) -> str:
+        self._back_off_s = 0.0
         tracked.job_id = job_id
         tracked.accepted_at = self.now()
         tracked.doubtful_since = None
@@ -186,12 +189,12 @@ class SlurmLauncher(Launcher):
 
     def _cluster_settings(self) -> SlurmSettings:
         """The cluster's configuration; while it does not answer, one that reserves too much rather than too little."""
-        if self._settings is None:
+        if self._settings is None and not self._is_to_come(self._settings_again_at):
             try:
                 self._settings = self._slurm.settings()
             except SlurmUnreachable:
-                return SlurmSettings(kill_wait_s=_KILL_WAIT_UNKNOWN_S)
-        return self._settings
+                self._settings_again_at = self.now() + self._pace.interval_s
+        return self._settings or SlurmSettings(kill_wait_s=_KILL_WAIT_UNKNOWN_S)
 
     # -- after a crash
 
@@ -223,8 +226,9 @@ class SlurmLauncher(Launcher):
 
         A controller that does not answer freezes everything as unknown, and is asked less and less often.
         """
-        if not now and self.now() < self._next_look_at:
+        if not now and self._is_to_come(self._next_look_at):
             return False
+        self._is_silent = False
         try:
             self._answer = self._jobs(0.0 if now else self._pace.interval_s / 2)
             self._pace.answered(self._answer.took_s)
@@ -247,7 +251,7 @@ class SlurmLauncher(Launcher):
         missing: dict[str, _Tracked] = {}
         for key in keys:
             tracked = self._tracked[key]
-            if tracked.ending.life is Life.ENDED or answer.asked_at < tracked.accepted_at:
+            if tracked.ending.life is Life.ENDED or answer.asked_at < tracked.accepted_at <= self.now():
                 continue
             job = self._elder(tracked, answer)
             if job is None:
@@ -286,7 +290,11 @@ class SlurmLauncher(Launcher):
         if job.state is JobState.UNKNOWN:
             return unknown_ending(job)
         if job.state.is_ended:
-            return self._ended(tracked, self._described(job))
+            described = self._described(job)
+            if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
+                detail = f"Slurm does not tell how job {job.job_id} failed"
+                return Ending(Life.UNKNOWN, detail=detail, job_id=job.job_id)
+            return self._ended(tracked, described or job)
         self._note_restart(tracked, job)
         return alive_ending(job, tracked.restart)
 
@@ -298,17 +306,24 @@ class SlurmLauncher(Launcher):
         started_at = None if job.state.waits else job.started_at
         has_changed = tracked.started_at is not None and started_at != tracked.started_at
         if has_changed or job.reason == "BeginTime" or not tracked.is_described:
-            restarts = self._described(job).restarts
+            described = self._described(job)
+            restarts = None if described is None else described.restarts
             tracked.is_described = restarts is not None
             tracked.restart = max(tracked.restart, restarts or 0)
         tracked.started_at = started_at
 
-    def _described(self, job: JobSnapshot) -> JobSnapshot:
-        """The job with exit code and restarts, where the controller still knows them."""
+    def _described(self, job: JobSnapshot) -> JobSnapshot | None:
+        """The job with exit code and restarts, where the controller still knows them; None while it does not answer.
+
+        After one question without an answer nothing more is asked until the next look.
+        """
+        if self._is_silent:
+            return None
         try:
             described = self._slurm.describe(job.job_id)
         except SlurmUnreachable:
-            return job
+            self._is_silent = True
+            return None
         is_same = described is not None and (described.name, described.user) == (job.name, job.user)
         return described if described is not None and is_same else job
 
@@ -408,6 +423,10 @@ class SlurmLauncher(Launcher):
 
     def now(self) -> float:
         return self._slurm.now()
+
+    def _is_to_come(self, moment: float) -> bool:
+        """Whether it is still too early; a moment further away than any wait is a clock that was set back."""
+        return 0 < moment - self.now() <= max(_LONGEST_BACK_OFF_S, self._pace.interval_s)
 
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)

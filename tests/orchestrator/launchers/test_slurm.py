@@ -92,6 +92,27 @@ def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
     assert max(waits) == 300.0
 
 
+def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
+    bench.cluster.controller_hung(120.0)
+    for number in range(1, 21):
+        with pytest.raises(LaunchPostponed):
+            bench.launcher.launch(bench.request(f"t{number:04}"))
+    assert len(bench.asked["submit"]) == 1
+    assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
+
+
+def test_a_settled_doubt_asks_accounting_once_however_long_the_queue_stays_full(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.slurm.submissions_busy()
+    doubtful, waiting = bench.request("t0001"), bench.request("t0002")
+    for _ in range(2 * 300):
+        for request in (doubtful, waiting):
+            with pytest.raises(LaunchPostponed):
+                bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert len(bench.asked["accounted"]) == 1
+
+
 def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
     bench.slurm.submissions_busy(times=3)
     first, second = bench.request("t0001"), bench.request("t0002")
@@ -197,6 +218,16 @@ def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_f
     assert poll_one(bench.launcher, request).life is Life.ALIVE
 
 
+def test_settings_that_cannot_be_had_are_not_asked_for_again_and_again(bench):
+    asked, settings = [], bench.slurm.settings
+    bench.slurm.settings = lambda: asked.append(bench.cluster.time) or settings()
+    bench.cluster.controller_hung(600.0)
+    launcher = bench.new_launcher()
+    for _ in range(40):
+        launcher.longest_s(600.0)
+    assert len(asked) == 1
+
+
 def test_settings_that_cannot_be_had_reserve_too_much_rather_than_too_little(bench):
     known = bench.launcher.longest_s(600.0)
     bench.cluster.controller_down(60.0)
@@ -204,6 +235,39 @@ def test_settings_that_cannot_be_had_reserve_too_much_rather_than_too_little(ben
     assert anew.longest_s(600.0) > known
     bench.cluster.advance(60.0)
     assert anew.longest_s(600.0) == known == 600 + 60 + FAKE_SETTINGS.kill_wait_s
+
+
+def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_job_and_no_death_is_guessed(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0, exit_code=1)
+    requests = [bench.request(f"t{number:04}") for number in range(1, 4)]
+    for request in requests:
+        bench.launcher.launch(request)
+    bench.cluster.advance(POLL_S)
+    jobs = bench.slurm.jobs
+
+    def then_silent() -> object:
+        answer = jobs()
+        bench.cluster.controller_hung(60.0)
+        bench.slurm.jobs = jobs
+        return answer
+
+    bench.slurm.jobs = then_silent
+    keys, began = [request.spec.attempt_key for request in requests], bench.cluster.time
+    assert {ending.life for ending in bench.launcher.poll(keys).values()} == {Life.UNKNOWN}
+    assert bench.cluster.time - began == FAKE_SETTINGS.message_timeout_s
+    bench.cluster.advance(60.0 + POLL_S)
+    endings = bench.launcher.poll(keys).values()
+    assert {(ending.life, ending.failed) for ending in endings} == {(Life.ENDED, True)}
+    assert all("exit code 1" in (ending.detail or "") for ending in endings)
+
+
+def test_a_clock_that_is_set_back_stops_no_questions(bench):
+    request = bench.launched()
+    bench.launcher.poll([request.spec.attempt_key])
+    asked = len(bench.asked["jobs"])
+    bench.cluster.clock_ahead_s = -7200.0
+    bench.poll_for(2 * POLL_S, request)
+    assert len(bench.asked["jobs"]) > asked
 
 
 # -- jobs that nobody remembers
