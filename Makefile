@@ -34,7 +34,7 @@ test: .venv/.dev servers
 	@$(BIN)/python -m pytest
 
 test-fast: .venv/.dev
-	@$(BIN)/python -m pytest -m 'not processes'
+	@$(BIN)/python -m pytest -m 'not processes and not walks'
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.dev servers format lint types imports readme

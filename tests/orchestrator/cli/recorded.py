@@ -15,7 +15,7 @@ model: {num_layers: 16, hidden_size: 2048, num_attention_heads: 32, ffn_hidden_s
 cluster: dgx-h100
 global_batch_size: 256
 space: {candidates: table.csv}
-search: {sampler: grid}
+search: {sampler: grid, finalists: 0}
 launcher: {kind: recorded, table: table.csv}
 tracking: {enabled: false}
 """

@@ -284,6 +284,7 @@ def kill_before_journal_line(monkeypatch, number: int) -> None:
     monkeypatch.setattr(history_module.Journal, "append", dies)
 
 
+@pytest.mark.walks
 @pytest.mark.timeout(180)  # some fifty searches, each with its own database and every event synced to disk
 @pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
 def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):

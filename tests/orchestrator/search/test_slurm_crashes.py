@@ -94,6 +94,7 @@ def story(search: SearchRecord) -> list[tuple]:
     return [(t.trial, t.layout.key, t.kind, t.state, t.reason) for t in search.trials]
 
 
+@pytest.mark.walks
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", [name for name in DOORS if name != "scancel"])
@@ -117,6 +118,7 @@ def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, monkeyp
     assert number > 3, "the walk went through this door"
 
 
+@pytest.mark.walks
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", ["scancel", "an event into the journal", "squeue"])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.search.lease import LeaseLost
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
@@ -160,6 +161,15 @@ def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
     rig.check(search, books_are_uncertain=True)
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
     assert search.state is SearchState.COMPLETED
+
+
+@pytest.mark.fault(9)
+def test_fault_09_a_controller_that_is_down_at_the_start_is_no_spent_budget(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1, budget_node_hours=750 / 3600)
+    rig.cluster.controller_down(60.0)
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert (search.state, search.end_reason) == (SearchState.COMPLETED, EndReason.MAX_TRIALS)
 
 
 @pytest.mark.fault(10)
@@ -348,6 +358,18 @@ def test_fault_24_a_job_that_fails_after_its_result_is_measured_and_flagged(rig)
     assert search.trial("t0001").flags == ("failed_after_result",)
 
 
+@pytest.mark.fault(14)
+def test_fault_14_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(rig):
+    def taken_over() -> None:
+        if rig.cluster.jobs():
+            raise LeaseLost("another driver has come")
+
+    rig.hooks = replace(rig.hooks, keep_lease=taken_over)
+    with pytest.raises(LeaseLost):
+        rig.open_driver().run()
+    assert len(rig.cluster.jobs()) == 1
+
+
 @pytest.mark.fault(22)
 def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
     start = rig._start
@@ -385,6 +407,25 @@ def test_fault_46_a_requeue_that_breaks_the_budget_cancels_what_waits(rig):
     search = rig.open_driver().run()
     rig.check(search)
     assert search.end_reason is EndReason.BUDGET
+
+
+@pytest.mark.fault(46)
+def test_fault_46_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_taken_yet(rig, monkeypatch):
+    rig.script = lambda spec, restart: Script(duration_s=590.0, tokens_per_sec=speed_of(spec))
+    rig.limits = Limits(max_trials=2, parallel_trials=2, budget_node_hours=2 * 720 / 3600)
+    rig.cluster.requeue_wait_s = 0.0
+    submit = rig.slurm.submit
+
+    def full_after_one(request):
+        monkeypatch.setattr(rig.slurm, "submit", submit)
+        rig.cluster.at(rig.cluster.time, lambda: rig.slurm.submissions_busy(for_s=600.0))
+        return submit(request)
+
+    monkeypatch.setattr(rig.slurm, "submit", full_after_one)
+    rig.cluster.at(rig.cluster.time + 400, lambda: rig.cluster.requeue("1"))
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert [trial.reason for trial in search.trials] == [None, FailureReason.CANCELLED_BY_SEARCH]
 
 
 class FakeStranger:

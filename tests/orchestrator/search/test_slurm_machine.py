@@ -204,4 +204,4 @@ TestSearchOnSlurm.settings = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestSearchOnSlurm = pytest.mark.timeout(300)(TestSearchOnSlurm)
+TestSearchOnSlurm = pytest.mark.walks(pytest.mark.timeout(300)(TestSearchOnSlurm))

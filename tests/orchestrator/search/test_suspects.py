@@ -131,6 +131,7 @@ def test_fault_38_a_budget_without_room_for_a_second_look_ends_the_search(rig):
 
 
 @pytest.mark.fault(38)
+@pytest.mark.walks
 @pytest.mark.timeout(120)
 def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path):
     wanted = None
