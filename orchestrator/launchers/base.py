@@ -91,7 +91,10 @@ class Launcher(ABC):
         """
 
     def longest_s(self, time_limit_s: float) -> float:
-        """Seconds for which an attempt of this limit may hold its nodes at most: what is reserved for it."""
+        """Seconds for which an attempt of this limit may hold its nodes at most: what is reserved for it.
+
+        Raises LaunchPostponed while nobody can tell.
+        """
         return time_limit_s + ENDING_ALLOWANCE_S
 
     def now(self) -> float:

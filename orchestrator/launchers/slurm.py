@@ -41,7 +41,6 @@ CLOCK_SKEW_S = 300.0
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
 
-_KILL_WAIT_UNKNOWN_S = 600.0
 _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
 _LOG_LINES = 40
@@ -185,16 +184,18 @@ class SlurmLauncher(Launcher):
     def longest_s(self, time_limit_s: float) -> float:
         """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
         settings, minutes = self._cluster_settings(), max(1, -(-time_limit_s // 60))
+        if settings is None:
+            raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
         return minutes * 60 + settings.over_time_limit_s + CHECK_INTERVAL_S + settings.kill_wait_s
 
-    def _cluster_settings(self) -> SlurmSettings:
-        """The cluster's configuration; while it does not answer, one that reserves too much rather than too little."""
+    def _cluster_settings(self) -> SlurmSettings | None:
+        """The cluster's configuration; None while it does not answer."""
         if self._settings is None and not self._is_to_come(self._settings_again_at):
             try:
                 self._settings = self._slurm.settings()
             except SlurmUnreachable:
                 self._settings_again_at = self.now() + self._pace.interval_s
-        return self._settings or SlurmSettings(kill_wait_s=_KILL_WAIT_UNKNOWN_S)
+        return self._settings
 
     # -- after a crash
 
@@ -368,7 +369,7 @@ class SlurmLauncher(Launcher):
             tracked.absent_since = self.now()
         if _has_outcome(folder, restart):
             return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
-        grace_s = max(600.0, 2 * self._cluster_settings().min_job_age_s)
+        grace_s = max(600.0, 2 * (self._cluster_settings() or SlurmSettings()).min_job_age_s)
         last_sign = last_sign_of_life(folder, None) or 0.0
         silent_since = max(tracked.absent_since, min(last_sign, self.now()))
         if self.now() - silent_since >= grace_s:

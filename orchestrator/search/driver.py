@@ -116,14 +116,18 @@ class Driver:
         return self.search
 
     def turn(self) -> None:
-        """Everything that is to be done now, once."""
+        """Everything that is to be done now, once. While nobody can tell what an attempt may cost, none is begun, and
+        the budget is not taken for spent."""
         self._watch()
         self._obey()
-        self._settle()
-        self._stop_if_broken()
-        self._propose()
-        self._submit()
-        self._end_if_done()
+        try:
+            self._settle()
+            self._stop_if_broken()
+            self._propose()
+            self._submit()
+            self._end_if_done()
+        except LaunchPostponed as postponed:
+            self._say_once(str(postponed))
 
     # -- taking over from an earlier driver
 
@@ -255,20 +259,26 @@ class Driver:
             self._cancel_in_flight()
 
     def _cancel_in_flight(self) -> None:
-        attempts = {self._key(a): a for a in self.search.in_flight}
-        unreached = self._launcher.cancel(attempts)
-        for key, attempt in attempts.items():
-            if attempt.state is TrialState.SUBMITTED and key not in unreached:
-                self._end(attempt, Ending(Life.ENDED, detail="cancelled before it was launched"))
+        unreached = self._cancel(self.search.in_flight)
         if unreached:
             self._say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
+
+    def _cancel(self, attempts: Sequence[Attempt]) -> set[str]:
+        """The keys of those that may still run; those that were never launched have ended with this."""
+        known = {self._key(attempt): attempt for attempt in attempts}
+        unreached = self._launcher.cancel(known)
+        for key, attempt in known.items():
+            if attempt.state is TrialState.SUBMITTED and key not in unreached:
+                reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
+                self._end(attempt, Ending(Life.ENDED, reason=reason, detail=detail))
+        return unreached
 
     def _keep_within_budget(self) -> None:
         """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
         over = rules.waiting_over_budget(self.search, self._limits)
         if over:
             self._say_once(f"the budget is reached: {', '.join(f'{a.trial}.{a.attempt}' for a in over)} cancelled")
-            self._launcher.cancel([self._key(attempt) for attempt in over])
+            self._cancel(over)
 
     def _stop_if_broken(self) -> None:
         if self.search.state is SearchState.RUNNING and (excerpt := rules.broken_script(self.search)) is not None:
@@ -330,6 +340,7 @@ class Driver:
                 self._intend_within_budget(trial)
         for attempt in self.search.in_flight:
             if attempt.state is TrialState.SUBMITTED and self.search.state is not SearchState.STOPPING:
+                self._hooks.keep_lease()  # many launches may take longer together than a lease lasts
                 self._launch(attempt)
 
     def _intend_within_budget(self, trial: Trial) -> None:
@@ -418,6 +429,8 @@ class Driver:
         return self._has_budget(layout.num_nodes)
 
     def _fits_budget(self, search: SearchRecord, num_nodes: int = 1) -> bool:
+        if self._limits.budget_node_hours is None:
+            return True
         longest_s = self._launcher.longest_s(time_limit_s(search, self._program.time_limit_s))
         return rules.fits_budget(search, self._limits, num_nodes, longest_s)
 

@@ -66,7 +66,7 @@ def waiting_over_budget(search: SearchRecord, limits: Limits) -> list[Attempt]:
         return []
     over = search.node_hours_used + search.node_hours_reserved - limits.budget_node_hours
     given_up = []
-    for attempt in reversed([a for a in search.in_flight if a.state is TrialState.QUEUED]):
+    for attempt in reversed([a for a in search.in_flight if a.state is not TrialState.RUNNING]):
         if over <= 1e-9:
             break
         over -= attempt.reserved_node_hours - attempt.earlier_node_hours

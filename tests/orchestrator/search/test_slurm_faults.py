@@ -418,14 +418,16 @@ def test_fault_46_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_ta
 
     def full_after_one(request):
         monkeypatch.setattr(rig.slurm, "submit", submit)
-        rig.cluster.at(rig.cluster.time, lambda: rig.slurm.submissions_busy(for_s=600.0))
-        return submit(request)
+        accepted = submit(request)
+        rig.slurm.submissions_busy(for_s=600.0)
+        return accepted
 
     monkeypatch.setattr(rig.slurm, "submit", full_after_one)
     rig.cluster.at(rig.cluster.time + 400, lambda: rig.cluster.requeue("1"))
     search = rig.open_driver().run()
     rig.check(search)
     assert [trial.reason for trial in search.trials] == [None, FailureReason.CANCELLED_BY_SEARCH]
+    assert rig.slurm.most_alive(f"{search.search_id}.t0002.a1") == 0, "it was submitted only to be cancelled"
 
 
 class FakeStranger:
