@@ -41,6 +41,7 @@ CLOCK_SKEW_S = 300.0
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
 
+_NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
 _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
 _LOG_LINES = 40
@@ -186,7 +187,8 @@ class SlurmLauncher(Launcher):
         settings, minutes = self._cluster_settings(), max(1, -(-time_limit_s // 60))
         if settings is None:
             raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
-        return minutes * 60 + settings.over_time_limit_s + CHECK_INTERVAL_S + settings.kill_wait_s
+        over_time_s = min(settings.over_time_limit_s, _NEVER_ENDED_S)
+        return minutes * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s
 
     def _cluster_settings(self) -> SlurmSettings | None:
         """The cluster's configuration; None while it does not answer."""

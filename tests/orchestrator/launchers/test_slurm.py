@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,11 @@ def test_a_clock_that_is_set_back_stops_no_questions(bench):
     bench.cluster.clock_ahead_s = -7200.0
     bench.poll_for(2 * POLL_S, request)
     assert len(bench.asked["jobs"]) > asked
+
+
+def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
+    bench = Bench(tmp_path, over_time_limit_s=math.inf)
+    assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
 
 
 # -- jobs that nobody remembers
