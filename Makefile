@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .PHONY: setup demo servers test test-fast check format lint types imports readme clean
@@ -30,15 +31,17 @@ demo: .venv/.trainer
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
+# Tests that start ranks and servers come one after the other; the rest share the cores.
 test: .venv/.dev servers
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 -m 'not processes'
+	@$(BIN)/python -m pytest $(LEFT_OUT) -m processes
 
 test-fast: .venv/.dev
-	@$(BIN)/python -m pytest -m 'not processes and not walks'
+	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.dev servers format lint types imports readme
-	@PARLAY_GATE=1 $(BIN)/python -m pytest --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
+	@PARLAY_GATE=1 $(MAKE) --no-print-directory test LEFT_OUT='$(SEEN_BEFORE)'
 
 format: .venv/.dev
 	@$(BIN)/ruff format --check .
