@@ -10,6 +10,7 @@ import pytest
 from orchestrator.launchers.slurm import SETTLE_S
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.limits import Limits
+from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
@@ -204,8 +205,9 @@ def test_fault_11_accounting_that_lags_or_lies_is_not_believed_before_it_is_fina
 
 
 @pytest.mark.fault(12)
-def test_fault_12_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, tmp_path):
-    stranger = FakeStranger(rig)
+@pytest.mark.parametrize("user", ["bob", "ann"])  # ann is who searches: squeue shows her other jobs too
+def test_fault_12_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user):
+    stranger = FakeStranger(rig, user)
     rig.cluster.at(rig.cluster.time + 25, stranger.takes_the_ids)
     rig.limits = Limits(max_trials=2, parallel_trials=1)
     search = rig.open_driver().run()
@@ -431,18 +433,21 @@ def test_fault_46_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_ta
 
 
 class FakeStranger:
-    """Another user of the cluster, who gets the ids that a crashed controller gives out again."""
+    """Who gets the ids that a crashed controller gives out again, for jobs that are not the search's."""
 
-    def __init__(self, rig: SlurmRig):
+    def __init__(self, rig: SlurmRig, user: str):
         self._rig = rig
+        self._user = user
         self.jobs = []
+        start = rig.cluster.on_start
+        rig.cluster.on_start = lambda job: JobPlan() if job.name == "somebody-elses" else start(job)
 
     def takes_the_ids(self) -> None:
         mine = [job for job in self._rig.cluster.jobs() if not job.state.is_ended]
         self._rig.cluster.crash(loses_s=60.0)
         for job in mine:
             request = replace(job.request, name="somebody-elses", time_limit_s=10**6)
-            self.jobs.append(self._rig.cluster.accept("bob", request, job_id=job.job_id))
+            self.jobs.append(self._rig.cluster.accept(self._user, request, job_id=job.job_id))
 
 
 def _requeue_if_running(rig: SlurmRig) -> None:
