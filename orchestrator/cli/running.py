@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -367,11 +368,22 @@ def _cancelled(found: Found) -> SearchRecord:
 
 
 def _cancel_ourselves(found: Found) -> SearchRecord:
-    """Nobody drives the search: take it over just to end it."""
+    """Nobody drives the search: take it over just to end it, as far as it can be reached in time."""
     from orchestrator.session import Watcher, drive, open_tracking
 
-    tracking = open_tracking(found.spec, say)
-    return drive(found.folder, found.spec, (), tracking, found.ledger_url, Watcher(note=say), cancelling=True)
+    tracking, watcher = open_tracking(found.spec, say), Watcher(note=say, driving=_for_a_while)
+    return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
+
+
+@contextmanager
+def _for_a_while(driver: Driver) -> Iterator[None]:
+    """Within this block a driver that cannot end what is in flight, as while Slurm is away, gives up in the end."""
+    alarm = threading.Timer(CANCEL_LIMIT_S, driver.stop_now)
+    alarm.start()
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 def _answer_cancel(found: Found, record: SearchRecord, driver_jobs: Sequence[str], as_json: bool) -> None:
