@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+FOLDER_ANSWERS_WITHIN_S = 5.0
+"""How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
+
 
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Begin `work` in a daemon thread, which holds up no exit: where it hangs, nothing can end it."""

@@ -76,6 +76,8 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
             _require_interpreter(python_of(spec))
+        if spec.launcher.kind == "slurm":
+            _require_slurm_work_dir(spec.work_dir)
     except InputError as error:
         raise located(error, spec) from error
     return space
@@ -376,6 +378,13 @@ def _require_work_dir(path: Path) -> None:
         raise _bad_work_dir(path, f"can be written by everybody at {nearest}", f"chmod o-w {nearest}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise _bad_work_dir(path, f"cannot be written at {nearest}", _OTHER_WORK_DIR)
+
+
+def _require_slurm_work_dir(path: Path) -> None:
+    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id."""
+    if found := [sign for sign in "%\\" if sign in str(path)]:
+        fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
+        raise _bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
 
 
 def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, last_sign_of_life, program_environment
 from orchestrator.launchers.slurm_endings import alive_ending, ended_ending, job_words, unknown_ending
@@ -100,6 +102,7 @@ class SlurmLauncher(Launcher):
         self._submit_again_at = 0.0
         self._postponed = ""
         self._accounting_words = ""
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
 
     # -- launching
 
@@ -131,7 +134,7 @@ class SlurmLauncher(Launcher):
         job = max((job for job in accounted if self._is_job_of(tracked, job)), key=_age, default=None)
         if job is not None:
             return job.job_id
-        return FORGOTTEN if self._job_request(tracked.request).log.exists() else None
+        return FORGOTTEN if _may_exist(self._job_request(tracked.request).log) else None
 
     def _submit(self, tracked: _Tracked) -> str:
         request = self._job_request(tracked.request)
@@ -205,7 +208,7 @@ class SlurmLauncher(Launcher):
         """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
         for key, request in requests.items():
             self._tracked[key] = _Tracked(request, request.job_id, is_described=False, restart=request.restart)
-            if request.job_id is None and self._job_request(request).script.exists():
+            if request.job_id is None and _may_exist(self._job_request(request).script):
                 self._tracked[key].doubtful_since = self.now()
         if any(tracked.doubtful_since is not None for tracked in self._tracked.values()):
             self._look(now=True)
@@ -297,7 +300,7 @@ class SlurmLauncher(Launcher):
             if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
                 detail = f"Slurm does not tell how job {job.job_id} failed"
                 return Ending(Life.UNKNOWN, detail=detail, job_id=job.job_id)
-            return self._ended(tracked, described or job)
+            return self._from_folder(tracked, partial(self._ended, tracked, described or job))
         self._note_restart(tracked, job)
         return alive_ending(job, tracked.restart)
 
@@ -340,6 +343,13 @@ class SlurmLauncher(Launcher):
             return replace(ending, detail=_excerpt(tracked.request.folder, job_words(job), log))
         return ending
 
+    def _from_folder(self, tracked: _Tracked, read: Callable[[], Ending]) -> Ending:
+        """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
+        try:
+            return self._folders.call(str(tracked.request.folder.path), read)
+        except OSError as error:
+            return Ending(Life.UNKNOWN, detail=f"its folder does not answer: {error}")
+
     # -- jobs the controller has forgotten
 
     def _look_in_accounting(self, missing: Mapping[str, _Tracked]) -> None:
@@ -348,9 +358,11 @@ class SlurmLauncher(Launcher):
             jobs = [job for job in accounted if job.name == key and self._is_job_of(tracked, job)]
             job = max(jobs, key=_age, default=None)
             if job is not None and job.state.is_ended and job.ended_at is not None:
-                tracked.ending = self._ended(tracked, job)
+                tracked.ending = self._from_folder(tracked, partial(self._ended, tracked, job))
             else:
-                tracked.ending = self._absent(tracked)
+                min_job_age_s = (self._cluster_settings() or SlurmSettings()).min_job_age_s
+                grace_s = max(600.0, 2 * min_job_age_s)
+                tracked.ending = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
 
     def _accounted(self, missing: Mapping[str, _Tracked]) -> tuple[JobSnapshot, ...]:
         """What accounting says of these; nothing where there is none, or none that answers."""
@@ -363,7 +375,7 @@ class SlurmLauncher(Launcher):
             self._accounting_words = f" (accounting does not answer: {error})"
             return ()
 
-    def _absent(self, tracked: _Tracked) -> Ending:
+    def _absent(self, tracked: _Tracked, grace_s: float) -> Ending:
         """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
         folder = tracked.request.folder
         restart = max(tracked.restart, _last_restart(folder))
@@ -371,7 +383,6 @@ class SlurmLauncher(Launcher):
             tracked.absent_since = self.now()
         if _has_outcome(folder, restart):
             return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
-        grace_s = max(600.0, 2 * (self._cluster_settings() or SlurmSettings()).min_job_age_s)
         last_sign = last_sign_of_life(folder, None) or 0.0
         silent_since = max(tracked.absent_since, min(last_sign, self.now()))
         if self.now() - silent_since >= grace_s:
@@ -442,6 +453,14 @@ def _age(job: JobSnapshot) -> tuple[float, int]:
     """What sorts jobs from the oldest to the youngest."""
     digits = "".join(c for c in job.job_id if c.isdigit())
     return (job.submitted_at or 0.0, int(digits or 0))
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether the file is there, or its file system does not say: then a doubt is the safer answer."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _last_restart(folder: AttemptFolder) -> int:

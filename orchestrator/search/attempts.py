@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.in_time import InTime
+from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRequest
 from search_spaces.cluster import Cluster
 from search_spaces.model_shape import ModelShape
@@ -35,9 +35,6 @@ LAUNCHER_GRACE_S = 30.0
 OUTCOME_GRACE_S = 90.0
 """How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
 of a folder up to a minute ago."""
-
-FOLDER_ANSWERS_WITHIN_S = 5.0
-"""How long an attempt's folder may take to be read or written before its attempt has to wait and others go on."""
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 

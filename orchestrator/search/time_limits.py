@@ -11,8 +11,9 @@ TRIALS_THAT_TELL = 3
 ROOM = 2.0
 """How much longer than the longest of them a trial may take: layouts differ, and so do nodes and file systems."""
 
-LEAST_ROOM_S = 60.0
-"""What every trial may take on top: start-up on a busy file system does not scale with anything."""
+LEAST_ROOM_S = 300.0
+"""What every trial may take on top: a first start on other nodes (importing torch from a cold file system, a collective
+library finding its network) takes minutes and does not scale with how long the earlier trials took."""
 
 
 def time_limit_s(search: SearchRecord, most_s: float) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.search import history as history_module
+from orchestrator.search import time_limits
 from orchestrator.search.attempts import TrialProgram, longest_attempt_s
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
@@ -137,7 +138,7 @@ def test_a_limit_follows_the_trials_and_so_does_what_is_reserved(rig):
     rig.limits = Limits(max_trials=5, parallel_trials=1)
     search = rig.open_driver().run()
     limits = [trial.attempts[0].time_limit_s for trial in search.trials]
-    assert limits == [600.0] * 3 + [pytest.approx(2 * 60 + 60, abs=2)] * 2
+    assert limits == [600.0] * 3 + [pytest.approx(time_limits.ROOM * 60 + time_limits.LEAST_ROOM_S, abs=2)] * 2
     assert [t.attempts[0].reserved_s - t.attempts[0].time_limit_s for t in search.trials] == [ENDING_ALLOWANCE_S] * 5
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 
 import pytest
 
+from orchestrator.launchers import slurm as slurm_launcher
 from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.search import attempts
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
+from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialState
 
@@ -383,6 +387,32 @@ def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     search = rig.open_driver().run()
     assert one_attempt(search).reason is FailureReason.HOST_OOM
+
+
+@pytest.mark.fault(28)
+def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_launcher, "FOLDER_ANSWERS_WITHIN_S", 0.1)
+    monkeypatch.setattr(attempts, "FOLDER_ANSWERS_WITHIN_S", 0.1)
+    rig = slurm_rig(tmp_path, has_accounting=False)
+    rig.limits = Limits(max_trials=4, parallel_trials=2)
+    rig.cluster.purges_at_once = True
+    pipe = SearchFolder(tmp_path / "runs" / "rig-aaaaaa").attempt("t0001", "a1").outcome()
+
+    def script(spec, restart):
+        return Script(tokens_per_sec=speed_of(spec), leaves_outcome=spec.trial != "t0001")
+
+    rig.script = script
+    driver = rig.open_driver()
+    driver.recover()
+    driver.turn()
+    os.mkfifo(pipe)  # opening it waits for a writer, as a file system that is gone does
+    for _ in range(40):
+        driver.turn()
+        rig.launcher.wait(1.0)
+    measured = [trial.trial for trial in driver.search.trials if trial.state is TrialState.MEASURED]
+    assert measured == ["t0002", "t0003", "t0004"]
+    assert driver.search.trial("t0001").attempts[0].unknown_since is not None
+    pipe.unlink()
 
 
 @pytest.mark.fault(40)
