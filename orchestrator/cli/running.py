@@ -51,7 +51,8 @@ SUBMIT_SCHEMA = "parlay.submit/1"
 DRY_RUN_SCHEMA = "parlay.dry_run/1"
 CANCEL_SCHEMA = "parlay.cancel/1"
 DRIVER_START_LIMIT_S = 90.0
-CANCEL_LIMIT_S = 60.0
+CANCEL_LIMIT_S = 120.0
+"""Longer than the outcome of an attempt that has just ended may be late."""
 
 
 def add_to(app: typer.Typer) -> None:
