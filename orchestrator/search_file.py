@@ -159,7 +159,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
     budget = spec.search.budget_node_hours
     num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
-    longest_s = longest_attempt_s(spec.measure)
+    longest_s = longest_attempt_s(spec.measure, spec.launcher)
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
         return

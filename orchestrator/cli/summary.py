@@ -64,7 +64,7 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     from orchestrator.search.attempts import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
-    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure) / 3600
+    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure, spec.launcher) / 3600
     return min(most, spec.search.budget_node_hours or most)
 
 

@@ -6,12 +6,12 @@ import os
 from dataclasses import replace
 from functools import partial
 
-from orchestrator.launchers.base import Launcher, LaunchRefused
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefused
 from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.ray import RayLauncher
 from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.launchers.slurm import SlurmLauncher, longest_job_s
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.cluster import Cluster
 from search_spaces.measured import read_table
@@ -58,6 +58,20 @@ def make_launcher(
         return RayLauncher(partial(RayRuntime.start_loopback, num_ranks, num_gpus)), None
     except RayUnavailable as error:
         return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
+
+
+def longest_s(section: LauncherSection, time_limit_s: float) -> float:
+    """What the launcher's own `longest_s` will say of an attempt with this limit, before there is a launcher.
+
+    Of a Slurm that does not answer, as one with Slurm's own defaults would.
+    """
+    if section.kind != "slurm":
+        return time_limit_s + ENDING_ALLOWANCE_S
+    try:
+        settings = SlurmClient().settings()
+    except SlurmUnreachable:
+        settings = SlurmSettings()
+    return longest_job_s(time_limit_s, settings)
 
 
 def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher, str | None]:

@@ -187,11 +187,10 @@ class SlurmLauncher(Launcher):
 
     def longest_s(self, time_limit_s: float) -> float:
         """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
-        settings, minutes = self._cluster_settings(), max(1, -(-time_limit_s // 60))
+        settings = self._cluster_settings()
         if settings is None:
             raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
-        over_time_s = min(settings.over_time_limit_s, _NEVER_ENDED_S)
-        return minutes * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s
+        return longest_job_s(time_limit_s, settings)
 
     def _cluster_settings(self) -> SlurmSettings | None:
         """The cluster's configuration; None while it does not answer."""
@@ -447,6 +446,13 @@ class SlurmLauncher(Launcher):
 
     def close(self) -> None:
         """Nothing is held: jobs outlive their driver."""
+
+
+def longest_job_s(time_limit_s: float, settings: SlurmSettings) -> float:
+    """Seconds for which a job of this limit may hold its nodes at most on a cluster with these settings."""
+    minutes = max(1, -(-time_limit_s // 60))
+    over_time_s = min(settings.over_time_limit_s, _NEVER_ENDED_S)
+    return minutes * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s
 
 
 def _age(job: JobSnapshot) -> tuple[float, int]:

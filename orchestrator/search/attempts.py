@@ -14,6 +14,7 @@ from typing import Any
 
 from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRequest
+from orchestrator.launchers.schema import LauncherSection
 from search_spaces.cluster import Cluster
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Verdict, classify
@@ -150,9 +151,14 @@ def _invalid(error: ValueError) -> Verdict:
     return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
 
 
-def longest_attempt_s(measure: MeasureRules) -> float:
+def longest_attempt_s(measure: MeasureRules, launcher: LauncherSection | None = None) -> float:
     """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace, the forced ending."""
-    return measure.time_limit_s + LAUNCHER_GRACE_S + ENDING_ALLOWANCE_S
+    limit_s = measure.time_limit_s + LAUNCHER_GRACE_S
+    if launcher is None:
+        return limit_s + ENDING_ALLOWANCE_S
+    from orchestrator.launchers.factory import longest_s  # brings all launchers, and is only asked once a search
+
+    return longest_s(launcher, limit_s)
 
 
 def next_attempt(

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm import SETTLE_S, SlurmLauncher
+from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake_jobs import JobPlan
@@ -21,6 +24,8 @@ from slurm.pace import LONGEST_INTERVAL_S, PollPace
 from slurm.request import JobOptions
 from slurm.shared_answer import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
+from tests.orchestrator.search.scripted import RULES
+from tests.orchestrator.search.slurm_rig import slurm_rig
 from trials.classify import Life
 from trials.trial import FailureReason
 
@@ -371,3 +376,19 @@ def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
         bench.launcher.launch(request)
     bench.cluster.advance(60.0)
     assert bench.launcher.launch(request)
+
+
+def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_path, monkeypatch):
+    rig = slurm_rig(tmp_path, kill_wait_s=45.0, over_time_limit_s=120.0)
+    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+    section = LauncherSection.model_validate({"kind": "slurm"})
+    rig.open_driver()
+    assert factory.longest_s(section, 150.0) == rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
+    assert longest_attempt_s(RULES, section) == rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
+
+
+def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(tmp_path, monkeypatch):
+    rig = slurm_rig(tmp_path)
+    rig.cluster.controller_down(600.0)
+    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+    assert factory.longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30
