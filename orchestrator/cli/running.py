@@ -219,12 +219,14 @@ def _drive(started: _Started, as_json: bool, chain: DriverChain | None = None) -
             chain.settle(record.state.is_ended)
     _answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        _leave_unended(folder, signals.code, chain)
+        _leave_unended(record, folder, signals.code, chain)
     if (code := _exit_code(record)) is not ExitCode.DONE:
         raise Exit(code)
 
 
-def _leave_unended(folder: SearchFolder, code: ExitCode, chain: DriverChain | None) -> NoReturn:
+def _leave_unended(record: SearchRecord, folder: SearchFolder, code: ExitCode, chain: DriverChain | None) -> NoReturn:
+    if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
+        say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
     if chain is not None and chain.has_next:
         say("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.DONE)

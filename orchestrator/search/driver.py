@@ -81,6 +81,7 @@ class Driver:
         self._stopped = False
         self._space_exhausted = False
         self._said: set[str] = set()
+        self._waits: dict[str, str] = {}
 
     @property
     def search(self) -> SearchRecord:
@@ -167,6 +168,10 @@ class Driver:
             return
         if attempt.unknown_since is not None:
             self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
+        if ending.started or ending.detail is None:
+            self._waits.pop(f"{attempt.trial}.{attempt.attempt}", None)
+        else:
+            self._waits[f"{attempt.trial}.{attempt.attempt}"] = ending.detail
         if ending.job_id not in (None, attempt.job_id) and attempt.state is not TrialState.RUNNING:
             self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
         if ending.started and attempt.state is not TrialState.RUNNING:
@@ -252,11 +257,16 @@ class Driver:
             elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
                 self._stop(EndReason.WALL_TIME)
             elif rules.is_idle(self.search, self._limits, self._launcher.now()):
-                self._stop(EndReason.IDLE)
+                self._stop(EndReason.IDLE, self._why_idle())
             else:
                 self._keep_within_budget()
         if self.search.state is SearchState.STOPPING and self.search.in_flight:
             self._cancel_in_flight()
+
+    def _why_idle(self) -> str:
+        words = f"nothing has started or ended for {self._limits.idle_limit_s:g} s"
+        waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})
+        return "; ".join([words, *waits])
 
     def _cancel_in_flight(self) -> None:
         unreached = self._cancel(self.search.in_flight)

@@ -147,6 +147,8 @@ def test_a_search_that_waits_too_long_for_its_queue_ends(rig):
     rig.limits = Limits(max_trials=9, parallel_trials=2, idle_limit_s=3600.0)
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.IDLE)
+    waits = "t0001.a1 waits: Priority; t0002.a1 waits: Priority"
+    assert search.detail == f"nothing has started or ended for 3600 s; {waits}"
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_SEARCH}
 
 
