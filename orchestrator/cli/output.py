@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from dashboards.text import printable
@@ -30,9 +31,10 @@ def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> N
 
 
 def say(text: str) -> None:
-    """A remark beside the result. OSError where it cannot be written."""
-    sys.stderr.write(_shown(text))
-    sys.stderr.flush()
+    """A remark beside the result. Where nobody takes it any more (a terminal that is gone) it ends nothing."""
+    with suppress(OSError):
+        sys.stderr.write(_shown(text))
+        sys.stderr.flush()
 
 
 def _shown(text: str) -> str:

@@ -40,17 +40,21 @@ class Watchdog(threading.Thread):
             self._report.beat()
             if self._is_orphan():
                 _exit()
-            if (failure := self._report.failure()) is not None:
-                if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
-                    print(f"another rank made no progress; this one stands at\n{self._stack()}", file=sys.stderr)
-                _exit()
-            if time.monotonic() - self._report.last_progress > self._hang_limit_s:
+            failure = self._report.failure()
+            if failure is None and self._is_stuck():
                 self._report.fail(FailureReason.HANG, self._describe_hang())
+                failure = FailureReason.HANG
+            if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
+                print(f"no progress; this rank stands at\n{self._stack()}", file=sys.stderr)
+            if failure is not None:
                 _exit()
             time.sleep(INTERVAL_S)
 
     def _is_orphan(self) -> bool:
         return self._parent_pid is not None and os.getppid() != self._parent_pid
+
+    def _is_stuck(self) -> bool:
+        return time.monotonic() - self._report.last_progress > self._hang_limit_s
 
     def _describe_hang(self) -> str:
         return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{self._stack()}"

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import make_spec
+from trials.folder import AttemptFolder
+from trials.train import watchdog
+from trials.train.environment import RankEnvironment
+from trials.train.report import Report
+from trials.train.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
+from trials.trial import FailureReason, MeasureRules
+
+SPEC = make_spec(Layout())
+
+
+class Ended(BaseException):
+    pass
+
+
+class AtTheSameMoment(Report):
+    """Looks at what others have said just before they say it."""
+
+    def failure(self) -> None:
+        return None
+
+
+@pytest.fixture(autouse=True)
+def _an_end_that_is_seen(monkeypatch):
+    def end() -> None:
+        raise Ended
+
+    monkeypatch.setattr(watchdog, "_exit", end)
+
+
+def watched(folder: AttemptFolder, rank: int, limit_s: float, kind: type[Report] = Report) -> Watchdog:
+    report = kind(SPEC, folder, rank, restart=0, started_at=0.0)
+    env = RankEnvironment.read({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
+    return Watchdog(report, env, limit_s)
+
+
+def test_half_a_short_time_limit_and_never_more_than_the_longest_hang():
+    assert hang_limit_s(MeasureRules(time_limit_s=40.0)) == 20.0
+    assert hang_limit_s(MeasureRules(time_limit_s=36_000.0)) == LONGEST_HANG_S
+
+
+@pytest.mark.parametrize("kind", [Report, AtTheSameMoment])
+def test_every_rank_says_where_it_stands_also_when_all_are_stuck_at_the_same_moment(tmp_path, capsys, kind):
+    folder = AttemptFolder(tmp_path)
+    for rank in (0, 1):
+        with pytest.raises(Ended):
+            watched(folder, rank, limit_s=-1.0, kind=kind).run()
+        assert __name__.rpartition(".")[2] in capsys.readouterr().err, rank
+    report = Report(SPEC, folder, 1, restart=0, started_at=0.0)
+    assert report.failure() is FailureReason.HANG
+
+
+def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path, capsys):
+    folder = AttemptFolder(tmp_path)
+    Report(SPEC, folder, 0, restart=0, started_at=0.0).fail(FailureReason.GPU_OOM, "no memory")
+    with pytest.raises(Ended):
+        watched(folder, 1, limit_s=3600.0).run()
+    assert capsys.readouterr().err == ""
