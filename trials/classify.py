@@ -189,6 +189,8 @@ def _proof_fault(spec: TrialSpec, proof: Mapping[str, Any]) -> str | None:
         "local_parameters_sum": spec.model.parameters,
         "micro_batches_per_step": layout.grad_accum_steps,
     }
+    if "optimizer_parameters_sum" in proof:  # a search may run trials of older code, which did not count it
+        expected["optimizer_parameters_sum"] = spec.model.parameters
     for name, value in expected.items():
         if proof.get(name) != value:
             return f"the layout did not take effect: {name} is {proof.get(name)!r}, the spec says {value}"

@@ -163,7 +163,8 @@ def measured_fields(spec: TrialSpec, records: Sequence[StepRecord]) -> dict[str,
     }
     tokens = samples * spec.model.seq_length
     interval = median_interval([r.step_time_s for r in measured])
-    return fields | throughput_fields(spec, tokens, step_time_s, interval) | _host_memory(records, measured)
+    fields |= throughput_fields(spec, tokens, step_time_s, interval)
+    return fields | _data_wait(measured) | _host_memory(records, measured)
 
 
 def throughput_fields(
@@ -198,6 +199,11 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
         "mfu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / peak,
         "hfu": hardware * tokens_per_sec_per_gpu / peak,
     }
+
+
+def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
+    waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
+    return {"data_wait_s": median(waits_s)} if waits_s else {}
 
 
 def _host_memory(records: Sequence[StepRecord], measured: Sequence[StepRecord]) -> dict[str, float]:

@@ -22,7 +22,7 @@ class StepRecord:
 
     `step` counts from 1; `time` is when the step had ended, UTC RFC 3339. `step_time_s` is the slowest rank's.
     `samples` are the sequences of this step, counted by the data ranks as they passed. Device memory is the largest
-    over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
+    over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node. `data_wait_s` is how long, of the step time, the slowest rank waited for its batch.
     """
 
     step: int
@@ -36,6 +36,7 @@ class StepRecord:
     memory_allocated_gib: float | None = None
     memory_reserved_gib: float | None = None
     host_memory_gib: float | None = None
+    data_wait_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

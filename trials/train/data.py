@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,18 +27,33 @@ class Batch:
     targets: torch.Tensor
 
 
-@dataclass(frozen=True)
-class SyntheticData:
-    """Sequences that count up by a fixed stride, different for each sample: the loss falls within a few steps.
+class TrainingData(ABC):
+    """The batches of one data rank, asked for step after step, from one thread.
 
     A sample depends on its index alone, and step k trains the samples k G to (k + 1) G - 1 for the global batch G,
     whatever the layout.
+    """
+
+    @abstractmethod
+    def begin(self, step: int) -> Callable[[], Batch]:
+        """Called before the clock starts; what is called inside of it gives the batch of `step`, counted from 0."""
+
+
+@dataclass(frozen=True)
+class SyntheticData(TrainingData):
+    """Sequences that count up by a fixed stride, different for each sample: the loss falls within a few steps.
+
+    They are ready before the clock starts.
     """
 
     model: ModelShape
     layout: Layout
     data_rank: int
     device: torch.device
+
+    def begin(self, step: int) -> Callable[[], Batch]:
+        batch = self.batch(step)
+        return lambda: batch
 
     def batch(self, step: int) -> Batch:
         """The samples of this data rank in optimizer step `step`, counted from 0."""

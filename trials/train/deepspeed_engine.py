@@ -19,7 +19,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.topology import PipelineParallelGrid, PipeModelDataParallelTopology
 
 from trials.train.data import Batch
-from trials.train.engine import Engine, GroupSizes, StepResult, Training
+from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training, counts_of
 from trials.train.gradients import clip_gradients
 from trials.train.layers import vocab_parallel_cross_entropy
 from trials.train.model import Stage
@@ -47,6 +47,7 @@ class _DeepSpeedEngine(Engine):
         self._training = training
         self._world = world
         self.stage = local_stage(module)
+        self.stages = (self.stage,)
         _mark_parameters(self.stage)
         optimizer = build_adamw(self.stage.parameters(), training.optimisation, training.device)
         self._clipped_norm: torch.Tensor | None = None
@@ -56,6 +57,9 @@ class _DeepSpeedEngine(Engine):
             self._engine, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=_configuration(training), mpu=mpu, dist_init_required=False
             )
+
+    def counts(self) -> EngineCounts:
+        return counts_of(self.stages)
 
     def group_sizes(self) -> GroupSizes:
         grid = self._engine.mpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,21 +57,51 @@ class GroupSizes:
     data_parallel: int
 
 
-class Engine(ABC):
-    """Trains the local stage. Every rank calls the same methods in the same order, from one thread.
+@dataclass(frozen=True)
+class EngineCounts:
+    """What this rank holds and what passed through it since it was built: the proof that the layout took effect.
 
-    Errors of torch and of the device pass through as they are.
+    `parameters`: the model's parameters whose weights this rank holds and answers for; all tensor ranks and stages
+    together hold the model once, with ZeRO 3 all data ranks together too. `optimizer_parameters`: those whose
+    optimizer state it holds; from ZeRO 1 on the data ranks share them. `micro_batches`: through each model chunk.
     """
 
-    stage: Stage
+    parameters: int
+    optimizer_parameters: int
+    micro_batches: float
+    samples: int
+
+
+class Engine(ABC):
+    """Trains this rank's model chunks (`stages`, in the model's order; one without interleaving).
+
+    Every rank calls the same methods in the same order, from one thread. Errors of torch and of the device pass
+    through as they are.
+    """
+
+    stages: tuple[Stage, ...]
 
     @abstractmethod
     def train_step(self, batch: Batch) -> StepResult:
-        """Forward, backward, all reductions, clipping and the update for one global batch; may return before it ran."""
+        """Forward, backward, all reductions, clipping and the update for one global batch; may return before it ran.
+
+        The batch says how many micro-batches it has: its sequences over the layout's micro-batch size.
+        """
+
+    @abstractmethod
+    def counts(self) -> EngineCounts:
+        """Asked from what was built and what ran, not from the layout."""
 
     @abstractmethod
     def group_sizes(self) -> GroupSizes:
         """Asked from the process groups that train, not from the layout."""
+
+
+def counts_of(stages: Sequence[Stage]) -> EngineCounts:
+    """The counts of an engine in which every data rank holds all weights and all of the optimizer's state."""
+    parameters = sum(parameter.numel() for stage in stages for parameter in stage.counted_parameters())
+    micro_batches = sum(stage.micro_batches for stage in stages) / len(stages)
+    return EngineCounts(parameters, parameters, micro_batches, stages[0].samples)
 
 
 def build_engine(training: Training, world: World) -> Engine:

@@ -10,7 +10,10 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class RankStep:
-    """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU."""
+    """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU.
+
+    `data_wait_s` is the part of the step time that was spent waiting for the batch.
+    """
 
     step_time_s: float
     elapsed_s: float
@@ -20,16 +23,18 @@ class RankStep:
     allocated_gib: float
     reserved_gib: float
     host_gib: float
+    data_wait_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class RankCount:
-    """What one rank counted over the whole trial. `parameters`: those it answers for."""
+    """What one rank counted over the whole trial, as in `EngineCounts`."""
 
     tensor_parallel: float
     pipeline_parallel: float
     data_parallel: float
     parameters: float
+    optimizer_parameters: float
     micro_batches: float
     samples: float
     peak_gib: float

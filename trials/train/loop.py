@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from trials.folder import AttemptFolder
 from trials.measure import Measurement, Stop, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
-from trials.train.data import SyntheticData
+from trials.train.data import TrainingData
 from trials.train.device import Device, resident_gib
 from trials.train.engine import Engine
 from trials.train.environment import process_age_s
@@ -23,7 +23,7 @@ from trials.trial import FailureReason, TrialSpec, utc_text
 class TrainingLoop:
     """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step."""
 
-    def __init__(self, spec: TrialSpec, engine: Engine, data: SyntheticData, device: Device, report: Report):
+    def __init__(self, spec: TrialSpec, engine: Engine, data: TrainingData, device: Device, report: Report):
         self.measurement = Measurement(spec.measure)
         self.records: list[StepRecord] = []
         self.warmed_up_at_s: float | None = None
@@ -58,11 +58,13 @@ class TrainingLoop:
         return record
 
     def _timed_step(self, number: int) -> RankStep:
-        """This rank's view. Data is made before the clock starts, which is read after the device has finished."""
-        batch = self._data.batch(number - 1)
-        samples_before = self._engine.stage.samples
+        """This rank's view. What data is waited for lies inside the clock, which is read after the device has finished."""
+        take_batch = self._data.begin(number - 1)
+        samples_before = self._engine.stages[0].samples
         self._device.synchronize()
         started = time.perf_counter()
+        batch = take_batch()
+        data_wait_s = time.perf_counter() - started
         result = self._engine.train_step(batch)
         self._device.synchronize()
         step_time_s = time.perf_counter() - started
@@ -71,10 +73,11 @@ class TrainingLoop:
             elapsed_s=process_age_s(),
             loss=math.nan if result.loss is None else float(result.loss),
             grad_norm=float(result.grad_norm),
-            samples=self._engine.stage.samples - samples_before,
+            samples=self._engine.stages[0].samples - samples_before,
             allocated_gib=_or_nan(self._device.allocated_gib()),
             reserved_gib=_or_nan(self._device.reserved_gib()),
             host_gib=resident_gib(),
+            data_wait_s=data_wait_s,
         )
 
     def _note_end_of_warmup(self) -> None:
@@ -113,6 +116,7 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         memory_allocated_gib=_largest([v.allocated_gib for v in views]),
         memory_reserved_gib=_largest([v.reserved_gib for v in views]),
         host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
+        data_wait_s=max(v.data_wait_s for v in views),
     )
 
 

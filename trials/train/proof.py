@@ -19,7 +19,8 @@ def proof_of(spec: TrialSpec, counts: Sequence[RankCount], steps: int) -> dict[s
         "pipeline_parallel": _dissent((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
         "data_parallel": _dissent((c.data_parallel for c in counts), layout.data_parallel),
         "parameters": spec.model.parameters,
-        "local_parameters_sum": _dissent(_parameters_of_replicas(spec, counts), spec.model.parameters),
+        "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
+        "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
         "micro_batches_per_step": _dissent((c.micro_batches / steps for c in counts), layout.grad_accum_steps),
         "samples_per_data_rank": _samples_per_data_rank(spec, counts, steps),
     }
@@ -34,24 +35,28 @@ def samples_fault(spec: TrialSpec, proof: dict[str, Any], steps: int) -> str | N
     return None
 
 
-def _parameters_of_replicas(spec: TrialSpec, counts: Sequence[RankCount]) -> list[float]:
-    """One sum over tensor ranks and stages for each data rank, which holds the whole model."""
-    return [sum(c.parameters for c in members) for members in _by_data_rank(spec, counts)]
+def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
+    """Who together should hold every parameter once: all ranks where data ranks share, else each data rank's own."""
+    model = spec.model.parameters
+    if is_shared:
+        return _dissent([sum(held)], model)
+    return _dissent([sum(members) for members in _by_data_rank(spec, held)], model)
 
 
 def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], steps: int) -> list[float]:
     expected = _samples_of_a_data_rank(spec, steps)
-    return [_dissent((c.samples for c in members), expected) for members in _by_data_rank(spec, counts)]
+    samples = [c.samples for c in counts]
+    return [_dissent(members, expected) for members in _by_data_rank(spec, samples)]
 
 
 def _samples_of_a_data_rank(spec: TrialSpec, steps: int) -> int:
     return spec.layout.micro_batch_size * spec.layout.grad_accum_steps * steps
 
 
-def _by_data_rank(spec: TrialSpec, counts: Sequence[RankCount]) -> list[list[RankCount]]:
-    members: list[list[RankCount]] = [[] for _ in range(spec.layout.data_parallel)]
-    for rank, count in enumerate(counts):
-        members[Coordinates.of(rank, spec.layout).data].append(count)
+def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]:
+    members: list[list[float]] = [[] for _ in range(spec.layout.data_parallel)]
+    for rank, value in enumerate(values):
+        members[Coordinates.of(rank, spec.layout).data].append(value)
     return members
 
 

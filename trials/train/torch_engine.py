@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trials.train.data import Batch
-from trials.train.engine import Engine, GroupSizes, StepResult, Training
+from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training, counts_of
 from trials.train.gradients import GradientBuffer, sum_tied_gradients
 from trials.train.model import Stage
 from trials.train.optimizer import build_adamw
@@ -19,6 +19,7 @@ class TorchEngine(Engine):
         self._training = training
         self._world = world
         self.stage = Stage(*training.stage_arguments(world.at.stage, world))
+        self.stages = (self.stage,)
         self._gradients = GradientBuffer(self.stage)
         self._optimizer = build_adamw(self.stage.parameters(), training.optimisation, training.device)
         self._schedule = None if world.stages is None else _build_schedule(self.stage, training, world)
@@ -31,6 +32,9 @@ class TorchEngine(Engine):
         grad_norm = self._gradients.clip(self._training.optimisation.max_grad_norm, self._world)
         self._optimizer.step()
         return StepResult(loss, grad_norm)
+
+    def counts(self) -> EngineCounts:
+        return counts_of(self.stages)
 
     def group_sizes(self) -> GroupSizes:
         world = self._world

@@ -95,14 +95,15 @@ def _data(spec: TrialSpec, world: World, device: Device) -> SyntheticData:
 
 
 def _count(engine: Engine, device: Device) -> RankCount:
-    sizes = engine.group_sizes()
+    sizes, counts = engine.group_sizes(), engine.counts()
     return RankCount(
         tensor_parallel=sizes.tensor_parallel,
         pipeline_parallel=sizes.pipeline_parallel,
         data_parallel=sizes.data_parallel,
-        parameters=sum(p.numel() for p in engine.stage.counted_parameters()),
-        micro_batches=engine.stage.micro_batches,
-        samples=engine.stage.samples,
+        parameters=counts.parameters,
+        optimizer_parameters=counts.optimizer_parameters,
+        micro_batches=counts.micro_batches,
+        samples=counts.samples,
         peak_gib=device.peak_gib(),
         peak_allocated_gib=device.peak_allocated_gib() or 0.0,
     )

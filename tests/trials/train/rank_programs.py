@@ -67,8 +67,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return {
         "losses": [r.loss for r in records],
         "grad_norms": [r.grad_norm for r in records],
-        "parameters": sum(p.numel() for p in engine.stage.counted_parameters()),
-        "micro_batches": engine.stage.micro_batches,
+        "parameters": engine.counts().parameters,
+        "micro_batches": engine.counts().micro_batches,
         "switched_off": len(used),
     }
 

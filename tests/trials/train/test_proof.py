@@ -15,9 +15,10 @@ STEPS = 10
 LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3)
 SPEC = make_spec(LAYOUT)
 FIRST_STAGE = MODEL.parameters // 3
-RIGHT = RankCount(1, 2, 2, FIRST_STAGE, micro_batches=30, samples=60, peak_gib=1.0, peak_allocated_gib=0.0)
+RIGHT = RankCount(1, 2, 2, FIRST_STAGE, FIRST_STAGE, micro_batches=30, samples=60, peak_gib=1.0, peak_allocated_gib=0.0)
 # Rank order is tensor, data, stage: the first two ranks are the data ranks of the first stage.
-COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=MODEL.parameters - FIRST_STAGE)] * 2]
+LAST_STAGE = MODEL.parameters - FIRST_STAGE
+COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
 MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, "samples_per_sec": 1}
 
 
@@ -39,6 +40,7 @@ def test_counts_that_are_the_specs_are_a_proof():
         "data_parallel": 2,
         "parameters": MODEL.parameters,
         "local_parameters_sum": MODEL.parameters,
+        "optimizer_parameters_sum": MODEL.parameters,
         "micro_batches_per_step": 3,
         "samples_per_data_rank": [60, 60],
     }
@@ -52,6 +54,7 @@ def test_counts_that_are_the_specs_are_a_proof():
         {"pipeline_parallel": 1},
         {"data_parallel": 1},
         {"parameters": 5},
+        {"optimizer_parameters": 5},
         {"micro_batches": 29},
         {"samples": 58},
     ],
