@@ -22,7 +22,8 @@ class StepRecord:
 
     `step` counts from 1; `time` is when the step had ended, UTC RFC 3339. `step_time_s` is the slowest rank's.
     `samples` are the sequences of this step, counted by the data ranks as they passed. Device memory is the largest
-    over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node. `data_wait_s` is how long, of the step time, the slowest rank waited for its batch.
+    over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
+    `data_wait_s` is the part of the step time for which a rank waited for its batch, the longest over the ranks.
     """
 
     step: int
