@@ -58,7 +58,7 @@ class TrainingLoop:
         return record
 
     def _timed_step(self, number: int) -> RankStep:
-        """This rank's view. What data is waited for lies inside the clock, which is read after the device has finished."""
+        """This rank's view. The clock runs while data is waited for, and is read after the device has finished."""
         take_batch = self._data.begin(number - 1)
         samples_before = self._engine.stages[0].samples
         self._device.synchronize()
