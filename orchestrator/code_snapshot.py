@@ -23,6 +23,7 @@ COMPUTE_SIDE = (
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",
+    "trials/tokens.py",
     "trials/tracebacks.py",
     "trials/trial.py",
     "trials/train/*.py",

@@ -214,6 +214,9 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, space):
         with _collected(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
+    trainer = file.trainer
+    with _collected(problems, document, "trainer", "data", "path"):
+        trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
     with _collected(problems, document, "work_dir"):
         work_dir = resolved_path(Path.cwd(), file.work_dir)
     if problems:
@@ -230,7 +233,7 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         constraints=file.constraints,
         search=file.search,
         measure=file.measure.rules(),
-        trainer=file.trainer,
+        trainer=trainer,
         launcher=file.launcher,
         tracking=file.tracking,
         ledger=file.ledger,

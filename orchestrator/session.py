@@ -71,6 +71,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     """
     try:
         _require_work_dir(spec.work_dir)
+        spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
         if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
@@ -182,7 +183,7 @@ def drive(
 
 def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
     """What all attempts of the search share."""
-    trainer = {"kind": spec.trainer.kind}
+    trainer = {"kind": spec.trainer.kind, "data": spec.trainer.data.for_trials()}
     return TrialProgram(
         folder, spec.model, spec.cluster, spec.measure, python_of(spec), trainer=trainer, seed=spec.search.seed
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from search_spaces.durations import Duration, duration_text
 from search_spaces.errors import InputError
-from search_spaces.validation import Section
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema import resolved_path
+from search_spaces.validation import Section, folder_of
+from trials.tokens import require_tokens
 from trials.trial import MeasureRules
 
 _DEFAULTS = MeasureRules()
@@ -78,6 +82,68 @@ class MeasureSection(Section):
         return MeasureRules(**self.model_dump(by_alias=False, exclude={"time_limit_s"}), time_limit_s=self.time_limit_s)
 
 
+class DataSection(Section):
+    """What a trial trains on; docs/data.md."""
+
+    kind: Literal["synthetic", "tokens"] = Field(
+        default="synthetic",
+        description="synthetic: sequences that are made up, and ready in time. tokens: a file of tokens, and whatever a"
+        " step waits for it counts as part of the step.",
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="tokens: a file that parlay prepare wrote, where compute nodes can read it.",
+    )
+    num_tokens: int | None = Field(
+        default=None, ge=1, description="tokens: how many the file has. Default: as many as it has now."
+    )
+    checksum: str | None = Field(
+        default=None,
+        pattern="^sha256:[0-9a-f]{64}$",
+        description="tokens: the checksum in the file's header. Default: the one it has now.",
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else str(resolved_path(folder_of(info), path))
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        if self.kind == "tokens" and self.path is None:
+            raise InputError.of(
+                "missing_key",
+                "required with kind tokens, and not given",
+                rule="tokens are read from a file",
+                fix="name the file that parlay prepare wrote",
+                key="path",
+            )
+        given = [name for name in ("path", "num_tokens", "checksum") if getattr(self, name) is not None]
+        if self.kind == "synthetic" and given:
+            raise InputError.of(
+                "contradiction",
+                f"{given[0]} is given with kind synthetic",
+                rule="synthetic tokens come from no file",
+                fix=f"write kind: tokens, or remove {', '.join(given)}",
+                key=given[0],
+                value=getattr(self, given[0]),
+            )
+        return self
+
+    def for_trials(self) -> Mapping[str, Any]:
+        """As spec.json has it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def pinned(self, model: ModelShape) -> Self:
+        """The same with number and checksum of the tokens there are now; InputError where `model` cannot have them."""
+        if self.kind == "synthetic":
+            return self
+        header = require_tokens(self.for_trials(), model)
+        return self.model_copy(update={"num_tokens": header.num_tokens, "checksum": header.checksum})
+
+
 class TrainerSection(Section):
     """The program that runs in a trial."""
 
@@ -88,3 +154,4 @@ class TrainerSection(Section):
         max_length=4096,
         description="Python interpreter on the compute nodes, the one that has torch. Default: the one Parlay runs in.",
     )
+    data: DataSection = DataSection()

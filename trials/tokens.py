@@ -1,0 +1,224 @@
+"""Token files: a page of header that says what is inside, then the tokens, little-endian. Standard library only.
+
+docs/data.md has the format. A header is small and checks itself, so a search can look at a file of any size before it
+launches anything; the tokens themselves are mapped, and read where a sample lies.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from search_spaces.errors import InputError
+from search_spaces.model_shape import ModelShape
+
+MAGIC = b"\x89parlay\n"
+"""A byte that no text begins with, and a line end: a file that was transferred as text is not taken for a whole one."""
+VERSION = 1
+HEADER_BYTES = 4096
+"""A page, so that the tokens begin on one."""
+ARRAY_CODES = {2: "H", 4: "I"}
+"""Of Python's arrays of unsigned numbers, by the bytes of a token."""
+MADE_BYTES = 4000
+"""Room in the header for what tells how the file was made."""
+
+# Magic, version, bytes of a token, tokens, vocabulary, SHA-256 of the tokens, length of the JSON that follows.
+_FIXED = struct.Struct("<8sIIQQ32sI")
+_CRC32 = struct.Struct("<I")
+_RULE = "a token file as `parlay prepare` writes it"
+_FIX = "make it with parlay prepare"
+_FOREIGN = (
+    (b"MMIDIDX", "the index of a Megatron-LM dataset"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"{", "JSON"),
+)
+
+
+@dataclass(frozen=True)
+class TokenHeader:
+    """What a token file says of itself. `checksum` is that of the tokens; `made` tells from what they were made, how.
+
+    Ids are below `vocab_size`; each takes `token_bytes` (2 or 4).
+    """
+
+    token_bytes: int
+    num_tokens: int
+    vocab_size: int
+    checksum: str
+    made: Mapping[str, Any]
+
+    @property
+    def file_bytes(self) -> int:
+        return HEADER_BYTES + self.num_tokens * self.token_bytes
+
+    def num_samples(self, seq_length: int) -> int:
+        """How many different sequences there are, each with the token that follows it."""
+        return (self.num_tokens - 1) // seq_length
+
+    def to_bytes(self) -> bytes:
+        """The header as it is written; ValueError where `made` is too long for it."""
+        made = json.dumps(self.made, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(made) > MADE_BYTES:
+            raise ValueError(f"{len(made)} bytes tell how it was made, {MADE_BYTES} are the most")
+        digest = bytes.fromhex(self.checksum.removeprefix("sha256:"))
+        numbers = (VERSION, self.token_bytes, self.num_tokens, self.vocab_size)
+        text = (_FIXED.pack(MAGIC, *numbers, digest, len(made)) + made).ljust(HEADER_BYTES - _CRC32.size, b"\0")
+        return text + _CRC32.pack(zlib.crc32(text))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> TokenHeader:
+        """The inverse of `to_bytes`; ValueError for anything else, in words that follow `it `."""
+        if not raw.startswith(MAGIC):
+            raise ValueError(f"is no token file{_guess(raw)}")
+        if len(raw) < HEADER_BYTES:
+            raise ValueError(f"ends within its header, after {len(raw)} of {HEADER_BYTES} bytes")
+        _, version, token_bytes, num_tokens, vocab_size, digest, made_bytes = _FIXED.unpack_from(raw)
+        if version != VERSION:
+            raise ValueError(f"is of version {version}; this Parlay reads version {VERSION}")
+        if _CRC32.unpack_from(raw, HEADER_BYTES - _CRC32.size) != (zlib.crc32(raw[: HEADER_BYTES - _CRC32.size]),):
+            raise ValueError("has a damaged header: its checksum differs")
+        if token_bytes not in ARRAY_CODES or not 1 <= vocab_size <= 2 ** (8 * token_bytes):
+            raise ValueError(f"has {token_bytes} bytes a token and a vocabulary of {vocab_size}")
+        made = _made_from(raw[_FIXED.size : _FIXED.size + made_bytes])
+        return cls(token_bytes, num_tokens, vocab_size, f"sha256:{digest.hex()}", made)
+
+
+class TokenFile:
+    """A token file, mapped: only what is asked for is read. To be used by one thread at a time."""
+
+    def __init__(self, path: Path):
+        """InputError where there is none that can be read."""
+        with _opened(path) as stream:
+            self.header = _header_of(stream, path)
+            self._mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self._path = path
+
+    def require_whole(self) -> None:
+        """InputError where the file became shorter: to read what is gone from a mapped file kills the process."""
+        if (size := self._mapped.size()) < self.header.file_bytes:
+            raise _bad(self._path, _cut_short(size, self.header))
+
+    def sample(self, index: int, seq_length: int) -> array[int]:
+        """The `index`-th sequence and the token after it, seq_length + 1 ids; after the last comes the first again."""
+        first = index % self.header.num_samples(seq_length) * seq_length
+        size, ids = self.header.token_bytes, array(ARRAY_CODES[self.header.token_bytes])
+        start = HEADER_BYTES + first * size
+        ids.frombytes(self._mapped[start : start + (seq_length + 1) * size])
+        if sys.byteorder == "big":
+            ids.byteswap()
+        return ids
+
+
+def read_token_header(path: Path) -> TokenHeader:
+    """What the file says of itself, the length of the whole file compared; InputError for any other file.
+
+    Of a file of any size one page is read.
+    """
+    with _opened(path) as stream:
+        return _header_of(stream, path)
+
+
+def require_tokens(data: Mapping[str, Any], model: ModelShape) -> TokenHeader:
+    """The header of the file that `trainer.data` of kind tokens names; InputError unless the model can train on it.
+
+    Where `data` has `num_tokens` and `checksum` the file is the one they were taken from.
+    """
+    path = Path(data["path"])
+    header = read_token_header(path)
+    if header.vocab_size > model.vocab_size:
+        raise InputError.of(
+            "token_file",
+            f"{path} has a vocabulary of {header.vocab_size}, the model one of {model.vocab_size}",
+            key="trainer.data.path",
+            value=str(path),
+            rule="every id of the file is a row of the model's token table",
+            fix=f"raise model.vocab_size to {header.vocab_size} or more, or prepare with the model's own tokenizer",
+        )
+    if header.num_samples(model.seq_length) < 1:
+        raise InputError.of(
+            "token_file",
+            f"{path} has {header.num_tokens} tokens, too few for one sequence of {model.seq_length} and the next token",
+            key="trainer.data.path",
+            value=str(path),
+            fix="prepare more text, or lower model.seq_length",
+        )
+    _require_the_same(path, header, data)
+    return header
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        # Not to wait for a writer, should it be a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise _bad(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _bad(path, "is no plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _header_of(stream: BinaryIO, path: Path) -> TokenHeader:
+    try:
+        header = TokenHeader.from_bytes(stream.read(HEADER_BYTES))
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        if path.suffix == ".bin" and path.with_suffix(".idx").exists():
+            raise _bad(path, "is no token file; with an .idx beside it, it seems to be Megatron-LM's") from error
+        raise _bad(path, str(error)) from error
+    size = os.fstat(stream.fileno()).st_size
+    if size < header.file_bytes:
+        raise _bad(path, _cut_short(size, header))
+    if size > header.file_bytes:
+        raise _bad(path, f"has {size} bytes, {size - header.file_bytes} more than its header says")
+    return header
+
+
+def _require_the_same(path: Path, header: TokenHeader, data: Mapping[str, Any]) -> None:
+    found = {"num_tokens": header.num_tokens, "checksum": header.checksum}
+    for name, value in found.items():
+        if data.get(name) not in (None, value):
+            raise InputError.of(
+                "token_file",
+                f"{path} is another file than it was: its {name} is {value}, not {data[name]}",
+                key="trainer.data.path",
+                value=str(path),
+                rule="all that is compared trains on the same tokens",
+                fix="put the file back",
+            )
+
+
+def _made_from(raw: bytes) -> Mapping[str, Any]:
+    try:
+        made = json.loads(raw)
+    except (ValueError, RecursionError):
+        made = None
+    if not isinstance(made, dict):
+        raise ValueError("has a header that does not tell how the file was made")
+    return made
+
+
+def _guess(raw: bytes) -> str:
+    return next((f": it seems to be {what}" for magic, what in _FOREIGN if raw.startswith(magic)), "")
+
+
+def _cut_short(size: int, header: TokenHeader) -> str:
+    return f"is cut short: it has {size} bytes, {header.num_tokens} tokens of {header.token_bytes} need more"
+
+
+def _bad(path: Path, message: str) -> InputError:
+    return InputError.of(
+        "token_file", f"{path} {message}", key="trainer.data.path", value=str(path), rule=_RULE, fix=_FIX
+    )
