@@ -14,7 +14,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -109,12 +109,16 @@ class TokenFile:
         if (size := self._mapped.size()) < self.header.file_bytes:
             raise _bad(self._path, _cut_short(size, self.header))
 
-    def sample(self, index: int, seq_length: int) -> array[int]:
-        """The `index`-th sequence and the token after it, seq_length + 1 ids; after the last comes the first again."""
-        first = index % self.header.num_samples(seq_length) * seq_length
-        size, ids = self.header.token_bytes, array(ARRAY_CODES[self.header.token_bytes])
-        start = HEADER_BYTES + first * size
-        ids.frombytes(self._mapped[start : start + (seq_length + 1) * size])
+    def samples(self, indices: Iterable[int], seq_length: int) -> array[int]:
+        """These sequences one after another, each with the token that follows it: seq_length + 1 ids.
+
+        Sequence k begins at token k x seq_length; after the last one comes the first again.
+        """
+        size, count = self.header.token_bytes, self.header.num_samples(seq_length)
+        ids = array(ARRAY_CODES[size])
+        for index in indices:
+            start = HEADER_BYTES + index % count * seq_length * size
+            ids.frombytes(self._mapped[start : start + (seq_length + 1) * size])
         if sys.byteorder == "big":
             ids.byteswap()
         return ids

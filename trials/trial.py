@@ -124,6 +124,11 @@ class TrialSpec:
     def num_nodes(self) -> int:
         return -(-self.num_gpus // self.gpus_per_node)
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it trains on a token file, `trainer["data"]`, and not on synthetic sequences."""
+        return self.trainer.get("data", {}).get("kind") == "tokens"
+
     def to_json(self) -> dict[str, Any]:
         data = asdict(self) | {"kind": self.kind.value, "trainer": dict(self.trainer)}
         return {"schema": SPEC_SCHEMA} | data

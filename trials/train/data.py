@@ -1,19 +1,27 @@
-"""Synthetic training data: sequences a model can learn, and which data rank trains which of them."""
+"""Training data: made up, or read from a token file, and which data rank trains which sequences of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.tokens import TokenFile
+from trials.train.failures import TrialFailure, data_failures
+from trials.trial import FailureReason, TrialSpec
 
 # Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a relative.
 _HASHES = (2654435761, 2246822519)
 _PATTERNS = 16
+_TOKEN_TYPES = {2: torch.uint16, 4: torch.uint32}
+"""By the bytes of a token."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,64 @@ class SyntheticData(TrainingData):
         positions = torch.arange(self.model.seq_length + 1, device=self.device)
         tokens = (start.unsqueeze(1) + positions * (1 + stride).unsqueeze(1)) % self.model.vocab_size
         return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+
+
+class TokenFileData(TrainingData):
+    """Sequences of a token file. A thread reads a step's while the step before it trains; it stays a step ahead.
+
+    What `begin` returns raises TrialFailure where the file was cut short, or has ids outside of its vocabulary.
+    """
+
+    def __init__(self, file: TokenFile, seq_length: int, layout: Layout, data_rank: int, device: torch.device):
+        self._file = file
+        self._seq_length = seq_length
+        self._layout = layout
+        self._data_rank = data_rank
+        self._device = device
+        # Pinning memory is a matter of the thread's own current device: with none set it would open the first one.
+        choose_device = partial(torch.cuda.set_device, device) if device.type == "cuda" else None
+        self._reader = ThreadPoolExecutor(1, "data", choose_device)
+        self._ahead: tuple[int, Future[torch.Tensor]] | None = None
+
+    def begin(self, step: int) -> Callable[[], Batch]:
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = self._reading(step)
+        return partial(self._take, *self._ahead)
+
+    def _take(self, step: int, reading: Future[torch.Tensor]) -> Batch:
+        ids = reading.result()
+        self._ahead = self._reading(step + 1)
+        ids = ids.to(self._device, non_blocking=True)
+        return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+
+    def _reading(self, step: int) -> tuple[int, Future[torch.Tensor]]:
+        return step, self._reader.submit(self._read, step)
+
+    def _read(self, step: int) -> torch.Tensor:
+        """(samples, S + 1) ids; run by the reader's thread."""
+        with data_failures():
+            self._file.require_whole()
+        indices = sample_indices(self._layout, self._data_rank, step).tolist()
+        packed = torch.frombuffer(
+            self._file.samples(indices, self._seq_length), dtype=_TOKEN_TYPES[self._file.header.token_bytes]
+        )
+        ids = packed.to(torch.int64).view(len(indices), self._seq_length + 1)
+        if (largest := int(ids.max())) >= self._file.header.vocab_size:
+            raise TrialFailure(
+                FailureReason.SCRIPT_ERROR,
+                f"token {largest} in step {step + 1}: the token file says that ids are below "
+                f"{self._file.header.vocab_size}; it is damaged",
+            )
+        return ids.pin_memory() if self._device.type == "cuda" else ids
+
+
+def training_data(spec: TrialSpec, data_rank: int, device: torch.device) -> TrainingData:
+    """What the search file says under trainer.data."""
+    if not spec.reads_tokens:
+        return SyntheticData(spec.model, spec.layout, data_rank, device)
+    with data_failures():
+        file = TokenFile(Path(spec.trainer["data"]["path"]))
+    return TokenFileData(file, spec.model.seq_length, spec.layout, data_rank, device)
 
 
 def sample_indices(layout: Layout, data_rank: int, step: int) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from search_spaces.errors import InputError
 from trials.tracebacks import PEER_TYPES, PEER_WORDS
@@ -23,6 +24,15 @@ class TrialFailure(Exception):
     def __init__(self, reason: FailureReason, message: str):
         super().__init__(message)
         self.reason = reason
+
+
+@contextmanager
+def data_failures() -> Iterator[None]:
+    """Within this block what is wrong with the data ends the trial as what it is: the same for every layout."""
+    try:
+        yield
+    except InputError as error:
+        raise TrialFailure(FailureReason.SCRIPT_ERROR, str(error)) from error
 
 
 def reason_of(error: BaseException) -> FailureReason:

@@ -16,8 +16,9 @@ from typing import NoReturn
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
 from trials.folder import AttemptFolder, read_json
+from trials.tokens import require_tokens
 from trials.train.environment import RankEnvironment, prepare_process, process_age_s
-from trials.train.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.train.failures import TrialFailure, data_failures, excerpt_of, is_about_a_peer, reason_of
 from trials.train.report import Report
 from trials.train.watchdog import Watchdog, hang_limit_s
 from trials.trial import FailureReason, TrialSpec
@@ -50,6 +51,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
     Watchdog(report, env, hang_limit_s(spec.measure)).start()
     try:
         require_possible(spec, env)
+        require_data(spec)
         env.export(os.environ)
         prepare_process(spec, os.environ)
         from trials.train.trial_run import run_trial
@@ -75,6 +77,13 @@ def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
     if env.world_size != spec.num_gpus:
         found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
         raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+
+
+def require_data(spec: TrialSpec) -> None:
+    """TrialFailure where the token file is not there, not the one the search began with, or not for this model."""
+    if spec.reads_tokens:
+        with data_failures():
+            require_tokens(spec.trainer["data"], spec.model)
 
 
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import Any
 from trials.classify import outcome_fault
 from trials.folder import AttemptFolder
 from trials.measure import measured_fields, slow_ranks
-from trials.train.data import SyntheticData
+from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
 from trials.train.environment import RankEnvironment, process_age_s
@@ -23,7 +23,7 @@ from trials.train.optimizer import Optimisation
 from trials.train.proof import proof_of, samples_fault
 from trials.train.report import Report
 from trials.train.weights import WeightSource
-from trials.train.world import World, join_world
+from trials.train.world import join_world
 from trials.trial import FailureReason, TrialSpec
 
 
@@ -44,7 +44,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     engine = build_engine(_training(spec, device), world)
     device.forget_peak()
     startup.end_of("build")
-    loop = TrainingLoop(spec, engine, _data(spec, world, device), device, report)
+    loop = TrainingLoop(spec, engine, training_data(spec, world.at.data, device.torch_device), device, report)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
     counts = exchange_counts(_count(engine, device), device.torch_device)
@@ -88,10 +88,6 @@ def flags_of(loop: TrainingLoop, places: Sequence[RankPlace]) -> tuple[str, ...]
 def _training(spec: TrialSpec, device: Device) -> Training:
     weights = WeightSource(spec.seed, device.torch_device)
     return Training(spec.model, spec.layout, weights, Optimisation())
-
-
-def _data(spec: TrialSpec, world: World, device: Device) -> SyntheticData:
-    return SyntheticData(spec.model, spec.layout, world.at.data, device.torch_device)
 
 
 def _count(engine: Engine, device: Device) -> RankCount:
