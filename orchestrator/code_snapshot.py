@@ -18,6 +18,7 @@ COMPUTE_SIDE = (
     "search_spaces/layout.py",
     "search_spaces/model_shape.py",
     "search_spaces/stages.py",
+    "search_spaces/trainer_rules.py",
     "trials/__init__.py",
     "trials/classify.py",
     "trials/folder.py",
@@ -26,6 +27,7 @@ COMPUTE_SIDE = (
     "trials/tokens.py",
     "trials/tracebacks.py",
     "trials/trial.py",
+    "trials/external/*.py",
     "trials/train/*.py",
     "trials/trainers/*.py",
 )

@@ -11,6 +11,7 @@ from search_spaces.errors import InputError, shown
 from search_spaces.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
+    ENGINES,
     LAYOUT_FIELDS,
     OFFLOADS,
     PIPELINE_SCHEDULES,
@@ -21,9 +22,6 @@ from search_spaces.layout import (
 
 LARGEST_COUNT = 1_000_000
 MOST_VALUES = 10_000
-
-TRAINED_ENGINES = ("deepspeed", "torch")
-"""The engines Parlay's own trainer has; other engines occur in tables only."""
 
 
 def axis_values(value: Any) -> tuple[Any, ...]:
@@ -128,7 +126,7 @@ ActivationCheckpointing = Literal["none", "selective", "full"]
 PipelineSchedule = Literal["none", "gpipe", "1f1b", "interleaved_1f1b"]
 Precision = Literal["fp32", "bf16", "fp16"]
 AttentionKernel = Literal["math", "flash"]
-Engine = Literal["deepspeed", "torch"]
+Engine = Literal["deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"]
 RankOrder = Literal["tp-dp-pp", "tp-pp-dp"]
 
 _EXPANDED = BeforeValidator(axis_values)
@@ -152,5 +150,5 @@ CheckpointingAxis = Annotated[
 ScheduleAxis = Annotated[tuple[PipelineSchedule, ...] | None, _EXPANDED, _words_schema(PIPELINE_SCHEDULES)]
 PrecisionAxis = Annotated[tuple[Precision, ...] | None, _EXPANDED, _words_schema(PRECISIONS)]
 KernelAxis = Annotated[tuple[AttentionKernel, ...] | None, _EXPANDED, _words_schema(ATTENTION_KERNELS)]
-EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _words_schema(TRAINED_ENGINES)]
+EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _words_schema(ENGINES)]
 RankOrderAxis = Annotated[tuple[RankOrder, ...] | None, _EXPANDED, _words_schema(RANK_ORDERS)]

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 
 from search_spaces.errors import Problem
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
-
-Broken = tuple[str, str, str, str]
-"""Rule's short name, what was found with its numbers, the rule, the fix."""
+from search_spaces.trainer_rules import OWN_ENGINES, TRAINER_RULES, Broken, Rule, not_ours
 
 
-def broken_engine_rules(layout: Layout, model: ModelShape) -> Iterator[Problem]:
+def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:
     """Every rule of the layout's engine that it breaks, with the numbers; `Problem.code` is the rejection id.
 
-    The layout is judged in its canonical form: a field without effect breaks no rule.
+    The layout is judged in its canonical form: a field without effect breaks no rule. `engines` are those of the
+    search's trainer; a layout for another one breaks that rule alone.
     """
     canonical = layout.canonical()
-    for find_broken in _RULES.get(layout.engine, (_not_ours,)):
-        for name, message, rule, fix in find_broken(canonical, model):
-            yield Problem(f"{layout.engine}.{name}", message, rule=rule, fix=fix)
-
-
-def _not_ours(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield (
-        "not_ours",
-        f"engine is {layout.engine}",
-        "Parlay's trainer has the engines torch and deepspeed",
-        "set engine to torch or deepspeed, or launcher.kind to recorded",
-    )
+    rules = _RULES[layout.engine] if layout.engine in engines else ()
+    found = chain(not_ours(layout, engines), *(rule(canonical, model) for rule in rules))
+    for name, message, rule, fix in found:
+        yield Problem(f"{layout.engine}.{name}", message, rule=rule, fix=fix)
 
 
 def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
@@ -99,7 +91,7 @@ def _one_of(engine: str, owner: Layout | ModelShape, name: str, runs: tuple) -> 
         yield name, f"{name} is {str(value).lower()}; {rule}", rule, f"set {name} to {choices}"
 
 
-_RULES: dict[str, tuple[Callable[[Layout, ModelShape], Iterator[Broken]], ...]] = {
+_RULES: dict[str, tuple[Rule, ...]] = TRAINER_RULES | {
     "torch": (_stages, _torch_schedule, _torch_zero, _torch_precision, _knobs, _model),
     "deepspeed": (_stages, _deepspeed_schedule, _deepspeed_zero, _deepspeed_precision, _knobs, _model),
 }

@@ -178,7 +178,11 @@ class SpaceSection(Section):
     )
     precision: axes.PrecisionAxis = Field(default=None, description="Arithmetic. Default: fp32.")
     attention_kernel: axes.KernelAxis = Field(default=None, description="How attention is computed. Default: math.")
-    engine: axes.EngineAxis = Field(default=None, description="Which engine runs the training. Default: torch.")
+    engine: axes.EngineAxis = Field(
+        default=None,
+        description="Which engine runs the training: torch or deepspeed with Parlay's trainer, else trainer.kind."
+        " Default: torch, or trainer.kind.",
+    )
     torch_compile: axes.SwitchAxis = Field(
         default=None, description="Compile the layers with torch.compile. Default: false."
     )

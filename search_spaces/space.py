@@ -95,7 +95,7 @@ def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Lay
 
 
 def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
-    """Those candidates of a measured table, in its order, that Parlay's own trainer can run on this workload.
+    """Those candidates of a measured table, in its order, that the search's trainer can run on this workload.
 
     InputError when there is none, or when the baseline is not in the table or breaks a rule.
     """
@@ -114,7 +114,7 @@ def require_legal(baseline: Layout, workload: Workload) -> None:
     It trains the search's global batch even where that is free, else there is nothing to compare.
     """
     problems = broken_rules(baseline, replace(workload, batch_is_free=False))
-    problems += broken_engine_rules(baseline, workload.model)
+    problems += broken_engine_rules(baseline, workload.model, workload.engines)
     if problems:
         raise InputError(*problems).at(key="baseline")
 
@@ -178,7 +178,7 @@ def _runnable(
     """Those that their engine can run, and the others with the first rule that says no."""
     feasible, unable = [], []
     for layout in layouts:
-        problem = next(iter(broken_engine_rules(layout, workload.model)), None)
+        problem = next(iter(broken_engine_rules(layout, workload.model, workload.engines)), None)
         if problem is None:
             feasible.append(layout)
         else:

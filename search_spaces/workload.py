@@ -8,6 +8,7 @@ from typing import Any
 
 from search_spaces.cluster import Cluster
 from search_spaces.model_shape import ModelShape
+from search_spaces.trainer_rules import OWN_ENGINES
 
 Fields = Mapping[str, Any]
 """A layout's fields, of which the derived ones may be missing."""
@@ -18,7 +19,7 @@ class Workload:
     """What is to be trained on what, and what the search allows.
 
     `global_batch_size` counts sequences per step. With `batch_is_free` accumulation is an axis of its own and the
-    global batch follows from it.
+    global batch follows from it. `engines` are those of the trainer that is to run.
     """
 
     model: ModelShape
@@ -27,6 +28,7 @@ class Workload:
     batch_is_free: bool = False
     allow_tensor_parallel_across_nodes: bool = False
     max_nodes: int | None = None
+    engines: tuple[str, ...] = OWN_ENGINES
 
     def world(self, num_nodes: Any) -> Any:
         """Ranks on so many nodes, for a number or a column."""

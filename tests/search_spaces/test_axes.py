@@ -77,7 +77,7 @@ def test_accumulation_is_an_axis_only_where_it_is_given():
         (axes.Precision, layout.PRECISIONS),
         (axes.AttentionKernel, layout.ATTENTION_KERNELS),
         (axes.RankOrder, layout.RANK_ORDERS),
-        (axes.Engine, axes.TRAINED_ENGINES),
+        (axes.Engine, layout.ENGINES),
     ],
 )
 def test_the_words_of_an_axis_are_those_of_the_layout(written, known):
