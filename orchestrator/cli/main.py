@@ -11,7 +11,7 @@ from typing import TextIO
 
 import typer
 
-from orchestrator.cli import files, keeping, looking, running, sandbox
+from orchestrator.cli import files, keeping, looking, preparing, running, sandbox
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, report, report_input_error
 from search_spaces.errors import InputError, OutsideRefused, Problem
@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verbs in (files, running, looking, keeping, sandbox):
+for verbs in (files, running, looking, preparing, keeping, sandbox):
     verbs.add_to(app)
 
 
@@ -59,7 +59,7 @@ def _run(words: Sequence[str], as_json: bool) -> int:
     except InputError as error:
         return report_input_error(error, as_json)
     except OutsideRefused as refused:
-        return report(Problem("refused", str(refused)), ExitCode.REFUSED, as_json)
+        return report(Problem("refused", str(refused), fix=refused.fix), ExitCode.REFUSED, as_json)
     except typer.TyperException as error:
         return report(_usage(error), ExitCode.BAD_INPUT, as_json)
     except (typer.Abort, KeyboardInterrupt):

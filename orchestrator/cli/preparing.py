@@ -1,0 +1,148 @@
+"""The verb prepare: text into a token file, before any search."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, say
+
+if TYPE_CHECKING:
+    from search_spaces.errors import Problem
+    from trials.tokens_prepare import Progress
+
+PREPARE_SCHEMA = "parlay.prepare/1"
+LINE_EVERY_S = 10.0
+MOST_SKIPPED_TOLD = 5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(prepare)
+
+
+def prepare(
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files of JSON lines; - is standard input.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The token file, a new one.")],
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="A Hugging Face tokenizer.json, or bytes: a token a byte.")
+    ],
+    fields: Annotated[
+        str,
+        typer.Option("--fields", help="What of each line becomes text, in this order: context,instruction,response."),
+    ] = "text",
+    separator: Annotated[str, typer.Option("--separator", help=r"Between fields; \n is a new line, \t a tab.")] = r"\n",
+    append_eos: Annotated[bool, typer.Option("--append-eos", help="End each text with the tokenizer's end token.")] = (
+        False
+    ),
+    eos_token: Annotated[
+        str | None, typer.Option("--eos-token", help="That token, where it is none of the usual ones.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts to take at most.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn JSON lines into a file of tokens to train on."""
+    from search_spaces.errors import InputError
+    from trials.tokenizing import open_tokenizer
+    from trials.tokens_prepare import Preparation, Watcher
+    from trials.tokens_prepare import prepare as write_tokens
+
+    if eos_token is not None and not append_eos:
+        raise InputError.of("usage", "is given without --append-eos", key="--eos-token", value=eos_token)
+    names = tuple(name.strip() for name in fields.split(","))
+    between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
+    wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
+    # A batch job that is ended must not leave half a file either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    chosen = open_tokenizer(tokenizer, eos_token)
+    with _shown_progress(None if limit else _total_bytes(inputs)) as on_progress:
+        header, done = write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+    data = {
+        "schema": PREPARE_SCHEMA,
+        "out": str(out),
+        "num_documents": done.num_documents,
+        "num_skipped": done.num_skipped,
+        "num_tokens": header.num_tokens,
+        "vocab_size": header.vocab_size,
+        "checksum": header.checksum,
+    }
+    skipped = f"; {done.num_skipped} bad lines were left out" if done.num_skipped else ""
+    answer(
+        data,
+        as_json,
+        f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
+        f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}",
+    )
+
+
+class _SkippedLines:
+    """Names the first bad lines that are left out, and no more."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def tell(self, problem: Problem) -> None:
+        self._count += 1
+        if self._count <= MOST_SKIPPED_TOLD:
+            say(f"left out: {problem.file}:{problem.line}: {problem.message}")
+        elif self._count == MOST_SKIPPED_TOLD + 1:
+            say("left out: and more")
+
+
+@contextmanager
+def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], None]]:
+    """What tells of progress within this block: a bar on a terminal, elsewhere now and then a line."""
+    from dashboards.live import console_for
+
+    console = console_for(sys.stderr)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _ProgressLines(total_bytes).tell
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("", total=total_bytes)
+        yield lambda progress: bar.update(task, completed=progress.bytes_read, description=_words(progress))
+
+
+class _ProgressLines:
+    def __init__(self, total_bytes: int | None) -> None:
+        self._total_bytes = total_bytes
+        self._told_at = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        if time.monotonic() - self._told_at < LINE_EVERY_S:
+            return
+        self._told_at = time.monotonic()
+        share = f"{progress.bytes_read / self._total_bytes:.0%}, " if self._total_bytes else ""
+        say(share + _words(progress))
+
+
+def _words(progress: Progress) -> str:
+    return f"{progress.num_documents} texts, {progress.num_tokens} tokens"
+
+
+def _total_bytes(inputs: Sequence[str]) -> int | None:
+    """The size of all inputs; None where one of them is no plain file."""
+    sizes = []
+    for name in inputs:
+        try:
+            found = Path(name).stat()
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        sizes.append(found.st_size)
+    return sum(sizes)
