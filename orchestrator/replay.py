@@ -24,7 +24,8 @@ from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.classify import Ending, Life, Verdict
 from trials.folder import SearchFolder
-from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+from trials.tokens import require_tokens
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialSpec, TrialState
 
 REPLAY_SCHEMA = "parlay.replay/1"
 POLL_INTERVAL_S = 0.5
@@ -93,6 +94,7 @@ def replay(
     """
     recorded = recorded_runs(loaded)
     why = None if here is None else why_impossible(loaded.recipe.cluster, here)
+    why = why or why_no_tokens(loaded.spec())
     if why is not None:
         return ReplayResult(ReplayVerdict.IMPOSSIBLE, _tokens_per_sec(loaded, recorded), detail=why)
     folder.path.mkdir(parents=True, mode=0o700)
@@ -146,6 +148,16 @@ def why_impossible(needed: Cluster, here: Cluster) -> str | None:
             f"the recipe needs {needed.num_nodes} nodes x {needed.gpus_per_node} {needed.accelerator.name} = "
             f"{needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
         )
+    return None
+
+
+def why_no_tokens(spec: TrialSpec) -> str | None:
+    """Why the tokens it was measured on cannot be had again; None when they can, or when they were made up."""
+    try:
+        if spec.reads_tokens:
+            require_tokens(spec.trainer["data"], spec.model)
+    except InputError as error:
+        return error.problems[0].message
     return None
 
 

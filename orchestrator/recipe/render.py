@@ -124,11 +124,19 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured['step_time_s']:.4g} s a step{_memory(recipe)}"
+    yield f"- trained on {_data(recipe)}"
 
 
 def _memory(recipe: Recipe) -> str:
     peak = recipe.measured.get("peak_memory_gib")
     return "" if peak is None else f", {peak:.2f} GiB at the peak on the fullest rank"
+
+
+def _data(recipe: Recipe) -> str:
+    data = recipe.trainer.get("data", {})
+    if data.get("kind") != "tokens":
+        return "synthetic tokens, which no step waits for"
+    return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), the waiting for them included"
 
 
 def _certainty(recipe: Recipe) -> Iterator[str]:
@@ -169,7 +177,7 @@ def _files(recipe: Recipe) -> Iterator[str]:
     yield "`recipe.yaml`: all of this as data, with a checksum."
     yield (
         "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
-        "measured, on random tokens, for as many steps as a measurement takes; it is not yet your training."
+        "measured, on the same tokens, for as many steps as a measurement takes; it is not yet your training."
     )
     why_not = why_not_deepspeed(recipe.layout)
     measured_with = "measured with it" if recipe.layout.engine == "deepspeed" else "not measured with DeepSpeed"
