@@ -1,7 +1,7 @@
-"""A Megatron-LM or Megatron-DeepSpeed launch script as model, layout and batch. Standard library only.
+"""A Megatron-LM or Megatron-DeepSpeed launch script as model, layout and batch; `megatron_options` writes such options.
 
-Option names: Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py; both write an
-option with dashes or underscores alike.
+Standard library only. Option names: Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed
+megatron/arguments.py; both write an option with dashes or underscores alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from search_spaces.errors import InputError
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.found import Found
+from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES
+from trials.trainers.options import option_name
 from trials.trainers.shell_script import Script, read_script
 
 MEGATRON_LM, MEGATRON_DEEPSPEED = "megatron-lm", "megatron-deepspeed"
@@ -33,6 +35,7 @@ _FLAGS = (
     "swiglu",
     "untie-embeddings-and-output-weights",
     "use-distributed-optimizer",
+    "use-megatron-fsdp",
 )
 """Common options without a value: a variable after one of them is not theirs."""
 _NODES, _GPUS = ("nnodes", "num-nodes"), ("nproc-per-node", "num-gpus", "gpus-per-node")
@@ -75,11 +78,7 @@ def _training_command(script: Script) -> list[str]:
 
 
 def _marks_in(words: list[str]) -> int:
-    return sum(_option_name(word) in _MARKS for word in words)
-
-
-def _option_name(word: str) -> str:
-    return word[2:].split("=")[0].replace("_", "-") if word.startswith("--") else ""
+    return sum(option_name(word) in _MARKS for word in words)
 
 
 class _Options:
@@ -90,7 +89,7 @@ class _Options:
         self._values: dict[str, str] = {}
         takes_value = False
         for word, following in zip(words, [*words[1:], "--"], strict=True):
-            if name := _option_name(word):
+            if name := option_name(word):
                 value = word.partition("=")[2] or ("" if following.startswith("--") else following)
                 self._values[name] = value
                 takes_value = name not in _FLAGS and "=" not in word
@@ -179,6 +178,8 @@ def _vocab_size(options: _Options) -> int | None:
     if size is None:
         options.notes.append("vocab_size is not in the script: the tokenizer decides it.")
         return None
+    if options.text("tokenizer-type") == "NullTokenizer":
+        size += 1  # its end of document
     multiple = (options.count("make-vocab-size-divisible-by") or 128) * (_degree(options, "tensor") or 1)
     return -(-size // multiple) * multiple
 
@@ -199,6 +200,7 @@ def _layout(options: _Options) -> dict[str, Any]:
         "attention_kernel": "flash" if flash else _attention_kernel(options),
         "rank_order": "tp-pp-dp" if options.has("use-tp-pp-dp-mapping") else None,
         "overlap_comm": True if options.has("overlap-grad-reduce") else None,
+        "bucket_mib": _bucket_mib(options),
     }
     return {name: value for name, value in layout.items() if value is not None}
 
@@ -219,7 +221,18 @@ def _zero_stage(options: _Options) -> int | None:
     stage = options.text("zero-stage")
     if stage is not None and stage in ("0", "1", "2", "3"):
         return int(stage)
+    if options.has("use-megatron-fsdp"):
+        return _FSDP_STAGES.get(options.text("data-parallel-sharding-strategy") or "no_shard")
     return 1 if options.has("use-distributed-optimizer") else None
+
+
+_FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def _bucket_mib(options: _Options) -> int | None:
+    """Megatron counts a bucket in parameters."""
+    parameters = options.count("ddp-bucket-size")
+    return None if parameters is None else max(1, round(parameters * MAIN_GRADIENT_BYTES / 2**20))
 
 
 def _checkpointing(options: _Options) -> str | None:

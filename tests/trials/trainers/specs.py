@@ -1,0 +1,40 @@
+"""Specs for other trainers, one with everything a layout can say of each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.trials.examples import SPEC, TINY
+from trials.trial import MeasureRules, TrialSpec
+
+GPT2 = replace(TINY, num_layers=8)
+LLAMA = replace(
+    GPT2,
+    num_key_value_heads=2,
+    gated_mlp=True,
+    ffn_hidden_size=192,
+    tied_embeddings=False,
+    position_embedding="rotary",
+    norm="rmsnorm",
+)
+RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=10)
+ITERATIONS = "40"
+
+
+def spec_of(kind: str, model: ModelShape = GPT2, trainer: dict[str, Any] | None = None, **fields: Any) -> TrialSpec:
+    """A spec on 8 ranks, unless the layout's fields say otherwise."""
+    defaults = {"data_parallel": 2, "grad_accum_steps": 4, "precision": "bf16", "attention_kernel": "flash"}
+    layout = Layout(**{**defaults, "engine": kind, **fields}).canonical()
+    return replace(
+        SPEC,
+        layout=layout,
+        model=model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=layout.num_gpus,
+        gpus_per_node=8,
+        measure=RULES,
+        trainer={"kind": kind, "script": "/opt/pretrain_gpt.py", **(trainer or {})},
+    )

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.errors import InputError
+from tests.trials.trainers.specs import spec_of
+from trials.trainers.command_template import command_words, placeholders_in, require_template
+
+SPEC = spec_of("command", tensor_parallel=2, activation_checkpointing="full", sequence_parallel=True)
+
+
+def words(template: str) -> list[str]:
+    return command_words(template, SPEC, "/my env/python", "/run/it's/a1")
+
+
+def test_placeholders_stand_for_the_layouts_values():
+    template = "{python} train.py --tp {tensor_parallel} --batch={global_batch_size} --sp {sequence_parallel}"
+    assert words(template) == ["/my env/python", "train.py", "--tp", "2", "--batch=8", "--sp", "true"]
+    assert words("run {num_layers} {train_iterations} {bucket_mib} {precision}") == ["run", "8", "40", "none", "bf16"]
+
+
+def test_text_may_depend_on_a_value():
+    switch = "{activation_checkpointing=full:--recompute --every 1} {sequence_parallel=true:--sp}"
+    assert words("train " + switch) == ["train", "--recompute", "--every", "1", "--sp"]
+    assert words("train {activation_checkpointing=none:--no-recompute} {zero_stage=3:--fsdp}") == ["train"]
+
+
+def test_words_are_split_as_a_shell_splits_them_and_no_shell_runs():
+    assert words("""train 'a b' "$HOME" `x` {{}} {attempt_folder}/out""") == [
+        *("train", "a b", "$HOME", "`x`", "{}", "/run/it's/a1/out"),
+    ]
+
+
+def test_the_names_a_template_asks_for_are_known():
+    assert placeholders_in("t {zero_stage} {precision=bf16:--bf16} {{tensor_parallel}}") == {"zero_stage", "precision"}
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("train {tensor_paralel}", "has the placeholder {tensor_paralel}"),
+        ("train {tensor_parallel", "has a { that belongs to no placeholder"),
+        ("train tensor_parallel}", "has a } that belongs to no placeholder"),
+        ("train {}", "has a { that"),
+        ("train {zero_stage=3:{python}}", "that belongs to no placeholder"),
+        ("train 'unended", "cannot be split into words: No closing quotation"),
+        ("   ", "has no word"),
+    ],
+)
+def test_a_template_that_is_none_is_refused(template, words):
+    with pytest.raises(InputError) as caught:
+        require_template(template)
+    assert words in caught.value.problems[0].message
+    assert caught.value.problems[0].key == "template"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
+from trials.trainers.megatron_args import read_megatron_script
+from trials.trainers.megatron_options import (
+    environment_of,
+    megatron_deepspeed_options,
+    megatron_lm_options,
+    why_not_given,
+)
+from trials.trainers.options import option_names
+from trials.trial import TrialSpec
+
+PIPELINE = {"tensor_parallel": 2, "pipeline_parallel": 2}
+LM_LAYOUTS = [
+    {},
+    {**PIPELINE, "sequence_parallel": True, "virtual_pipeline_stages": 2, "activation_checkpointing": "full"},
+    {"zero_stage": 1, "offload": "optimizer", "activation_checkpointing": "selective"},
+    {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 40},
+    {"zero_stage": 3, "precision": "fp16", "micro_batch_size": 4},
+    {**PIPELINE, "rank_order": "tp-pp-dp", "precision": "fp32", "attention_kernel": "math"},
+]
+DEEPSPEED_LAYOUTS = [
+    {},
+    {**PIPELINE, "sequence_parallel": True, "activation_checkpointing": "full"},
+    {"zero_stage": 3, "offload": "optimizer", "activation_checkpointing": "selective", "tensor_parallel": 4},
+    {"zero_stage": 1, "precision": "fp32", "attention_kernel": "math"},
+]
+
+
+def read_back(spec: TrialSpec, words: list[str]) -> tuple[Layout, dict, int | None]:
+    """The layout that a torchrun with these options would train, as the importer reads it."""
+    nodes = f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {min(spec.num_gpus, 8)} pretrain_gpt.py "
+    found = read_megatron_script(nodes + shlex.join(words))
+    return Layout(**found.layout, engine=found.source).canonical(), dict(found.model), found.global_batch_size
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA])
+@pytest.mark.parametrize("fields", LM_LAYOUTS)
+def test_what_megatron_lm_is_told_is_the_layout(fields, model):
+    spec = spec_of("megatron-lm", model, **fields)
+    layout, read_model, batch = read_back(spec, megatron_lm_options(spec, ()))
+    assert layout == spec.layout
+    assert read_model == asdict(model)
+    assert batch == spec.global_batch_size
+
+
+@pytest.mark.parametrize("model", [GPT2, LLAMA])
+@pytest.mark.parametrize("fields", DEEPSPEED_LAYOUTS)
+def test_what_megatron_deepspeed_is_told_is_the_layout(fields, model):
+    spec = spec_of("megatron-deepspeed", model, **fields)
+    words = megatron_deepspeed_options(spec, "/run/ds_config.json", ["--vocab-size", str(model.vocab_size)])
+    layout, read_model, batch = read_back(spec, [*words, "--make-vocab-size-divisible-by", "1"])
+    assert layout == spec.layout
+    assert read_model == asdict(model)
+    assert batch == spec.global_batch_size
+    assert words[words.index("--deepspeed_config") + 1] == "/run/ds_config.json"
+    assert ("--no-pipeline-parallel" in words) == (spec.layout.pipeline_parallel == 1)
+
+
+@pytest.mark.parametrize("render", [megatron_lm_options, lambda s, a: megatron_deepspeed_options(s, "x.json", a)])
+def test_it_is_told_how_long_to_run_and_to_log_every_step(render):
+    words = render(spec_of("megatron-lm"), ())
+    assert words[words.index("--train-iters") + 1] == ITERATIONS
+    assert words[words.index("--log-interval") + 1] == "1"
+    assert words[words.index("--eval-iters") + 1] == "0"
+
+
+def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults():
+    spec = spec_of("megatron-lm")
+    alone = megatron_lm_options(spec, ())
+    assert {"--mock-data", "--tokenizer-type", "--lr"} <= set(alone)
+    users = ["--data-path", "/data/c4", "--tokenizer-type=HuggingFaceTokenizer", "--lr", "3e-4"]
+    words = megatron_lm_options(spec, users)
+    assert words[-len(users) :] == users
+    assert "--mock-data" not in words
+    assert words.count("--lr") == 1
+    names = [name for word in words if (name := next(iter(option_names([word])), None))]
+    assert len(names) == len(set(names))
+
+
+def test_whatever_the_search_file_says_cannot_be_an_argument_too():
+    rendered: set[str] = set()
+    for fields in LM_LAYOUTS:
+        rendered |= option_names(megatron_lm_options(spec_of("megatron-lm", LLAMA, **fields), ()))
+    for fields in DEEPSPEED_LAYOUTS:
+        rendered |= option_names(megatron_deepspeed_options(spec_of("megatron-deepspeed", LLAMA, **fields), "x", ()))
+    free = {name for name in rendered if why_not_given(name) is None}
+    assert free == {
+        *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
+        *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
+        *("use-precision-aware-optimizer",),
+    }
+    assert why_not_given("save") == "a trial writes no checkpoint"
+    assert why_not_given("weight-decay") is None
+
+
+def test_one_connection_orders_what_tensor_ranks_send_except_under_fsdp():
+    assert environment_of(Layout()) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert environment_of(Layout(data_parallel=2, zero_stage=3)) == {}

@@ -1,0 +1,101 @@
+"""A command line with placeholders: any trainer that its own options can lay out. Standard library only.
+
+`{name}` stands for a value, `{name=value:TEXT}` for TEXT where the value is this one and for nothing elsewhere;
+`{{` and `}}` are braces. Words are split as a shell splits them, and no shell is run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from search_spaces.errors import InputError, shown
+from search_spaces.layout import LAYOUT_FIELDS
+from search_spaces.model_shape import ModelShape
+from trials.trainers.steps import train_iterations
+from trials.trial import TrialSpec
+
+_OTHER_NAMES = (
+    "global_batch_size",
+    "num_gpus",
+    "gpus_per_node",
+    "train_iterations",
+    "seed",
+    "python",
+    "attempt_folder",
+)
+_MODEL_FIELDS = tuple(ModelShape.__dataclass_fields__)
+PLACEHOLDERS = (*LAYOUT_FIELDS, *_MODEL_FIELDS, *_OTHER_NAMES)
+
+_PART = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)(?:=(?P<value>[^:{}]*):(?P<text>[^{}]*))?\}|(?P<stray>[{}])")
+
+
+def command_words(template: str, spec: TrialSpec, python: str, attempt_folder: str) -> list[str]:
+    """The command of this trial, one word each; InputError for a template that is none."""
+    require_template(template)
+    values = placeholder_values(spec, python, attempt_folder)
+    return shlex.split(_PART.sub(lambda part: _filled(part, values), template))
+
+
+def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dict[str, str]:
+    """What each placeholder stands for, as text: switches are true and false, a bucket of the engine's own is none."""
+    known = {
+        **spec.layout.to_json(),
+        **asdict(spec.model),
+        "global_batch_size": spec.global_batch_size,
+        "num_gpus": spec.num_gpus,
+        "gpus_per_node": spec.gpus_per_node,
+        "train_iterations": train_iterations(spec.measure),
+        "seed": spec.seed,
+        "python": shlex.quote(python),
+        "attempt_folder": shlex.quote(attempt_folder),
+    }
+    return {name: _text(value) for name, value in known.items()}
+
+
+def placeholders_in(template: str) -> frozenset[str]:
+    """The names a template asks for."""
+    return frozenset(part["name"] for part in _PART.finditer(template) if part["name"])
+
+
+def require_template(template: str) -> None:
+    """InputError for an unknown placeholder, a brace that stands alone, quotes that do not end, no command at all."""
+    for message, rule, fix in _faults(template):
+        raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
+
+
+def _faults(template: str) -> Iterator[tuple[str, str, str | None]]:
+    for part in _PART.finditer(template):
+        if part["stray"]:
+            around = template[max(0, part.start() - 10) : part.end() + 10]
+            yield (
+                f"has a {part['stray']} that belongs to no placeholder, in {shown(around)}",
+                "a placeholder is {name} or {name=value:TEXT}",
+                "write {{ and }} for braces of the command's own",
+            )
+        elif part["name"] and part["name"] not in PLACEHOLDERS:
+            yield f"has the placeholder {{{part['name']}}}", "one of " + ", ".join(PLACEHOLDERS), None
+    try:
+        words = shlex.split(_PART.sub("x", template))
+    except ValueError as error:
+        yield f"cannot be split into words: {error}", "quotes come in pairs", None
+        return
+    if not words:
+        yield "has no word", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
+
+
+def _filled(part: re.Match[str], values: Mapping[str, str]) -> str:
+    if part["brace"]:
+        return part["brace"][0]
+    value = values[part["name"]]
+    if part["value"] is None:
+        return value
+    return part["text"] if value == part["value"] else ""
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,82 @@
+"""How somebody else's trainer is started for a layout: its words, the files it reads, its environment. Pure.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trials.trainers.command_template import command_words
+from trials.trainers.deepspeed_config import ds_config
+from trials.trainers.megatron_options import environment_of, megatron_deepspeed_options, megatron_lm_options
+from trials.trainers.nanotron_config import nanotron_config
+from trials.trainers.neox_config import neox_config, neox_words, zero_section
+from trials.trainers.plain_yaml import plain_yaml
+from trials.trial import TrialSpec
+
+MAX_GRAD_NORM = 1.0
+"""Megatron's own default of --clip-grad."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """`words` start one rank; `files` (name to text) have to lie in the attempt's folder before; `environment` holds
+    what is set unless it is set already."""
+
+    words: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def invocation(spec: TrialSpec, python: str, attempt_folder: str) -> Invocation:
+    """How every rank of this trial is started; `python` is the trainer's interpreter.
+
+    InputError for a trainer section that is not one. The layout is taken to be canonical.
+    """
+    return _INVOCATIONS[spec.trainer["kind"]](spec, python, attempt_folder)
+
+
+def _megatron_lm(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    words = megatron_lm_options(spec, _arguments(spec))
+    return Invocation((python, spec.trainer["script"], *words), environment=environment_of(spec.layout))
+
+
+def _megatron_deepspeed(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    name = "ds_config.json"
+    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    config["zero_optimization"] = zero_section(spec.layout, {})
+    words = megatron_deepspeed_options(spec, f"{folder}/{name}", _arguments(spec))
+    return Invocation((python, spec.trainer["script"], *words), {name: plain_yaml(config)}, environment_of(spec.layout))
+
+
+def _gpt_neox(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    config = neox_config(spec, spec.trainer["template"])
+    # The file is for people: train.py takes the configuration from its words.
+    files = {"gpt_neox.yml": plain_yaml(config)}
+    return Invocation((python, spec.trainer["script"], *neox_words(config), *_arguments(spec)), files)
+
+
+def _nanotron(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    name = "nanotron.yaml"
+    config = nanotron_config(spec, spec.trainer["template"])
+    words = (python, spec.trainer["script"], "--config-file", f"{folder}/{name}", *_arguments(spec))
+    return Invocation(words, {name: plain_yaml(config)}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+
+
+def _command(spec: TrialSpec, python: str, folder: str) -> Invocation:
+    return Invocation(tuple(command_words(spec.trainer["template"], spec, python, folder)))
+
+
+def _arguments(spec: TrialSpec) -> tuple[str, ...]:
+    return tuple(spec.trainer.get("arguments", ()))
+
+
+_INVOCATIONS: dict[str, Callable[[TrialSpec, str, str], Invocation]] = {
+    "megatron-lm": _megatron_lm,
+    "megatron-deepspeed": _megatron_deepspeed,
+    "gpt-neox": _gpt_neox,
+    "nanotron": _nanotron,
+    "command": _command,
+}

@@ -1,0 +1,207 @@
+"""A layout as the options of Megatron-LM or Megatron-DeepSpeed; `megatron_args` reads them back. Standard library only.
+
+Option names: Megatron-LM megatron/training/arguments.py (accepted by its parser as of 2026-08), Megatron-DeepSpeed
+megatron/arguments.py (2025-07). Whoever names an option of the defaults keeps their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trainers.options import option_names
+from trials.trainers.steps import NEVER, train_iterations
+from trials.trial import TrialSpec
+
+MAIN_GRADIENT_BYTES = 4
+"""Megatron keeps and reduces gradients in fp32 when it trains in bf16 (--accumulate-allreduce-grads-in-fp32)."""
+
+_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+_DEFAULTS = {"lr": "1.0e-4", "attention-dropout": "0.0", "hidden-dropout": "0.0"}
+_DATA = ("mock-data", "data-path", "train-data-path", "data-args-path", "per-split-data-args-path")
+_TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")
+
+Option = Sequence[str]
+
+
+def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
+    """Everything that Megatron-LM's script is given: what the layout and the rules say, then the user's `arguments`.
+
+    Without data of the user's it makes its own (--mock-data).
+    """
+    given = option_names(arguments)
+    options = [
+        *_shared(spec),
+        *_lm_parallel(spec.layout),
+        *_lm_model(spec.model),
+        ["--log-throughput"],
+        ["--log-memory-interval", "5"],
+        ["--distributed-timeout-minutes", "10"],
+        *_lm_data(spec.model, given),
+    ]
+    return _words(options, given) + list(arguments)
+
+
+def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Sequence[str]) -> list[str]:
+    """The same for Megatron-DeepSpeed, whose DeepSpeed configuration lies in `config_file`."""
+    layout = spec.layout
+    options = [
+        *_shared(spec),
+        ["--deepspeed"],
+        ["--deepspeed_config", config_file],
+        ["--zero-stage", str(layout.zero_stage)],
+        *_if(layout.pipeline_parallel == 1, ["--no-pipeline-parallel"]),
+        *_if(layout.offload == "optimizer", ["--cpu-optimizer"]),
+        *_if(layout.activation_checkpointing == "full", ["--deepspeed-activation-checkpointing"]),
+        *_if(layout.attention_kernel == "flash", ["--use-flash-attn-v2"]),
+        *_deepspeed_model(spec.model),
+    ]
+    given = option_names(arguments)
+    return _words(options, given) + list(arguments)
+
+
+def environment_of(layout: Layout) -> dict[str, str]:
+    """What Megatron-LM wants of CUDA: one connection orders tensor ranks' sends, and Megatron-FSDP forbids it."""
+    return {} if layout.zero_stage > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def _words(options: Sequence[Option], given: frozenset[str]) -> list[str]:
+    defaults = [["--" + name, value] for name, value in _DEFAULTS.items() if name not in given]
+    return [word for option in [*options, *defaults] for word in option]
+
+
+def _if(applies: bool, *options: Option) -> list[Option]:
+    return list(options) if applies else []
+
+
+def _shared(spec: TrialSpec) -> list[Option]:
+    """What both forks spell alike."""
+    layout, model = spec.layout, spec.model
+    recompute = layout.activation_checkpointing
+    return [
+        ["--tensor-model-parallel-size", str(layout.tensor_parallel)],
+        ["--pipeline-model-parallel-size", str(layout.pipeline_parallel)],
+        ["--micro-batch-size", str(layout.micro_batch_size)],
+        ["--global-batch-size", str(spec.global_batch_size)],
+        *_if(layout.sequence_parallel, ["--sequence-parallel"]),
+        *_if(recompute != "none", ["--recompute-granularity", recompute]),
+        *_if(recompute == "full", ["--recompute-method", "uniform"], ["--recompute-num-layers", "1"]),
+        *_if(layout.precision != "fp32", [f"--{layout.precision}"]),
+        ["--num-layers", str(model.num_layers)],
+        ["--hidden-size", str(model.hidden_size)],
+        ["--ffn-hidden-size", str(model.ffn_hidden_size)],
+        ["--num-attention-heads", str(model.num_attention_heads)],
+        ["--seq-length", str(model.seq_length)],
+        ["--max-position-embeddings", str(model.seq_length)],
+        *_if(model.gated_mlp, ["--swiglu"]),
+        *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
+        *_if(not model.has_biases, ["--disable-bias-linear"]),
+        ["--train-iters", str(train_iterations(spec.measure))],
+        ["--log-interval", "1"],
+        ["--eval-iters", "0"],
+        ["--eval-interval", str(NEVER)],
+        ["--seed", str(spec.seed)],
+    ]
+
+
+def _lm_parallel(layout: Layout) -> list[Option]:
+    return [
+        *_if(
+            layout.virtual_pipeline_stages > 1,
+            ["--num-virtual-stages-per-pipeline-rank", str(layout.virtual_pipeline_stages)],
+        ),
+        *_if(layout.zero_stage > 0, ["--use-distributed-optimizer"]),
+        *_fully_sharded(layout),
+        *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"], ["--use-precision-aware-optimizer"]),
+        *_if(layout.rank_order == "tp-pp-dp", ["--use-tp-pp-dp-mapping"]),
+        *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
+        *_bucket(layout.bucket_mib),
+        ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],
+    ]
+
+
+def _fully_sharded(layout: Layout) -> list[Option]:
+    """ZeRO 2 and 3 are Megatron-FSDP, which has a checkpoint format and gradients of its own."""
+    if layout.zero_stage < 2:
+        return []
+    return [
+        ["--use-megatron-fsdp"],
+        ["--data-parallel-sharding-strategy", _SHARDING[layout.zero_stage]],
+        ["--ckpt-format", "fsdp_dtensor"],
+        ["--no-gradient-accumulation-fusion"],
+    ]
+
+
+def _bucket(bucket_mib: int | None) -> list[Option]:
+    """Megatron counts a bucket in parameters."""
+    if bucket_mib is None:
+        return []
+    return [["--ddp-bucket-size", str(bucket_mib * 2**20 // MAIN_GRADIENT_BYTES)]]
+
+
+def _lm_model(model: ModelShape) -> list[Option]:
+    groups = model.num_key_value_heads
+    return [
+        *_if(groups != model.num_attention_heads, ["--group-query-attention"], ["--num-query-groups", str(groups)]),
+        ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"],
+        ["--position-embedding-type", "rope" if model.position_embedding == "rotary" else "learned_absolute"],
+    ]
+
+
+def _deepspeed_model(model: ModelShape) -> list[Option]:
+    heads = model.num_key_value_heads
+    return [
+        *_if(heads != model.num_attention_heads, ["--num-key-value-heads", str(heads)]),
+        *_if(model.norm == "rmsnorm", ["--normalization", "rmsnorm"]),
+        *_if(model.position_embedding == "rotary", ["--use-rotary-position-embeddings"]),
+    ]
+
+
+def _lm_data(model: ModelShape, given: frozenset[str]) -> list[Option]:
+    """Tokens that Megatron-LM makes up, over exactly the model's vocabulary; what the user names takes their place."""
+    return [
+        *_if(given.isdisjoint(_DATA), ["--mock-data"]),
+        *_if(
+            given.isdisjoint(_TOKENIZER),
+            ["--tokenizer-type", "NullTokenizer"],
+            ["--vocab-size", str(model.vocab_size - 1)],  # the tokenizer adds its end of document
+            ["--make-vocab-size-divisible-by", "1"],
+        ),
+    ]
+
+
+_OURS = frozenset(
+    {
+        *("tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size", "global-batch-size"),
+        *("sequence-parallel", "bf16", "fp16", "zero-stage", "deepspeed", "deepspeed-config", "no-pipeline-parallel"),
+        *("recompute-granularity", "recompute-method", "recompute-num-layers", "recompute-activations"),
+        *("checkpoint-activations", "deepspeed-activation-checkpointing", "cpu-optimizer", "optimizer-cpu-offload"),
+        *("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "data-parallel-sharding-strategy"),
+        *("num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage", "use-tp-pp-dp-mapping"),
+        *("overlap-grad-reduce", "ddp-bucket-size", "ddp-num-buckets", "attention-backend"),
+        *("use-flash-attn", "use-flash-attn-v1", "use-flash-attn-v2"),
+        *("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "seq-length", "swiglu"),
+        *("max-position-embeddings", "group-query-attention", "num-query-groups", "num-key-value-heads"),
+        *("normalization", "position-embedding-type", "use-rotary-position-embeddings", "disable-bias-linear"),
+        *("untie-embeddings-and-output-weights", "train-iters", "log-interval", "eval-iters", "eval-interval", "seed"),
+        *("log-throughput", "log-memory-interval"),
+    }
+)
+"""What the search file says elsewhere: a layout's, the model's and the rules' own options."""
+
+_REFUSED: Mapping[str, str] = {
+    "save": "a trial writes no checkpoint",
+    "train-samples": "a trial counts iterations",
+    "exit-interval": "a trial ends when its measurement is precise enough",
+    "rampup-batch-size": "the global batch is fixed",
+    "context-parallel-size": "no layout field says it",
+    "expert-model-parallel-size": "no layout field says it",
+    "num-experts": "no model here has experts",
+    "ds-sequence-parallel-size": "no layout field says it",
+}
+
+
+def why_not_given(name: str) -> str | None:
+    """Why an option of this name cannot stand in the user's arguments; None where it can."""
+    return "a layout, the model or the measure section says it" if name in _OURS else _REFUSED.get(name)

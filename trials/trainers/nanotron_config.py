@@ -1,0 +1,73 @@
+"""A layout as nanotron's configuration, on top of one of the user's. Standard library only.
+
+Key names: nanotron src/nanotron/config/{config,parallelism_config,models_config}.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trainers.steps import NEVER, train_iterations
+from trials.trial import TrialSpec
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
+
+
+def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The template with everything replaced that the layout, the model and the rules say."""
+    layout = spec.layout
+    ours = {
+        "general": {"seed": spec.seed},
+        "checkpoints": {"checkpoint_interval": NEVER, "save_initial_state": False, "save_final_state": False},
+        "logging": {"iteration_step_info_interval": 1},
+        "model": {"dtype": _DTYPES[layout.precision], "model_config": _model(spec.model)},
+        "optimizer": {"zero_stage": layout.zero_stage},
+        "parallelism": _parallelism(layout),
+        "tokens": {
+            "sequence_length": spec.model.seq_length,
+            "micro_batch_size": layout.micro_batch_size,
+            "batch_accumulation_per_replica": layout.grad_accum_steps,
+            "train_steps": train_iterations(spec.measure),
+        },
+    }
+    merged = _merged(template, ours)
+    if not layout.sequence_parallel:
+        merged["parallelism"]["tp_linear_async_communication"] = False  # it overlaps what only reduce_scatter has
+    return merged
+
+
+def _parallelism(layout: Layout) -> dict[str, Any]:
+    return {
+        "dp": layout.data_parallel,
+        "pp": layout.pipeline_parallel,
+        "tp": layout.tensor_parallel,
+        "pp_engine": _SCHEDULES[layout.pipeline_schedule],
+        "tp_mode": "REDUCE_SCATTER" if layout.sequence_parallel else "ALL_REDUCE",
+        "recompute_layer": layout.activation_checkpointing == "full",
+    }
+
+
+def _model(model: ModelShape) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.seq_length,
+        "tie_word_embeddings": model.tied_embeddings,
+    }
+
+
+def _merged(base: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Ours over theirs, key by key all the way down."""
+    merged = dict(base)
+    for key, value in ours.items():
+        inner = base.get(key)
+        merged[key] = _merged(inner, value) if isinstance(value, Mapping) and isinstance(inner, Mapping) else value
+    return merged

@@ -1,0 +1,96 @@
+"""A layout as GPT-NeoX's configuration, on top of one of the user's. Standard library only.
+
+Key names: GPT-NeoX megatron/neox_arguments/{neox_args,deepspeed_args}.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trainers.deepspeed_config import ds_config
+from trials.trainers.steps import NEVER, train_iterations
+from trials.trial import TrialSpec
+
+_WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
+_PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
+
+
+def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The template with everything replaced that the layout, the model and the rules say; keys with underscores."""
+    base = {key.replace("-", "_"): value for key, value in template.items()}
+    kept = {key: value for key, value in base.items() if key not in (*_WRITES_CHECKPOINTS, "bf16", "precision")}
+    iterations = train_iterations(spec.measure)
+    return {
+        **kept,
+        **_model(spec.model),
+        **_layout(spec, base),
+        "train_iters": iterations,
+        "lr_decay_iters": iterations,
+        "log_interval": 1,
+        "steps_per_print": NEVER,
+        "eval_interval": NEVER,
+        "seed": spec.seed,
+    }
+
+
+def neox_words(config: Mapping[str, Any]) -> list[str]:
+    """The arguments of train.py, as deepy.py passes them on: the whole configuration in base64."""
+    return ["--megatron_config", base64.urlsafe_b64encode(json.dumps(config).encode()).decode()]
+
+
+def _model(model: ModelShape) -> dict[str, Any]:
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        **(
+            {"num_kv_heads": model.num_key_value_heads}
+            if model.num_key_value_heads != model.num_attention_heads
+            else {}
+        ),
+        "intermediate_size": model.ffn_hidden_size,
+        "seq_length": model.seq_length,
+        "max_position_embeddings": model.seq_length,
+        "norm": model.norm,
+        "pos_emb": model.position_embedding,
+        "no_weight_tying": not model.tied_embeddings,
+    }
+
+
+def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
+    layout = spec.layout
+    recompute = layout.activation_checkpointing == "full"
+    kernel = "flash" if layout.attention_kernel == "flash" else "global"
+    return {
+        # 0 takes the model out of DeepSpeed's pipeline, with which ZeRO 2 and 3 do not run.
+        "pipe_parallel_size": 0 if layout.zero_stage > 1 else layout.pipeline_parallel,
+        "model_parallel_size": layout.tensor_parallel,
+        "sequence_parallel": layout.sequence_parallel,
+        "train_batch_size": spec.global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
+        "gradient_accumulation_steps": layout.grad_accum_steps,
+        "zero_optimization": zero_section(layout, base.get("zero_optimization") or {}),
+        "checkpoint_activations": recompute,
+        **({"checkpoint_num_layers": 1} if recompute else {}),
+        "attention_config": [[[kernel], spec.model.num_layers]],
+        **_precision(layout.precision, base.get("fp16") or {}),
+    }
+
+
+def zero_section(layout: Layout, base: Mapping[str, Any]) -> dict[str, Any]:
+    """DeepSpeed's section on ZeRO for this layout; what it does not say stays as it is in `base`."""
+    ours = ds_config(layout, layout.global_batch_size, gradient_clipping=0.0)["zero_optimization"]
+    kept = {key: value for key, value in base.items() if key not in ("offload_optimizer", "cpu_offload")}
+    return {**kept, **ours, "stage": layout.zero_stage}
+
+
+def _precision(precision: str, fp16: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's loss scaling stays where fp16 is trained."""
+    sections = {"bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {**fp16, "enabled": True}}}
+    off = {} if precision == "fp16" else {"fp16": {"enabled": False}}
+    return {"precision": _PRECISIONS[precision], **off, **sections.get(precision, {})}
