@@ -24,6 +24,7 @@ COMPUTE_SIDE = (
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",
+    "trials/ports.py",
     "trials/tokens.py",
     "trials/tracebacks.py",
     "trials/trial.py",

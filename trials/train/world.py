@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import time
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from search_spaces.layout import Layout
 from trials.folder import AttemptFolder, read_json, write_json
+from trials.ports import none_free, ports_to_try
 from trials.train.device import Device
 from trials.train.environment import RankEnvironment
 from trials.train.layers import TensorRanks
@@ -20,10 +20,6 @@ from trials.trial import TrialSpec
 
 COLLECTIVE_LIMIT = timedelta(seconds=600)
 RENDEZVOUS_LIMIT_S = 120.0
-PORTS = range(20000, 30000)
-PORT_TRIES = 50
-EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The ports that the kernel hands to outgoing connections: 32768-60999 unless the site chose others."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,7 @@ def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> 
 
 def _serve(path: Path, host: str, world_size: int) -> dist.Store:
     """Rank 0's store on a free port, published in the attempt's folder."""
-    ports = usable_ports(EPHEMERAL_PORTS.read_text())
-    tried = random.sample(ports, min(PORT_TRIES, len(ports)))
+    tried = ports_to_try()
     for port in tried:
         try:
             store = _tcp_store(host, port, world_size, is_master=True)
@@ -126,14 +121,7 @@ def _serve(path: Path, host: str, world_size: int) -> dist.Store:
             continue  # taken: another trial, or a stranger
         write_json(path, {"host": host, "port": port})
         return store
-    raise RuntimeError(f"no free port among {len(tried)} tries in {PORTS.start}-{PORTS.stop - 1}")
-
-
-def usable_ports(ephemeral: str) -> list[int]:
-    """Those of `PORTS` outside the range that the kernel's file names (first and last port), of which a connection may
-    take any at any moment. All of them where it leaves none: rank 0 holds its port from before it tells of it."""
-    first, last = map(int, ephemeral.split())
-    return [port for port in PORTS if not first <= port <= last] or list(PORTS)
+    raise none_free(len(tried))
 
 
 def _connect(path: Path, world_size: int) -> dist.Store:

@@ -12,10 +12,11 @@ import pytest
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials import ports
 from trials.folder import AttemptFolder, read_json
-from trials.train import world
+from trials.ports import PORTS, usable_ports
 from trials.train.environment import RankEnvironment
-from trials.train.world import PORTS, open_store, usable_ports
+from trials.train.world import open_store
 from trials.trial import Rendezvous
 
 SPEC = make_spec(Layout(tensor_parallel=2), rendezvous=Rendezvous("tcp"))
@@ -78,27 +79,27 @@ def stores_close() -> Iterator[None]:
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
 def test_fault_39_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strangers, address):
     taken, free = free_ports(2)
-    monkeypatch.setattr(world, "PORTS", [taken, free])
-    monkeypatch.setattr(world.random, "sample", lambda ports, count: ports)  # the one in use first
+    monkeypatch.setattr(ports, "PORTS", [taken, free])
+    monkeypatch.setattr(ports.random, "sample", lambda ports, count: ports)  # the one in use first
     occupy(strangers, address, taken)
     assert meet(tmp_path / "trial") == (free, b"trial")
 
 
 @pytest.mark.fault(39)
 def test_fault_39_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers):
-    ports = free_ports(6)
-    monkeypatch.setattr(world, "PORTS", ports)
-    occupy(strangers, "127.0.0.1", ports[0])
+    free = free_ports(6)
+    monkeypatch.setattr(ports, "PORTS", free)
+    occupy(strangers, "127.0.0.1", free[0])
     with ThreadPoolExecutor(4) as pool:
         met = list(pool.map(meet, [tmp_path / f"trial-{n}" for n in range(5)]))
-    assert sorted(port for port, _ in met) == sorted(ports[1:])
+    assert sorted(port for port, _ in met) == sorted(free[1:])
     assert [heard for _, heard in met] == [f"trial-{n}".encode() for n in range(5)]
 
 
 @pytest.mark.fault(39)
 def test_fault_39_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, strangers):
     [port] = free_ports(1)
-    monkeypatch.setattr(world, "PORTS", range(port, port + 1))
+    monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
     occupy(strangers, "127.0.0.1", port)
     with pytest.raises(RuntimeError, match=f"no free port among 1 tries in {port}-{port}"):
         open_store(SPEC, AttemptFolder(tmp_path), RankEnvironment(0, 2, 0))
@@ -116,8 +117,8 @@ def test_fault_39_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
     ephemeral = tmp_path / "ip_local_port_range"
     [port] = free_ports(1)
     ephemeral.write_text(f"{port + 1}\t60999\n")
-    monkeypatch.setattr(world, "EPHEMERAL_PORTS", ephemeral)
-    monkeypatch.setattr(world, "PORTS", range(port, PORTS.stop))
+    monkeypatch.setattr(ports, "EPHEMERAL_PORTS", ephemeral)
+    monkeypatch.setattr(ports, "PORTS", range(port, PORTS.stop))
     assert meet(tmp_path / "trial") == (port, b"trial")
 
 
