@@ -113,6 +113,7 @@ def test_tokens_that_are_written_are_read_again(path, vocab_size):
     assert path.stat().st_size == HEADER_BYTES + 101 * header.token_bytes
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     num_tokens=st.integers(2, 60), seq_length=st.integers(1, 20), indices=st.lists(st.integers(0, 10**12), max_size=9)
 )
