@@ -197,12 +197,12 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def _require_output(wanted: Preparation, out: Path) -> None:
     """InputError where a file lies at `out`: nothing is written over, least of all what is read."""
     try:
-        is_there = out.exists() or out.is_symlink()
+        is_there = out.exists()
         is_input = is_there and any(out.samefile(name) for name in wanted.inputs if Path(name).exists())
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError.of("output", f"{out}: {why}", key="--out", value=str(out), fix="name a new file") from error
-    if is_there:
+    if is_there or out.is_symlink():
         what = "is one of the inputs" if is_input else "exists"
         raise InputError.of("output", f"{out} {what}", key="--out", value=str(out), fix="name a new file")
 
