@@ -29,6 +29,7 @@ COMPUTE_SIDE = (
     "trials/tracebacks.py",
     "trials/trial.py",
     "trials/external/*.py",
+    "trials/ranks/*.py",
     "trials/train/*.py",
     "trials/trainers/*.py",
 )

@@ -12,7 +12,7 @@ from statistics import median
 
 import torch
 
-from trials.train.failures import TrialFailure
+from trials.ranks.failures import TrialFailure
 from trials.trial import FailureReason, TrialSpec
 
 GIB = 2**30

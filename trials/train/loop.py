@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from trials.folder import AttemptFolder
 from trials.measure import Measurement, Stop, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.environment import process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
 from trials.train.data import TrainingData
 from trials.train.device import Device, resident_gib
 from trials.train.engine import Engine
-from trials.train.environment import process_age_s
 from trials.train.exchange import RankStep, exchange_steps
-from trials.train.failures import TrialFailure
-from trials.train.report import Report
 from trials.train.world import Coordinates
 from trials.trial import FailureReason, TrialSpec, utc_text
 

@@ -16,11 +16,11 @@ from typing import NoReturn
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
 from trials.folder import AttemptFolder, read_json
+from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
+from trials.ranks.failures import TrialFailure, data_failures, excerpt_of, is_about_a_peer, reason_of
+from trials.ranks.report import Report
+from trials.ranks.watchdog import Watchdog, hang_limit_s
 from trials.tokens import require_tokens
-from trials.train.environment import RankEnvironment, prepare_process, process_age_s
-from trials.train.failures import TrialFailure, data_failures, excerpt_of, is_about_a_peer, reason_of
-from trials.train.report import Report
-from trials.train.watchdog import Watchdog, hang_limit_s
 from trials.trial import FailureReason, TrialSpec
 
 GRACE_S = 3.0

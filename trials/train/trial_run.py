@@ -11,17 +11,17 @@ from typing import Any
 from trials.classify import outcome_fault
 from trials.folder import AttemptFolder
 from trials.measure import measured_fields, slow_ranks
+from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
 from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
-from trials.train.environment import RankEnvironment, process_age_s
 from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places
-from trials.train.failures import TrialFailure
 from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.loop import TrainingLoop, open_metrics
 from trials.train.optimizer import Optimisation
 from trials.train.proof import proof_of, samples_fault
-from trials.train.report import Report
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
 from trials.trial import FailureReason, TrialSpec

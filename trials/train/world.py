@@ -13,8 +13,8 @@ import torch.distributed as dist
 from search_spaces.layout import Layout
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ports import none_free, ports_to_try
+from trials.ranks.environment import RankEnvironment
 from trials.train.device import Device
-from trials.train.environment import RankEnvironment
 from trials.train.layers import TensorRanks
 from trials.trial import TrialSpec
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from trials.ranks.environment import RankEnvironment
 
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -18,7 +19,6 @@ from trials.train import deepspeed_engine, gradients, layers
 from trials.train.data import SyntheticData
 from trials.train.device import Device, select_attention_kernel
 from trials.train.engine import Training, build_engine
-from trials.train.environment import RankEnvironment
 from trials.train.exchange import RankStep, exchange_steps
 from trials.train.layers import TensorRanks
 from trials.train.loop import step_record

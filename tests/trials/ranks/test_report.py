@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from trials.ranks.report import Report
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder, read_json, write_json
-from trials.train.report import Report
 from trials.trial import FailureReason, Outcome, OutcomeStatus
 
 SPEC = make_spec(Layout())
@@ -80,9 +80,9 @@ HANGING = """
 import sys, time
 from pathlib import Path
 from trials.folder import AttemptFolder, read_json
-from trials.train.environment import RankEnvironment
-from trials.train.report import Report
-from trials.train.watchdog import Watchdog
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.report import Report
+from trials.ranks.watchdog import Watchdog
 from trials.trial import TrialSpec
 
 folder = AttemptFolder(Path(sys.argv[1]))

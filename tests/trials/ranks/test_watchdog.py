@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from trials.ranks import watchdog
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.report import Report
+from trials.ranks.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder
-from trials.train import watchdog
-from trials.train.environment import RankEnvironment
-from trials.train.report import Report
-from trials.train.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
 from trials.trial import FailureReason, MeasureRules
 
 SPEC = make_spec(Layout())

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.train.environment import RankEnvironment, prepare_process, process_age_s
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2"}
@@ -57,7 +57,7 @@ def test_ranks_of_one_node_talk_over_loopback_only():
 
 def test_a_process_is_as_old_as_the_time_since_its_start():
     assert process_age_s() > 0
-    program = "import time; from trials.train.environment import process_age_s as age; print(age(), time.monotonic())"
+    program = "import time; from trials.ranks.environment import process_age_s as age; print(age(), time.monotonic())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=20)
     assert 0 < float(done.stdout.split()[0]) < 20
 

@@ -8,9 +8,10 @@ import threading
 import time
 import traceback
 
-from trials.train.environment import RankEnvironment
-from trials.train.failures import EXCERPT_CHARACTERS
-from trials.train.report import Report
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.failures import EXCERPT_CHARACTERS
+from trials.ranks.report import Report
+
 from trials.trial import FailureReason, MeasureRules
 
 INTERVAL_S = 0.5
