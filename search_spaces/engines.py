@@ -35,13 +35,21 @@ def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 
 def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, layout, "pipeline_schedule", ("none", "gpipe", "1f1b"))
-    if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < layout.pipeline_parallel:
+    stages, micro_batches = layout.pipeline_parallel, layout.grad_accum_steps
+    if layout.pipeline_schedule == "1f1b" and micro_batches < stages:
         yield (
             "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {layout.pipeline_parallel} stages",
+            f"{micro_batches} micro-batches for {stages} stages",
             "torch's 1F1B needs at least as many micro-batches a step as stages",
             "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
+        )
+    rounds = max(1, micro_batches // stages)
+    if layout.pipeline_schedule == "interleaved_1f1b" and micro_batches % rounds:
+        yield (
+            "rounds",
+            f"{micro_batches} micro-batches in {rounds} rounds over {stages} stages",
+            "torch's interleaved 1F1B deals the micro-batches of a step to equal rounds, one for each full set of stages",
+            f"use a micro_batch_size that makes grad_accum_steps a multiple of {stages}",
         )
 
 
@@ -49,24 +57,27 @@ def _deepspeed_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout.engine, layout, "pipeline_schedule", ("none", "1f1b"))
 
 
-def _torch_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, layout, "zero_stage", (0,))
+def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    """ZeRO 2 and 3 are FSDP2, which decides by itself when and in what portions it communicates."""
+    if layout.zero_stage >= 2 and (layout.overlap_comm or layout.bucket_mib is not None):
+        yield (
+            "fsdp",
+            f"zero_stage is {layout.zero_stage} with overlap_comm {str(layout.overlap_comm).lower()}"
+            f" and bucket_mib {layout.bucket_mib}",
+            "torch's ZeRO 2 and 3 overlap block by block in any case, and have no buckets",
+            "leave overlap_comm false and bucket_mib out, or set zero_stage to 0 or 1",
+        )
 
 
 def _deepspeed_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout.engine, layout, "zero_stage", (0, 1))
 
 
-def _torch_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    """bf16 is autocast: matrix products in bf16; weights, gradients, optimizer and the residual stream in fp32."""
-    yield from _one_of(layout.engine, layout, "precision", ("fp32", "bf16"))
-
-
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout.engine, layout, "precision", ("fp32",))
 
 
-def _knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+def _deepspeed_knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout.engine, layout, "offload", ("none",))
     yield from _one_of(layout.engine, layout, "activation_checkpointing", ("none", "full"))
     yield from _one_of(layout.engine, layout, "sequence_parallel", (False,))
@@ -76,11 +87,24 @@ def _knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     yield from _one_of(layout.engine, layout, "bucket_mib", (None,))
 
 
-def _model(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, model, "norm", ("layernorm",))
-    yield from _one_of(layout.engine, model, "position_embedding", ("learned",))
-    yield from _one_of(layout.engine, model, "gated_mlp", (False,))
-    yield from _one_of(layout.engine, model, "num_key_value_heads", (model.num_attention_heads,))
+def _sequence(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.sequence_parallel and model.seq_length % layout.tensor_parallel:
+        yield (
+            "sequence",
+            f"sequences of {model.seq_length} for {layout.tensor_parallel} tensor ranks",
+            "with sequence_parallel each tensor rank holds as many positions as any other",
+            "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
+        )
+
+
+def _rotary(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if model.position_embedding == "rotary" and model.head_size % 2:
+        yield (
+            "rotary",
+            f"heads of size {model.head_size}",
+            "rotary positions turn pairs of a head's elements",
+            "use a hidden_size that makes hidden_size / num_attention_heads even, or learned positions",
+        )
 
 
 def _one_of(engine: str, owner: Layout | ModelShape, name: str, runs: tuple) -> Iterator[Broken]:
@@ -92,6 +116,14 @@ def _one_of(engine: str, owner: Layout | ModelShape, name: str, runs: tuple) -> 
 
 
 _RULES: dict[str, tuple[Rule, ...]] = TRAINER_RULES | {
-    "torch": (_stages, _torch_schedule, _torch_zero, _torch_precision, _knobs, _model),
-    "deepspeed": (_stages, _deepspeed_schedule, _deepspeed_zero, _deepspeed_precision, _knobs, _model),
+    "torch": (_stages, _torch_schedule, _torch_fsdp, _sequence, _rotary),
+    "deepspeed": (
+        _stages,
+        _deepspeed_schedule,
+        _deepspeed_zero,
+        _deepspeed_precision,
+        _deepspeed_knobs,
+        _sequence,
+        _rotary,
+    ),
 }

@@ -33,17 +33,13 @@ def test_other_trainers_are_not_ours(engine):
     ("engine", "fields", "rule"),
     [
         ("torch", {"grad_accum_steps": 1}, "micro_batches"),
-        ("torch", {"virtual_pipeline_stages": 2}, "pipeline_schedule"),
+        ("torch", {"virtual_pipeline_stages": 2, "grad_accum_steps": 5}, "rounds"),
         ("deepspeed", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
-        ("torch", {"zero_stage": 1}, "zero_stage"),
+        ("torch", {"zero_stage": 2, "overlap_comm": True}, "fsdp"),
+        ("torch", {"zero_stage": 3, "bucket_mib": 25}, "fsdp"),
+        ("torch", {"tensor_parallel": 3, "sequence_parallel": True}, "sequence"),
         ("deepspeed", {"zero_stage": 2}, "zero_stage"),
-        ("torch", {"offload": "optimizer"}, "offload"),
-        ("torch", {"activation_checkpointing": "selective"}, "activation_checkpointing"),
-        ("torch", {"tensor_parallel": 2, "sequence_parallel": True}, "sequence_parallel"),
-        ("torch", {"precision": "fp16"}, "precision"),
         ("deepspeed", {"precision": "bf16"}, "precision"),
-        ("torch", {"torch_compile": True}, "torch_compile"),
-        ("torch", {"rank_order": "tp-pp-dp"}, "rank_order"),
         ("deepspeed", {"overlap_comm": True}, "overlap_comm"),
         ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
     ],
@@ -52,9 +48,31 @@ def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
     assert broken(engine=engine, **fields) == [f"{engine}.{rule}"]
 
 
-@pytest.mark.parametrize(("name", "value"), LLAMA.items())
-def test_model_parts_not_built_yet_are_refused_by_name(name, value):
-    assert broken(replace(MODEL, **{name: value})) == [f"torch.{name}"]
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
+    assert broken(replace(MODEL, **LLAMA), engine=engine) == []
+    odd = replace(MODEL, hidden_size=60, position_embedding="rotary")
+    assert broken(odd, engine=engine) == [f"{engine}.rotary"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"zero_stage": stage} for stage in (1, 2, 3)),
+        {"offload": "optimizer"},
+        {"activation_checkpointing": "selective"},
+        {"tensor_parallel": 2, "sequence_parallel": True},
+        {"virtual_pipeline_stages": 2},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"torch_compile": True},
+        {"rank_order": "tp-pp-dp"},
+        {"zero_stage": 1, "overlap_comm": True, "bucket_mib": 25},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_the_torch_engine_runs_every_axis(fields):
+    assert broken(**fields) == []
 
 
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])

@@ -17,6 +17,9 @@ from trials.train.weights import WeightSource
 from trials.train.world import World
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 @dataclass(frozen=True)
 class Training:
     """What is trained: the model, how it is laid out, from which weights and with which settings."""
@@ -30,13 +33,20 @@ class Training:
     def device(self) -> torch.device:
         return self.weights.device
 
-    def stage_arguments(self, stage: int, world: World) -> tuple:
-        """Arguments of `Stage` for this stage of the pipeline."""
-        plan = StagePlan.of(self.model, stage, self.layout.pipeline_parallel)
-        running = Running(
-            recompute_blocks=self.layout.activation_checkpointing == "full",
-            autocast_bf16=self.layout.precision == "bf16",
-        )
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights are held in for computing, and activations with them."""
+        return DTYPES[self.layout.precision]
+
+    @property
+    def num_chunks(self) -> int:
+        """Model chunks of the whole pipeline."""
+        return self.layout.pipeline_parallel * self.layout.virtual_pipeline_stages
+
+    def stage_arguments(self, chunk: int, world: World) -> tuple:
+        """Arguments of `Stage` for this chunk of the pipeline."""
+        plan = StagePlan.of(self.model, chunk, self.num_chunks)
+        running = Running(self.layout.activation_checkpointing, self.layout.torch_compile)
         return self.model, plan, world.tensor_ranks, self.weights, running
 
 

@@ -1,10 +1,13 @@
 """Tensor-parallel layers after Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), and the parallel loss.
 
-Shapes: B sequences, S positions, H hidden, V vocabulary, T tensor ranks. With one tensor rank they are plain layers.
+With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) what lies between tensor-parallel
+regions is split along the sequence over the same ranks. Shapes: B sequences, S positions, H hidden, V vocabulary,
+T tensor ranks, S' = S / T with sequence parallelism, else S. With one tensor rank they are plain layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from trials.train.reductions import Reduction, reduce_in_place
+from trials.train.reductions import Reduction, gather_sequence, reduce_in_place, scatter_sequence
 
 
 @dataclass(frozen=True)
@@ -22,67 +25,79 @@ class TensorRanks:
     rank: int = 0
     size: int = 1
     group: dist.ProcessGroup | None = None
+    splits_sequence: bool = False
 
     def slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
         """This rank's equal share of `full` along `dim`."""
         return full.chunk(self.size, dim)[self.rank]
+
+    def sequence_slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
+        """What this rank has of a sequence between tensor-parallel regions: its share, or all."""
+        return self.slice_of(full, dim) if self.splits_sequence else full
 
 
 def is_sharded(parameter: nn.Parameter) -> bool:
     return parameter.is_sharded  # type: ignore[attr-defined]
 
 
+def sees_part_of_sequence(parameter: nn.Parameter) -> bool:
+    """Whether each tensor rank has the gradient of its own positions only, so that they have to be summed."""
+    return parameter.sees_part_of_sequence  # type: ignore[attr-defined]
+
+
 def sharded(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
     """A parameter of which every tensor rank holds another part."""
-    return _parameter(values, is_sharded=ranks.size > 1)
+    return _parameter(values, is_sharded=ranks.size > 1, sees_part_of_sequence=False)
 
 
-def replicated(values: torch.Tensor) -> nn.Parameter:
-    """A parameter that every tensor rank holds whole, with identical gradients."""
-    return _parameter(values, is_sharded=False)
+def replicated(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
+    """A parameter that every tensor rank holds whole and applies to the positions it has."""
+    return _parameter(values, is_sharded=False, sees_part_of_sequence=ranks.splits_sequence)
 
 
-def _parameter(values: torch.Tensor, is_sharded: bool) -> nn.Parameter:
+def _parameter(values: torch.Tensor, is_sharded: bool, sees_part_of_sequence: bool) -> nn.Parameter:
     parameter = nn.Parameter(values.clone(memory_format=torch.contiguous_format))
     parameter.is_sharded = is_sharded  # type: ignore[attr-defined]
+    parameter.sees_part_of_sequence = sees_part_of_sequence  # type: ignore[attr-defined]
     return parameter
 
 
 class ColumnParallelLinear(nn.Module):
-    """x (B, S, in) -> (B, S, out / T): each rank computes its own output features.
+    """x (B, S', in) -> (B, S, out / T): each rank computes its own output features.
 
-    `blocks` > 1: the output is that many equal parts side by side (query, key, value), each dealt on its own.
+    `parts`: the output is made of parts of so many features side by side (query, key and value, or gate and value),
+    each dealt on its own.
     """
 
-    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, blocks: int = 1):
+    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
         super().__init__()
         self.ranks = ranks
-        features_out, features_in = full_weight.shape
-        by_block = full_weight.view(blocks, features_out // blocks, features_in)
-        self.weight = sharded(ranks.slice_of(by_block, 1).reshape(-1, features_in), ranks)
-        self.bias = sharded(full_weight.new_zeros(features_out // ranks.size), ranks)
+        mine = torch.cat([ranks.slice_of(part, 0) for part in full_weight.split(list(parts))])
+        self.weight = sharded(mine, ranks)
+        self.bias = sharded(full_weight.new_zeros(len(mine)), ranks) if has_bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = enter_sharded(x, self.ranks, Reduction.COLUMN_PARALLEL_INPUT_GRADIENT)
-        return F.linear(x, self.weight, self.bias)
+        return column_parallel(x, self.weight, self.bias, self.ranks, Reduction.COLUMN_PARALLEL_INPUT_GRADIENT)
 
 
 class RowParallelLinear(nn.Module):
-    """x (B, S, in / T) -> (B, S, out): each rank multiplies its own input features, then all are summed."""
+    """x (B, S, in / T) -> (B, S', out): each rank multiplies its own input features, then all are summed."""
 
-    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor):
+    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, has_bias: bool):
         super().__init__()
         self.ranks = ranks
         self.weight = sharded(ranks.slice_of(full_weight, 1), ranks)
-        self.bias = replicated(full_weight.new_zeros(full_weight.shape[0]))
+        self.bias = replicated(full_weight.new_zeros(full_weight.shape[0]), ranks) if has_bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        partial = F.linear(x, self.weight)
-        return leave_sharded(partial, self.ranks, Reduction.ROW_PARALLEL_OUTPUT) + self.bias
+        if self.ranks.group is None:
+            return F.linear(x, self.weight, self.bias)
+        total = leave_sharded(F.linear(x, self.weight), self.ranks, Reduction.ROW_PARALLEL_OUTPUT)
+        return total if self.bias is None else total + self.bias
 
 
 class VocabParallelEmbedding(nn.Module):
-    """ids (B, S) -> (B, S, H): each rank looks up the tokens of its own V / T rows, then all are summed."""
+    """ids (B, S) -> (B, S', H): each rank looks up the tokens of its own V / T rows, then all are summed."""
 
     def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor):
         super().__init__()
@@ -97,6 +112,28 @@ class VocabParallelEmbedding(nn.Module):
         return leave_sharded(partial, self.ranks, Reduction.EMBEDDING_OUTPUT)
 
 
+def column_parallel(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: TensorRanks, reduction: Reduction
+) -> torch.Tensor:
+    """x (B, S', in) times this rank's rows of a weight -> (B, S, out / T).
+
+    `reduction` names the sum of the input's gradient: each rank used the input for its own features.
+    """
+    if ranks.group is None:
+        return F.linear(x, weight, bias)
+    if ranks.splits_sequence:
+        return _SequenceParallelLinear.apply(x, weight, bias, ranks, reduction)
+    return F.linear(_EnterSharded.apply(x, ranks, reduction), weight, bias)
+
+
+def leave_sharded(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
+    """Each rank's part (B, S, H) of a sum over the tensor ranks -> the sum (B, S', H)."""
+    if ranks.group is None:
+        return partial
+    leave = _LeaveToSequence if ranks.splits_sequence else _LeaveSharded
+    return leave.apply(partial, ranks, reduction)
+
+
 def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
     """Mean loss of logits (B, S, V / T) against token ids (B, S); the whole logits are on no rank at any time."""
     flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
@@ -105,17 +142,9 @@ def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ra
     return _VocabParallelCrossEntropy.apply(flat_logits, flat_targets, ranks)
 
 
-def enter_sharded(x: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
-    """x as it is; on the way back its gradient is summed, since each rank used x for its own part."""
-    return x if ranks.group is None else _EnterSharded.apply(x, ranks, reduction)
-
-
-def leave_sharded(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
-    """The sum over the tensor ranks; on the way back each gets the whole gradient."""
-    return partial if ranks.group is None else _LeaveSharded.apply(partial, ranks, reduction)
-
-
 class _EnterSharded(torch.autograd.Function):
+    """x as it is; on the way back its gradient is summed."""
+
     @staticmethod
     def forward(ctx, x, ranks, reduction):
         ctx.ranks, ctx.reduction = ranks, reduction
@@ -129,6 +158,8 @@ class _EnterSharded(torch.autograd.Function):
 
 
 class _LeaveSharded(torch.autograd.Function):
+    """The sum over the tensor ranks; on the way back each gets the whole gradient."""
+
     @staticmethod
     def forward(ctx, partial, ranks, reduction):
         total = partial.contiguous().clone()
@@ -138,6 +169,42 @@ class _LeaveSharded(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient, None, None
+
+
+class _LeaveToSequence(torch.autograd.Function):
+    """This rank's positions of the sum over the tensor ranks; on the way back the positions of all come together."""
+
+    @staticmethod
+    def forward(ctx, partial, ranks, reduction):
+        ctx.ranks = ranks
+        return scatter_sequence(reduction, partial, ranks.group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gather_sequence(gradient, ctx.ranks.group), None, None
+
+
+class _SequenceParallelLinear(torch.autograd.Function):
+    """Positions of all ranks, gathered, times this rank's features.
+
+    Only this rank's own positions are kept for the backward pass, which gathers the others once more: that is where
+    sequence parallelism saves memory. The weight is not saved as a tensor: engines that shard it give it back its
+    values before the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, ranks, reduction):
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.has_bias, ctx.ranks, ctx.reduction = weight, bias is not None, ranks, reduction
+        return F.linear(gather_sequence(x, ranks.group), weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        flat = gradient.flatten(0, 1)
+        input_gradient = scatter_sequence(ctx.reduction, gradient @ ctx.weight, ctx.ranks.group)
+        weight_gradient = flat.t() @ gather_sequence(x, ctx.ranks.group).flatten(0, 1)
+        return input_gradient, weight_gradient, flat.sum(0) if ctx.has_bias else None, None, None
 
 
 class _VocabParallelCrossEntropy(torch.autograd.Function):

@@ -1,11 +1,19 @@
-"""Every reduction that training needs, by name, behind one function."""
+"""Every collective between ranks that training needs, by name, behind a few functions."""
 
 from __future__ import annotations
+
+import warnings
 
 import torch
 import torch.distributed as dist
 
 from trials.trial import Word
+
+SEQUENCE_DIM = 1
+"""Hidden states are (B, S, H)."""
+
+# torch 2.13 renames these two, and warns at every call; the new names are absent from older releases.
+warnings.filterwarnings("ignore", r".*(reduce_scatter_tensor|all_gather_into_tensor)", FutureWarning)
 
 
 class Reduction(Word):
@@ -18,9 +26,11 @@ class Reduction(Word):
     LARGEST_LOGIT = "largest_logit"  # loss, tensor ranks, a maximum
     EXPONENTIALS = "exponentials"  # loss, tensor ranks: the softmax's denominator
     TARGET_LOGIT = "target_logit"  # loss, tensor ranks: the target's column lives on one of them
+    SEQUENCE_GRADIENT = "sequence_gradient"  # after backward, tensor ranks: each saw its own positions only
     TIED_GRADIENT = "tied_gradient"  # after backward, first and last stage: both hold the token table
-    DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # after backward, data ranks
+    DATA_PARALLEL_GRADIENT = "data_parallel_gradient"  # during or after backward, data ranks
     NORM_OVER_TENSOR_RANKS = "norm_over_tensor_ranks"  # before clipping
+    NORM_OVER_DATA_RANKS = "norm_over_data_ranks"  # before clipping, where data ranks share the gradients
     NORM_OVER_STAGES = "norm_over_stages"  # before clipping
 
 
@@ -30,3 +40,36 @@ def reduce_in_place(reduction: Reduction, tensor: torch.Tensor, group: dist.Proc
         return
     operation = dist.ReduceOp.MAX if reduction is Reduction.LARGEST_LOGIT else dist.ReduceOp.SUM
     dist.all_reduce(tensor, op=operation, group=group)
+
+
+def start_reduce(reduction: Reduction, tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """Begin to sum `tensor` in place over `group`; the answer is waited for before it is read."""
+    return dist.all_reduce(tensor, group=group, async_op=True)
+
+
+def start_reduce_scatter(
+    reduction: Reduction, mine: torch.Tensor, all_parts: torch.Tensor, group: dist.ProcessGroup
+) -> dist.Work:
+    """Begin to sum `all_parts` over `group` and to leave this rank's equal share of the sum in `mine`."""
+    return dist.reduce_scatter_tensor(mine, all_parts, group=group, async_op=True)
+
+
+def start_gather(all_parts: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """Begin to put every rank's `mine` side by side into `all_parts`."""
+    return dist.all_gather_into_tensor(all_parts, mine, group=group, async_op=True)
+
+
+def scatter_sequence(reduction: Reduction, partial: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Each rank's part (B, S, H) of a sum -> this rank's positions (B, S / ranks, H) of the sum."""
+    parts = torch.cat(partial.chunk(dist.get_world_size(group), SEQUENCE_DIM))
+    mine = parts.new_empty((partial.shape[0], partial.shape[1] // dist.get_world_size(group), *partial.shape[2:]))
+    start_reduce_scatter(reduction, mine, parts, group).wait()
+    return mine
+
+
+def gather_sequence(mine: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """Each rank's positions (B, S / ranks, H) -> all positions (B, S, H)."""
+    size = dist.get_world_size(group)
+    parts = mine.new_empty((size * mine.shape[0], *mine.shape[1:]))
+    start_gather(parts, mine.contiguous(), group).wait()
+    return torch.cat(parts.chunk(size), SEQUENCE_DIM)

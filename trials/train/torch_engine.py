@@ -1,16 +1,14 @@
-"""The torch-native engine: torch.distributed.pipelining for stages, our own reductions for everything else."""
+"""The torch-native engine: our own tensor parallelism and flat buffers, FSDP2, and torch.distributed.pipelining."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
 from trials.train.data import Batch
-from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training, counts_of
-from trials.train.gradients import GradientBuffer, sum_tied_gradients
+from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
 from trials.train.model import Stage
-from trials.train.optimizer import build_adamw
+from trials.train.sharding import Sharding
+from trials.train.update import Update
 from trials.train.world import World, group_size
 
 
@@ -18,77 +16,70 @@ class TorchEngine(Engine):
     def __init__(self, training: Training, world: World):
         self._training = training
         self._world = world
-        self.stage = Stage(*training.stage_arguments(world.at.stage, world))
-        self.stages = (self.stage,)
-        self._gradients = GradientBuffer(self.stage)
-        self._optimizer = build_adamw(self.stage.parameters(), training.optimisation, training.device)
-        self._schedule = None if world.stages is None else _build_schedule(self.stage, training, world)
+        self._sharding, self.stages = _sharded(training, world)
+        self._update = Update(
+            self._sharding,
+            world,
+            training.optimisation,
+            uses_fp16=training.dtype == torch.float16,
+            is_offloaded=training.layout.offload == "optimizer",
+        )
+        self._pipeline = None
+        if world.stages is not None:
+            from trials.train.pipeline import Pipeline
+
+            self._pipeline = Pipeline(self.stages, training, world)
 
     def train_step(self, batch: Batch) -> StepResult:
-        self._gradients.zero()
-        loss = self._accumulate(batch) if self._schedule is None else self._run_pipeline(self._schedule, batch)
-        sum_tied_gradients(self.stage, self._world)
-        self._gradients.average_over_data_ranks(self._world)
-        grad_norm = self._gradients.clip(self._training.optimisation.max_grad_norm, self._world)
-        self._optimizer.step()
-        return StepResult(loss, grad_norm)
+        micro_batches = len(batch.ids) // self._training.layout.micro_batch_size
+        factor = self._update.loss_scale.value / (micro_batches * self._sharding.loss_divisor)
+        self._sharding.begin_step(micro_batches)
+        run = self._accumulate if self._pipeline is None else self._pipeline.run
+        loss = run(batch, micro_batches, factor)
+        self._sharding.finish_backward()
+        return StepResult(loss, self._update.step())
 
     def counts(self) -> EngineCounts:
-        return counts_of(self.stages)
+        return EngineCounts(
+            self._sharding.held_parameters(),
+            self._sharding.updated_parameters(),
+            sum(stage.micro_batches for stage in self.stages) / len(self.stages),
+            self.stages[0].samples,
+        )
 
     def group_sizes(self) -> GroupSizes:
         world = self._world
         return GroupSizes(group_size(world.tensor), group_size(world.stages), group_size(world.data))
 
-    def _accumulate(self, batch: Batch) -> torch.Tensor:
-        """Micro-batches one after another on the only stage; returns their mean loss."""
-        accumulation = self._training.layout.grad_accum_steps
+    def _accumulate(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor:
+        """Micro-batches one after another through the only chunk; returns their mean loss."""
+        (stage,) = self.stages
         total = torch.zeros((), device=self._training.device)
-        for ids, targets in zip(batch.ids.chunk(accumulation), batch.targets.chunk(accumulation), strict=True):
-            loss = self.stage.loss(self.stage(ids), targets) / accumulation
-            loss.backward()
+        for ids, targets in zip(batch.ids.chunk(micro_batches), batch.targets.chunk(micro_batches), strict=True):
+            loss = stage.loss(stage(ids), targets)
+            (loss * factor).backward()
             total += loss.detach()
-        return total
-
-    def _run_pipeline(self, schedule: Any, batch: Batch) -> torch.Tensor | None:
-        """The schedule cuts the batch into micro-batches and averages their gradients itself."""
-        inputs = (batch.ids,) if self.stage.embedding is not None else ()
-        if self.stage.head is None:
-            schedule.step(*inputs)
-            return None
-        losses: list[torch.Tensor] = []
-        schedule.step(*inputs, target=batch.targets, losses=losses)
-        return torch.stack([loss.detach() for loss in losses]).mean()
+        return total / micro_batches
 
 
-def _build_schedule(stage: Stage, training: Training, world: World) -> Any:
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+def _sharded(training: Training, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
+    """The weights of this rank's chunks, laid out as the ZeRO stage says, and the chunks."""
+    layout = training.layout
+    chunks = range(world.at.stage, training.num_chunks, layout.pipeline_parallel)
+    if layout.zero_stage >= 2 and world.data is not None:
+        from trials.train.fsdp_sharding import FsdpSharding
 
-    inputs, outputs = _stage_shapes(stage, training)
-    pipeline_stage = PipelineStage(
-        stage,
-        world.at.stage,
-        training.layout.pipeline_parallel,
-        training.device,
-        # With both given torch need not run the stage to learn them, which would count as a micro-batch.
-        input_args=inputs,
-        output_args=outputs,
-        group=world.stages,
+        fsdp = FsdpSharding(training, world, chunks)
+        return fsdp, fsdp.stages
+    from trials.train.flat_sharding import FlatSharding
+
+    stages = tuple(Stage(*training.stage_arguments(chunk, world)) for chunk in chunks)
+    flat = FlatSharding(
+        stages,
+        world,
+        training.dtype,
+        shares_update=layout.zero_stage >= 1,
+        overlaps=layout.overlap_comm,
+        bucket_mib=layout.bucket_mib,
     )
-    schedule = ScheduleGPipe if training.layout.pipeline_schedule == "gpipe" else Schedule1F1B
-    return schedule(pipeline_stage, training.layout.grad_accum_steps, loss_fn=stage.loss)
-
-
-def _stage_shapes(stage: Stage, training: Training) -> tuple[torch.Tensor, torch.Tensor]:
-    """What one micro-batch looks like before and after this stage, as tensors without memory."""
-    model, sequences = training.model, training.layout.micro_batch_size
-    ids = torch.empty((sequences, model.seq_length), dtype=torch.long, device="meta")
-    hidden = torch.empty((*ids.shape, model.hidden_size), device="meta", requires_grad=True)
-    # Between stages the residual stream stays in fp32; the head's product is the autocast's.
-    logits_type = torch.bfloat16 if stage.running.autocast_bf16 else torch.float32
-    shape = (*ids.shape, model.vocab_size // stage.ranks.size)
-    logits = torch.empty(shape, dtype=logits_type, device="meta", requires_grad=True)
-    return (
-        ids if stage.embedding is not None else hidden,
-        hidden if stage.head is None else logits,
-    )
+    return flat, stages

@@ -24,7 +24,8 @@ RENDEZVOUS_LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's place along each axis; tensor ranks are neighbours, then data ranks, then stages (tp-dp-pp)."""
+    """A rank's place along each axis. Tensor ranks are neighbours; then come data ranks and at last stages, or the
+    other way round, as the layout's `rank_order` says."""
 
     tensor: int
     data: int
@@ -33,10 +34,16 @@ class Coordinates:
     @classmethod
     def of(cls, rank: int, layout: Layout) -> Coordinates:
         tensor, rest = rank % layout.tensor_parallel, rank // layout.tensor_parallel
+        if layout.rank_order == "tp-pp-dp":
+            return cls(tensor, rest // layout.pipeline_parallel, rest % layout.pipeline_parallel)
         return cls(tensor, rest % layout.data_parallel, rest // layout.data_parallel)
 
     def rank(self, layout: Layout) -> int:
-        return (self.stage * layout.data_parallel + self.data) * layout.tensor_parallel + self.tensor
+        if layout.rank_order == "tp-pp-dp":
+            rest = self.data * layout.pipeline_parallel + self.stage
+        else:
+            rest = self.stage * layout.data_parallel + self.data
+        return rest * layout.tensor_parallel + self.tensor
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,9 @@ class World:
 
     @property
     def tensor_ranks(self) -> TensorRanks:
-        return TensorRanks(self.at.tensor, self.layout.tensor_parallel, self.tensor)
+        return TensorRanks(
+            self.at.tensor, self.layout.tensor_parallel, self.tensor, splits_sequence=self.layout.sequence_parallel
+        )
 
 
 def group_size(group: dist.ProcessGroup | None) -> int:
