@@ -18,7 +18,7 @@ from dashboards.text import printable
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
-from trials.trial import Attempt, Trial, TrialKind, TrialState, utc_text
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
@@ -111,7 +111,7 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
     """The answer in a sentence or two: the best layout, against what runs today, and what cannot be told from it."""
     best = ranking.best
     if best is None:
-        return "no layout has a valid measurement"
+        return "no layout has a valid measurement" if search.state.is_ended else "no layout has been measured yet"
     words = f"best: {best.trial}, {best.layout.key}, {_rate(best)} tokens/s"
     baseline = _baseline([*ranking.ordered, *search.trials], baseline_key)
     if baseline is not None:
@@ -254,7 +254,7 @@ def _shape(trial: Trial) -> list[str]:
 def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
     measured = trial.measured
     if measured is None:
-        return ["", "", "", str(trial.reason or trial.state)]
+        return _numbers_without_value(trial)
     memory = measured.get("peak_memory_gib")
     return [
         _interval(measured),

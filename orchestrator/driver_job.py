@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.search import lease as leases
 from orchestrator.search_file import SearchSpec
+from orchestrator.site_check import no_slurm
 from search_spaces.durations import duration_text, seconds_of
 from search_spaces.errors import InputError, OutsideRefused
 from slurm.driver_job import DriverJob, options_of_driver, render_driver_script
@@ -103,7 +104,7 @@ def submit_first(slurm: Slurm, job: DriverJob) -> str:
     try:
         found = living(slurm, job.name)
     except SlurmUnreachable as error:
-        raise OutsideRefused(f"no Slurm: {error}") from error
+        raise no_slurm(error) from error
     if found:
         words = "waits" if found[0].state.waits else f"runs on {','.join(found[0].nodes)}"
         raise AlreadyQueued(f"job {found[0].job_id} is this search's driver, and {words}")

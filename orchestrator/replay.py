@@ -24,6 +24,7 @@ from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.classify import Ending, Life, Verdict
 from trials.folder import SearchFolder
+from trials.text import counted
 from trials.tokens import require_tokens
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialSpec, TrialState
 
@@ -145,8 +146,8 @@ def why_impossible(needed: Cluster, here: Cluster) -> str | None:
         return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
     if here.gpus_per_node < needed.gpus_per_node or here.num_nodes < needed.num_nodes:
         return (
-            f"the recipe needs {needed.num_nodes} nodes x {needed.gpus_per_node} {needed.accelerator.name} = "
-            f"{needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
+            f"the recipe needs {counted(needed.num_nodes, 'node')} x {needed.gpus_per_node} {needed.accelerator.name}"
+            f" = {needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
         )
     return None
 

@@ -32,6 +32,7 @@ from orchestrator.search_file import SearchSpec, candidates_of, located, require
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
+from search_spaces.yaml_source import Place
 from slurm.environment import carried_options
 from trials.folder import SearchFolder, write_json, write_text
 from trials.ledger.events import Event, EventKind, SearchRecord
@@ -79,6 +80,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
             _require_interpreter(python_of(spec))
         if spec.launcher.kind == "slurm":
             _require_slurm_work_dir(spec.work_dir)
+            _require_setup_file(spec.launcher.slurm.setup_file)
     except InputError as error:
         raise located(error, spec) from error
     return space
@@ -88,16 +90,19 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     """The search with the account, partition and the like that this shell sets for sbatch, where its file names none.
 
     Jobs are submitted without those variables, since they would override what stands in a job's script; so they are
-    said, and written into the search, whoever drives it later.
+    said, and written into the search, whoever drives it later. InputError names the variable of a bad one.
     """
     if spec.launcher.kind != "slurm":
         return spec
     carried = spec.launcher.slurm.missing_of(carried_options(environ))
     if not carried:
         return spec
-    note(f"from the environment: {', '.join(f'launcher.slurm.{name} {value}' for name, value in carried.items())}")
     section = spec.launcher.slurm.with_carried(carried)
-    return replace(spec, launcher=spec.launcher.model_copy(update={"slurm": section}))
+    words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in carried.items()]
+    note(f"from the environment: {', '.join(words)}")
+    places = {f"launcher.slurm.{name}": Place(option.variable, None) for name, option in carried.items()}
+    launcher = spec.launcher.model_copy(update={"slurm": section})
+    return replace(spec, launcher=launcher, places={**spec.places, **places})
 
 
 def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
@@ -395,6 +400,25 @@ def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
 def _require_interpreter(python: str) -> None:
     if shutil.which(python) is None:
         raise InputError.of(
+def _require_setup_file(path: str | None) -> None:
+    """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
+    try:
+        is_file = path is None or stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_file = False
+    except OSError:  # this machine cannot tell
+        is_file = True
+    if not is_file:
+        raise InputError.of(
+            "setup_file",
+            f"{path} is not a file on this machine",
+            rule="setup_file lies where this machine and the compute nodes see it",
+            fix="name one that does; it may source another that only the compute nodes have",
+            key="launcher.slurm.setup_file",
+            value=path,
+        )
+
+
             "interpreter",
             f"{python} is not an executable on this machine",
             key="trainer.python",

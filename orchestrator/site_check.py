@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from orchestrator.launchers.factory import job_options
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
@@ -11,8 +12,9 @@ from orchestrator.search_file import SearchSpec, located
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from search_spaces.space import SearchSpace
 from slurm.client import SlurmClient
-from slurm.interface import Slurm, SlurmUnreachable
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobRequest
+from trials.text import counted
 
 _KEYS = (
     (
@@ -35,21 +37,51 @@ _KEYS = (
 _ANY_KEY = ("launcher.slurm", "ask for what sinfo shows: nodes, CPUs, GPUs and memory of a partition that you may use")
 
 
-def require_site(spec: SearchSpec, space: SearchSpace, slurm: Slurm | None = None) -> None:
+_WITHOUT_COMMANDS = (
+    "run it where Slurm's commands are, on a login node for example; or have a Slurm on this machine: parlay"
+    " slurm-sandbox start; or --launcher local"
+)
+_WITHOUT_CONFIGURATION = (
+    "set SLURM_CONF to your cluster's slurm.conf; parlay slurm-sandbox start says what to set for a sandbox"
+)
+_WITHOUT_ANSWER = (
+    "try again when scontrol ping answers; SLURM_CONF says which cluster is asked, and a sandbox that was stopped"
+    " comes back with parlay slurm-sandbox start"
+)
+
+
+def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], None], slurm: Slurm | None = None) -> None:
     """InputError with Slurm's own words where it would never run the search's smallest or largest jobs.
 
-    OutsideRefused where no Slurm answers: a new search begins only where it can. A site's limits may lie between two
-    sizes, so both ends are asked for; nothing is submitted.
+    `note` is told what those jobs would wait for besides others' jobs. OutsideRefused where no Slurm answers: a new
+    search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
+    submitted.
     """
     if spec.launcher.kind != "slurm":
         return
     slurm = SlurmClient() if slurm is None else slurm
     try:
-        problems = [problem for request in _requests(spec, space) for problem in _problems(slurm, request, spec)]
+        tested = [(request, slurm.test(request)) for request in _requests(spec, space)]
     except SlurmUnreachable as error:
-        raise OutsideRefused(f"no Slurm: {error}") from error
+        raise no_slurm(error) from error
+    problems = [_problem(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
+    for request, submission in tested:
+        if submission.status is SubmitStatus.BUSY:
+            note(f"{_job_words(request)} would have to wait just now: {submission.words}")
+
+
+def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
+    """That no Slurm answers, which one was asked, and what to do."""
+    words, configuration = str(error), os.environ.get("SLURM_CONF")
+    fix = _WITHOUT_ANSWER
+    if "not on PATH" in words:
+        fix = _WITHOUT_COMMANDS
+    elif "configuration source" in words:
+        fix = _WITHOUT_CONFIGURATION
+    asked = "SLURM_CONF is not set" if configuration is None else f"SLURM_CONF is {configuration}"
+    return OutsideRefused(f"no Slurm: {words} ({asked})", fix)
 
 
 def _requests(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
@@ -67,20 +99,21 @@ def _requests(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
         )
 
 
-def _problems(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterable[Problem]:
-    words = slurm.test(request)
-    if words is None:
-        return
+def _problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
-    yield Problem(
+    return Problem(
         "site_refused",
-        f"Slurm refuses a job of {request.num_nodes} nodes x {request.tasks_per_node} ranks"
-        f" for {request.time_limit_min} minutes: {words}",
+        f"Slurm refuses {_job_words(request)}: {words}",
         rule="every job of a search must be one that this cluster would run",
         fix=fix,
         key=key,
         value=_value(spec, key),
     )
+
+
+def _job_words(request: JobRequest) -> str:
+    size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
+    return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"
 
 
 def _value(spec: SearchSpec, key: str) -> object:

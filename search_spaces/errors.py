@@ -66,7 +66,14 @@ class InputError(ValueError):
 
 
 class OutsideRefused(Exception):
-    """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own."""
+    """A system outside of Parlay refused, is out of reach, or holds something damaged; the words are its own.
+
+    `fix` is what to do about it, None where only the words can tell.
+    """
+
+    def __init__(self, words: str, fix: str | None = None):
+        super().__init__(words)
+        self.fix = fix
 
 
 def shown(value: Any) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from slurm.environment import query_environment, submission_environment
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot
+from slurm.nodes import SINFO_FORMAT, parse_sinfo, why_it_waits
 from slurm.parse import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -71,15 +72,27 @@ class SlurmClient(Slurm):
             self._settings = parse_config(self._query("scontrol", "show", "config"))
         return self._settings
 
-    def test(self, request: JobRequest) -> str | None:
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def test(self, request: JobRequest) -> Submission:
         environment = submission_environment(self._environ)
         result = self._run(["sbatch", "--test-only"], environment, None, render_script(request))
         if result.rc is None or (result.rc != 0 and tells_of_no_answer(result.stderr)):
             self._answer(result)
         tested = classify_submission(result.rc, "", result.stderr)  # it prints no id
-        if tested.status is SubmitStatus.REFUSED:
-            return tested.words
-        return self._beyond_partition(request, result.stderr)
+        if tested.status is SubmitStatus.REFUSED and "node configuration is not available" in tested.words:
+            return self._without_nodes(request, tested)
+        if tested.status in (SubmitStatus.REFUSED, SubmitStatus.BUSY):
+            return tested
+        words = self._beyond_partition(request, result.stderr)
+        return Submission(SubmitStatus.ACCEPTED if words is None else SubmitStatus.REFUSED, words=words or "")
+
+    def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
+        """A request for more nodes than are up is refused by a test alone: submitted, it waits for them."""
+        nodes = parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
+        words = why_it_waits(request, nodes)
+        return refused if words is None else Submission(SubmitStatus.BUSY, words=words)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
         """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""

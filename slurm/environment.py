@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 RANK_NAMES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -41,6 +42,17 @@ _CARRIED = {
 SLURM_ACCOUNT is no input of sbatch's, but what many sites and login scripts set; Slurm itself sets SLURM_JOB_ACCOUNT.
 """
 
+_MEANT_BY_BEING_SET = "SBATCH_EXCLUSIVE"
+"""Takes a word or none, so sbatch takes the empty one for whole nodes."""
+
+
+@dataclass(frozen=True)
+class CarriedOption:
+    """What a variable of the environment would have asked of sbatch, in the words of an option of ours."""
+
+    variable: str
+    value: str
+
 
 def submission_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for sbatch, which the job inherits: the user's own without other jobs' and launchers'.
@@ -56,15 +68,29 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**submission_environment(environ), **_SAME_WORDS_EVERYWHERE}
 
 
-def carried_options(environ: Mapping[str, str]) -> dict[str, str]:
+def carried_options(environ: Mapping[str, str]) -> dict[str, CarriedOption]:
     """What the user's own environment would have asked of sbatch, by the names of JobOptions and as written there.
 
     It takes no effect by itself (see `submission_environment`): the caller shows it and puts it into the script.
+    GPUs of a kind (`SBATCH_GPUS_PER_NODE=v100:2`) are generic resources, which say the same.
     """
-    found = {
-        option: next((environ[name] for name in names if environ.get(name)), None) for option, names in _CARRIED.items()
-    }
-    return {option: value for option, value in found.items() if value is not None}
+    found: dict[str, CarriedOption] = {}
+    for option, names in _CARRIED.items():
+        for variable in names:
+            value = environ.get(variable)
+            if value or (value is not None and variable == _MEANT_BY_BEING_SET):
+                found.setdefault(option, CarriedOption(variable, value))
+    if "gpus_per_node" in found and ":" in found["gpus_per_node"].value:
+        found["gres"] = _with_gpus(found.get("gres"), found.pop("gpus_per_node"))
+    return found
+
+
+def _with_gpus(gres: CarriedOption | None, gpus: CarriedOption) -> CarriedOption:
+    """`v100:2,a100:1` as generic resources, beside those that are asked for anyhow."""
+    asked = CarriedOption(gpus.variable, ",".join(f"gpu:{kind}" for kind in gpus.value.split(",")))
+    if gres is None:
+        return asked
+    return CarriedOption(f"{gres.variable} and {asked.variable}", f"{gres.value},{asked.value}")
 
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:

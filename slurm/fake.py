@@ -12,6 +12,7 @@ from slurm.fake_jobs import FakeJob
 from slurm.fake_placement import choose, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
+from slurm.nodes import NodeSnapshot, why_it_waits
 from slurm.request import JobRequest
 
 _REFUSED = "sbatch: error: Batch job submission failed: "
@@ -63,12 +64,19 @@ class FakeSlurm(Slurm):
         self._ask_controller()
         return self.cluster.settings
 
-    def test(self, request: JobRequest) -> str | None:
+    def monotonic(self) -> float:
+        return self.cluster.time
+
+    def test(self, request: JobRequest) -> Submission:
         self._ask_controller()
         refused = next((fault.answer for fault in self._faults if fault.answer.status is SubmitStatus.REFUSED), None)
         if refused is not None:
-            return refused.words
-        return self._why_refused(request) or self._why_it_never_runs(request)
+            return refused
+        if (words := self._why_refused(request) or self._why_it_never_runs(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, words=words)
+        if (words := why_it_waits(request, self._nodes())) is not None:
+            return Submission(SubmitStatus.BUSY, words=words)
+        return Submission(SubmitStatus.ACCEPTED)
 
     def submit(self, request: JobRequest) -> Submission:
         try:
@@ -198,6 +206,17 @@ class FakeSlurm(Slurm):
     def _why_it_never_runs(self, request: JobRequest) -> str | None:
         nodes = [node for node in self.cluster.nodes.values() if may_use(request, node)]
         return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
+
+    def _nodes(self) -> list[NodeSnapshot]:
+        """As sinfo lists them; the first partition is the default one."""
+        default, away = self.cluster.partitions[0], self.cluster.unavailable
+        return [
+            NodeSnapshot(
+                name, "drained" if name in away else "idle", node.cpus, node.gpus, partition, partition == default
+            )
+            for partition in self.cluster.partitions
+            for name, node in self.cluster.nodes.items()
+        ]
 
     def _snapshot(self, job: FakeJob) -> JobSnapshot:
         seen = job.snapshot()

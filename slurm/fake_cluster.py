@@ -47,7 +47,7 @@ class FakeCluster:
     - `purges_at_once`: ended jobs are forgotten the moment they have ended.
     - `next_id`: the next job's id; set back, ids of the past are given out again.
 
-    `usage` is what really ran.
+    `usage` is what really ran, `unavailable` the nodes that take no jobs.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FakeCluster:
         self._known: dict[str, FakeJob] = {}
         self._runs: list[Run] = []
         self._actions: list[tuple[float, Callable[[], object]]] = []
-        self._unavailable: set[str] = set()
+        self.unavailable: set[str] = set()
         self._down_until = self._hung_until = start_at
 
     # -- the clock
@@ -198,7 +198,7 @@ class FakeCluster:
 
     def fail_node(self, name: str, processes_live_s: float = 0.0) -> None:
         """A node stops answering: its jobs end as NODE_FAIL, yet their processes may live on for a while."""
-        self._unavailable.add(name)
+        self.unavailable.add(name)
         for job in [job for job in self._known.values() if name in job.nodes and job.run and not job.state.is_ended]:
             code = 15 if len(job.nodes) > 1 else 0
             self._last_words(job, JobState.NODE_FAIL)
@@ -210,11 +210,11 @@ class FakeCluster:
 
     def drain_node(self, name: str) -> None:
         """A node takes no new jobs; those it has go on."""
-        self._unavailable.add(name)
+        self.unavailable.add(name)
 
     def resume_node(self, name: str) -> None:
         """A node that failed or was drained takes jobs again."""
-        self._unavailable.discard(name)
+        self.unavailable.discard(name)
         self._settle()
 
     def controller_down(self, for_s: float) -> None:
@@ -316,7 +316,7 @@ class FakeCluster:
         known = self._known.values()
         waiting = [job for job in known if job.state.waits and not job.held and job.begins <= self._time]
         held = [Held(job.nodes, job.request, job.run.started + job.limit_s) for job in known if job.run]
-        free = [node for name, node in self.nodes.items() if name not in self._unavailable]
+        free = [node for name, node in self.nodes.items() if name not in self.unavailable]
         wanted = [(job.request, self._time + job.limit_s) for job in waiting]
         placements = place(wanted, free, held)
         for job, placement in zip(waiting, placements, strict=True):
@@ -327,7 +327,7 @@ class FakeCluster:
         return any(placement.nodes for placement in placements)
 
     def _words_for_unavailable(self) -> str:
-        return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self._unavailable))}"
+        return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self.unavailable))}"
 
     def _start(self, job: FakeJob, nodes: tuple[str, ...]) -> None:
         _append_to_log(job, "")

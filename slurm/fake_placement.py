@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from slurm.nodes import cpus_asked, gpus_asked
 from slurm.request import JobRequest
 
 
@@ -69,15 +70,15 @@ def may_use(request: JobRequest, node: FakeNode) -> bool:
     options = request.options
     wanted = not options.nodelist or node.name in options.nodelist
     avoided = node.name in request.exclude or node.name in options.exclude
-    return wanted and not avoided and _cpus(request) <= node.cpus and _gpus(request) <= node.gpus
+    return wanted and not avoided and cpus_asked(request) <= node.cpus and gpus_asked(request) <= node.gpus
 
 
 def _has_room(request: JobRequest, node: FakeNode, held: Sequence[Held]) -> bool:
     here = [other.request for other in held if node.name in other.nodes]
-    if here and (request.options.exclusive or any(other.options.exclusive for other in here)):
+    if here and any(other.options.exclusive is True for other in (request, *here)):
         return False
-    cpus = sum(map(_cpus, here)) + _cpus(request)
-    return cpus <= node.cpus and sum(map(_gpus, here)) + _gpus(request) <= node.gpus
+    cpus = sum(map(cpus_asked, here)) + cpus_asked(request)
+    return cpus <= node.cpus and sum(map(gpus_asked, here)) + gpus_asked(request) <= node.gpus
 
 
 def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[Held]) -> Held | None:
@@ -87,15 +88,3 @@ def _reservation(request: JobRequest, nodes: Sequence[FakeNode], held: Sequence[
         if chosen:
             return Held(chosen, request, moment)
     return None
-
-
-def _cpus(request: JobRequest) -> int:
-    return request.tasks_per_node * (request.options.cpus_per_task or 1)
-
-
-def _gpus(request: JobRequest) -> int:
-    """GPUs on each node, of `--gpus-per-node=4` or `--gres=gpu:a100:4`."""
-    if request.options.gpus_per_node is not None:
-        return request.options.gpus_per_node
-    kind, _, count = (request.options.gres or "").rpartition(":")
-    return int(count) if kind.partition(":")[0] == "gpu" and count.isdigit() else 0

@@ -65,15 +65,20 @@ class Slurm(ABC):
         """UTC seconds since the epoch, on this cluster's clock."""
 
     @abstractmethod
+    def monotonic(self) -> float:
+        """Seconds of a clock that nobody sets: what passes is measured with it."""
+
+    @abstractmethod
     def settings(self) -> SlurmSettings:
         """The cluster's configuration."""
 
     @abstractmethod
-    def test(self, request: JobRequest) -> str | None:
-        """Why Slurm would never run this request, in its own words; None for one it has nothing against.
+    def test(self, request: JobRequest) -> Submission:
+        """What would become of this request, in Slurm's own words and without a job id.
 
-        Nothing is submitted, and nothing has to lie in the request's directory. A queue that is full, or closed for
-        now, is no reason.
+        REFUSED for one that would never run; BUSY where it would wait for what only the site's people can end: a
+        partition that is closed, nodes that are down or drained; ACCEPTED for all others, also on a full cluster.
+        Nothing is submitted, and nothing has to lie in the request's directory.
         """
 
     @abstractmethod

@@ -47,6 +47,11 @@ def option_warnings(options: JobOptions) -> tuple[OptionProblem, ...]:
     return tuple(OptionProblem(f"env.{n}", options.env[n], rule, fix) for n in _RISKY_VARIABLES if n in options.env)
 
 
+def names_gpus(gres: str | None) -> bool:
+    """Whether these generic resources ask for GPUs."""
+    return "gpu" in [entry.split(":")[0] for entry in (gres or "").split(",")]
+
+
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
 _PATTERNS = {
     "account": (_WORD, "letters, digits and _ . @ + -"),
@@ -73,6 +78,7 @@ _PATTERNS = {
         r"([BR]{1,2}:)?([A-Z][A-Z0-9]{1,9}|[0-9]{1,2})(@[0-9]{1,5})?",
         "a signal, B: or R: before it, @seconds after it",
     ),
+    "exclusive": (r"user|mcs", "true, false, user or mcs"),
 }
 """Option -> what it may look like, as a pattern and in words."""
 
@@ -105,7 +111,7 @@ _OPTION_KEYS = tuple(
 def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
     for key, (pattern, words) in _PATTERNS.items():
         value = getattr(options, key)
-        if value is not None and not re.fullmatch(pattern, value):
+        if isinstance(value, str) and not re.fullmatch(pattern, value):
             yield OptionProblem(key, value, f"{key} is {words}", "write it as sbatch takes it, without quotes")
 
 
@@ -117,8 +123,7 @@ def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    names = [entry.split(":")[0] for entry in (options.gres or "").split(",")]
-    if options.gpus_per_node is not None and "gpu" in names:
+    if options.gpus_per_node is not None and names_gpus(options.gres):
         rule = f"GPUs are asked for once: gpus_per_node says {options.gpus_per_node}, gres says {options.gres}"
         yield OptionProblem("gres", options.gres, rule, "leave out one of the two")
 

@@ -13,7 +13,8 @@ class JobOptions:
 
     None and () leave a directive out. `modules` are loaded, then `setup_file` (a shell file of the user's) is sourced,
     then `env` is exported, in this order. `container` is a command before the ranks' own, for example
-    `("apptainer", "exec", "--nv", "image.sif")`. `directives` are raw `--key=value` lines.
+    `("apptainer", "exec", "--nv", "image.sif")`. `directives` are raw `--key=value` lines. `exclusive` is whole nodes,
+    or sbatch's word for whom they may be shared with (`user`, `mcs`).
     """
 
     account: str | None = None
@@ -25,7 +26,7 @@ class JobOptions:
     gres: str | None = None
     cpus_per_task: int | None = None
     mem: str | None = None
-    exclusive: bool = False
+    exclusive: bool | str = False
     exclude: tuple[str, ...] = ()
     nodelist: tuple[str, ...] = ()
     network: str | None = None

@@ -65,8 +65,13 @@ def _optional(request: JobRequest) -> list[str]:
         "comment": options.comment,
         "signal": options.signal,
     }
-    exclusive = ["--exclusive"] if options.exclusive else []
-    return [*exclusive, *(f"--{key}={value}" for key, value in values.items() if value is not None)]
+    return [*_exclusive(options.exclusive), *(f"--{key}={value}" for key, value in values.items() if value is not None)]
+
+
+def _exclusive(wanted: bool | str) -> list[str]:
+    if isinstance(wanted, str):
+        return [f"--exclusive={wanted}"]
+    return ["--exclusive"] if wanted else []
 
 
 def clock(minutes: int) -> str:

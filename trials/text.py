@@ -12,6 +12,11 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def tail(path: Path, lines: int) -> str:
     """The last `lines` lines of a file, of its last 64 KiB at most, without the final line break.
 

@@ -17,7 +17,7 @@ from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json
-from trials.text import tail
+from trials.text import counted, tail
 
 if TYPE_CHECKING:
     from orchestrator.recipe.read import LoadedRecipe
@@ -76,7 +76,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     ranking = rank(found.record.trials, spec.objective, spec.global_batch_size)
     winner = best_json(ranking)
     if winner is None:
-        problem = Problem("no_measurement", f"search {found.record.search_id} has measured no layout")
+        yet = "" if found.record.state.is_ended else " yet"
+        problem = Problem("no_measurement", f"search {found.record.search_id} has measured no layout{yet}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
     data |= {"recipe": recipe_path(found.folder)}
@@ -191,7 +192,7 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
         }
         for s in searches
     ]
-    lines = [f"{r['search_id']}  {r['state']}  {r['num_trials']} trials  {r['folder']}" for r in rows]
+    lines = [f"{s.search_id}  {s.state}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
     answer({"schema": SEARCHES_SCHEMA, "searches": rows}, as_json, "\n".join(lines) or "no search yet")
 
 

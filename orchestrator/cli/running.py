@@ -35,6 +35,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import OutsideRefused, Problem
+from trials.text import counted
 
 if TYPE_CHECKING:
     from dashboards.mlflow_sync import MlflowSync
@@ -178,7 +179,7 @@ def _start(
         spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
         space = prepare(spec)
-        require_site(spec, space)
+        require_site(spec, space, say)
         if dry_run:
             _answer_dry_run(spec, len(space.feasible), as_json)
             return None
@@ -397,8 +398,14 @@ def _answer_cancel(found: Found, record: SearchRecord, driver_jobs: Sequence[str
     answer(
         {"schema": CANCEL_SCHEMA, "search_id": record.search_id, "cancelled": cancelled, "unreached": unreached},
         as_json,
-        f"search {record.search_id} is {record.state}; {len(cancelled)} trials were cancelled",
+        f"search {record.search_id} is {record.state}; {_cancelled_words(len(cancelled))}",
     )
     if not record.state.is_ended or driver_jobs:
         say("not ended yet: " + (", ".join(unreached) or "its driver has not answered; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
+
+
+def _cancelled_words(count: int) -> str:
+    if count == 0:
+        return "no trial was cancelled"
+    return f"{counted(count, 'trial')} {'was' if count == 1 else 'were'} cancelled"

@@ -55,7 +55,7 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
 def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
     """What the search will cost at most, before it begins."""
     trials, repeats = _most_trials(spec, space)
-    words = f"{trials} trials and {repeats} repeats" if repeats else f"{trials} trials"
+    words = counted(trials, "trial") + (f" and {counted(repeats, 'repeat')}" if repeats else "")
     return f"{words} take at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from search_spaces.durations import Duration
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, shown
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of, restored
-from slurm.options import option_problems
+from slurm.environment import CarriedOption
+from slurm.options import names_gpus, option_problems
 from slurm.request import JobOptions
 
 Word = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -22,6 +24,23 @@ _REFUSED = {
     "requeue": "jobs are never put back by Slurm itself: Parlay tries again, and counts it",
     "array": "trials differ in size and time, and adoption after a crash needs a name for each job",
 }
+
+
+def _require_sharing(value: Any) -> Any:
+    """InputError for what is neither a switch nor a word; which words there are, slurm/options.py knows."""
+    if isinstance(value, (bool, str)):
+        return value
+    raise InputError.of(
+        "type", f"is {shown(value)}", rule="true, false, user or mcs", fix="true for whole nodes", value=value
+    )
+
+
+Sharing = Annotated[
+    bool | str,
+    BeforeValidator(_require_sharing),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs"]}]}),
+]
+"""Whether nodes are shared, and with whom."""
 
 
 class SlurmSection(Section):
@@ -41,7 +60,10 @@ class SlurmSection(Section):
     gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
     cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
     mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
-    exclusive: bool = Field(default=False, description="Whole nodes, which makes measurements steadier.")
+    exclusive: Sharing = Field(
+        default=False,
+        description="Whole nodes, which makes measurements steadier; user: shared with your own jobs alone.",
+    )
     exclude: list[Word] = Field(default=[], description="Nodes to keep away from.")
     nodelist: list[Word] = Field(default=[], description="Nodes to run on.")
     network: Word | None = Field(default=None, description="Network options of the site (Frontier).")
@@ -87,23 +109,46 @@ class SlurmSection(Section):
         values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in JobOptions.__dataclass_fields__}
         return JobOptions(**values)
 
-    def missing_of(self, carried: Mapping[str, str]) -> dict[str, str]:
+    def missing_of(self, carried: Mapping[str, CarriedOption]) -> dict[str, CarriedOption]:
         """Those of the options that stood in the environment about which the file says nothing."""
-        return {name: value for name, value in carried.items() if getattr(self, name) in (None, False)}
+        asks_for_gpus = self.gpus_per_node is not None or names_gpus(self.gres)
+        return {
+            name: option
+            for name, option in carried.items()
+            if getattr(self, name) in (None, False) and not (asks_for_gpus and _is_of_gpus(name, option.value))
+        }
 
-    def with_carried(self, carried: Mapping[str, str]) -> SlurmSection:
-        """The section with these options from the environment; InputError for one that may not stand in a script."""
-        return restored(SlurmSection, self.model_dump(mode="json", by_alias=True) | _typed(carried))
+    def with_carried(self, carried: Mapping[str, CarriedOption]) -> SlurmSection:
+        """The section with these options from the environment; InputError names the variable of one that may not stand
+        in a script."""
+        values = {name: _typed(name, option.value) for name, option in carried.items()}
+        try:
+            return restored(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
+        except InputError as error:
+            raise InputError(*(_of_variable(problem, carried) for problem in error.problems)) from None
 
 
-def _typed(carried: Mapping[str, str]) -> dict[str, Any]:
-    """Options as the section's types want them: a number where it is one, a switch that is set is on."""
-    values: dict[str, Any] = dict(carried)
-    if carried.get("gpus_per_node", "").isdigit():
-        values["gpus_per_node"] = int(carried["gpus_per_node"])
-    if "exclusive" in carried:
-        values["exclusive"] = True
-    return values
+def _is_of_gpus(name: str, value: str) -> bool:
+    return name == "gpus_per_node" or (name == "gres" and names_gpus(value))
+
+
+def _typed(name: str, value: str) -> Any:
+    """A variable's text as the section's type wants it."""
+    if name == "gpus_per_node" and value.isdigit():
+        return int(value)
+    if name == "exclusive" and value in ("", "exclusive"):
+        return True
+    return value
+
+
+def _of_variable(problem: Problem, carried: Mapping[str, CarriedOption]) -> Problem:
+    """The problem of an option that a variable gave: its place is that variable, not a file."""
+    option = carried.get(problem.key or "")
+    if option is None:
+        return problem
+    variable, key = option.variable, f"launcher.slurm.{problem.key}"
+    fix = f"correct or unset {variable}, or set {key} in the search file"
+    return replace(problem, file=variable, key=key, fix=fix)
 
 
 def _frozen(value: Any) -> Any:

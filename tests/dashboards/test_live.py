@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.table import Table
 from dashboards.live import LiveView, console_for, event_line, headline, progress_line, results_table
 from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest, ended_search
-from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, rank
 from trials.trial import FailureReason
 
@@ -138,7 +139,9 @@ def test_the_headline_compares_with_what_runs_today_and_names_ties():
 
 def test_the_headline_says_when_nothing_beats_today_or_was_measured():
     search = SearchUnderTest()
-    assert headline(search.record, ranking_of(search.record), None) == "no layout has a valid measurement"
+    assert headline(search.record, ranking_of(search.record), None) == "no layout has been measured yet"
+    ended = replace(search.record, state=SearchState.FAILED)
+    assert headline(ended, ranking_of(ended), None) == "no layout has a valid measurement"
     search.measure(search.start(BASELINE), 5.0)
     assert "nothing measured beats what runs today" in headline(search.record, ranking_of(search.record), BASELINE.key)
 

@@ -178,7 +178,7 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
 @pytest.mark.parametrize(
     ("here", "words"),
     [
-        (Cluster(CPU, 2, 1), "needs 1 nodes x 4 cpu = 4, here are 1 x 2 = 2"),
+        (Cluster(CPU, 2, 1), "needs 1 node x 4 cpu = 4, here are 1 x 2 = 2"),
         (Cluster(H100, 8, 1), "the recipe is for cpu, here is h100-80gb"),
     ],
 )

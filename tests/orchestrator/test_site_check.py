@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
-from orchestrator.site_check import require_site
+from orchestrator.site_check import no_slurm, require_site
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from slurm.client import SlurmClient
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_placement import FakeNode
+from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
@@ -47,7 +48,7 @@ def loaded(folder: Path, *overrides: str) -> SearchSpec:
 
 def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
     with pytest.raises(InputError) as caught:
-        require_site(spec, candidates_of(spec), slurm)
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
     return caught.value.problems
 
 
@@ -55,7 +56,7 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
     spec = loaded(tmp_path, "launcher.slurm.cpus_per_task=1", "launcher.slurm.comment=mine")
-    require_site(spec, candidates_of(spec), slurm)
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
     assert [(request.num_nodes, request.tasks_per_node) for request in asked] == [(1, 4), (4, 4)]
     assert {request.time_limit_min for request in asked} == {11}  # with the launcher's grace, in whole minutes
     assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
@@ -114,31 +115,63 @@ def test_row_20_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words,
 def test_a_limit_of_the_queue_is_no_refusal(tmp_path, slurm):
     slurm.submissions_busy()
     spec = loaded(tmp_path)
-    require_site(spec, candidates_of(spec), slurm)
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
 
 
-def test_no_controller_and_no_slurm_are_the_outsides_refusal_in_plain_words(tmp_path, slurm):
+def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp_path, slurm, monkeypatch):
     spec = loaded(tmp_path)
     slurm.cluster.controller_down(3600.0)
-    with pytest.raises(OutsideRefused, match="no Slurm: Unable to contact slurm controller"):
-        require_site(spec, candidates_of(spec), slurm)
-    with pytest.raises(OutsideRefused, match="no Slurm: sbatch is not on PATH: Slurm's commands are not installed"):
-        require_site(spec, candidates_of(spec), SlurmClient({"PATH": str(tmp_path)}))
+    monkeypatch.setenv("SLURM_CONF", "/etc/big.conf")
+    with pytest.raises(OutsideRefused, match=r"no Slurm: Unable to contact slurm controller.*big\.conf") as caught:
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert "scontrol ping" in (caught.value.fix or "")
+    monkeypatch.delenv("SLURM_CONF")
+    nowhere = SlurmClient({"PATH": str(tmp_path)})
+    with pytest.raises(OutsideRefused, match=r"no Slurm: sbatch is not on PATH: .*SLURM_CONF is not set") as caught:
+        require_site(spec, candidates_of(spec), pytest.fail, nowhere)
+    assert "login node" in (caught.value.fix or "")
+
+
+def test_a_slurm_that_finds_no_configuration_is_told_about_slurm_conf():
+    fatal = "sbatch: fatal: Could not establish a configuration source"
+    assert "set SLURM_CONF" in (no_slurm(SlurmUnreachable(fatal)).fix or "")
+
+
+def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
+    """As sbatch does with the job itself."""
+    notes: list[str] = []
+    for name in ("n1", "n2"):
+        slurm.cluster.drain_node(name)
+    spec = loaded(tmp_path)
+    require_site(spec, candidates_of(spec), notes.append, slurm)
+    [note] = notes
+    assert "a job of 4 nodes x 4 ranks for 11 minutes would have to wait just now: " in note
+    assert "n[1-2] of the 4 nodes that could run it: drained" in note
+    slurm.cluster.drain_node("n3")
+    slurm.cluster.drain_node("n4")
+    require_site(spec, candidates_of(spec), notes.append, slurm)
+    assert "a job of 1 node x 4 ranks" in notes[1]
+
+
+def test_nodes_that_are_away_excuse_no_job_that_none_could_run(tmp_path, slurm):
+    slurm.cluster.drain_node("n1")
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
+    assert {p.code for p in problems} == {"site_refused"}
 
 
 def test_other_launchers_ask_no_slurm(tmp_path, slurm):
     slurm.cluster.controller_down(3600.0)
     for kind in ("local", "ray"):
         spec = loaded(tmp_path, f"launcher.kind={kind}")
-        require_site(spec, candidates_of(spec), slurm)
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
 
 
 def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
     """GPUs are asked for by the node, as the launcher does."""
     asked: list[JobRequest] = []
-    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request))
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or Submission(SubmitStatus.ACCEPTED))
     spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
-    require_site(spec, candidates_of(spec), slurm)
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
     assert {request.options.gpus_per_node for request in asked} == {4}
 
 
@@ -220,6 +253,7 @@ def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, 
     answer = parlay(*verb, "search.yaml", "--json", cwd=tmp_path)
     assert answer.code == 6
     assert "Slurm's commands are not installed on this machine" in answer.json["error"]["message"]
+    assert "parlay slurm-sandbox start" in answer.json["error"]["fix"]
     assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
 
 
@@ -230,6 +264,7 @@ def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, 
     [
         ({"SBATCH_PARTITION": "nosuch"}, "Invalid partition name specified"),
         ({"SBATCH_PARTITION": "no such"}, "is 'no such'"),
+        ({"SBATCH_GPUS_PER_NODE": "v100:2"}, "Requested node configuration is not available"),
     ],
 )
 def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
@@ -237,5 +272,23 @@ def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
 ):
     write_search(tmp_path, SEARCH.replace("    partition: main\n", "    comment: mine\n"))
     answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json", **variable)
+    error = answer.json["error"]
     assert answer.code == 2
-    assert message in answer.json["error"]["message"]
+    assert message in error["message"]
+    assert error["key"] == "launcher.slurm" or error["file"] == "SBATCH_PARTITION"
+    assert f"({next(iter(variable))})" in answer.err or error["file"] == "SBATCH_PARTITION"
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sandbox):
+    write_search(tmp_path, SEARCH)
+    slurm_sandbox.ask("scontrol", "update", "nodename=n[1-4]", "state=drain", "reason=test")
+    try:
+        answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
+        still = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", "launcher.slurm.constraint=no")
+    finally:
+        slurm_sandbox.ask("scontrol", "update", "nodename=n[1-4]", "state=resume")
+    assert answer.code == 0, answer.err
+    assert "would have to wait just now: n[1-4] of the 4 nodes that could run it: drained" in answer.err
+    assert still.code == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search_file import SearchSpec, load_search_file
-from orchestrator.session import with_carried_options
+from orchestrator.session import prepare, with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus
@@ -142,16 +142,76 @@ def test_options_of_the_environment_are_said_and_written_into_the_search(tmp_pat
     spec = with_carried_options(loaded(tmp_path, "partition: gpu"), CARRIED | {"SBATCH_QOS": "debug"}, said.append)
     section = spec.launcher.slurm
     assert (section.account, section.partition, section.qos, section.gpus_per_node) == ("mine", "gpu", "debug", 2)
+    assert section.exclusive is True
     [line] = said
-    assert "launcher.slurm.account mine" in line
+    assert "launcher.slurm.account mine (SBATCH_ACCOUNT)" in line
     assert "partition" not in line
     written = json.loads(json.dumps(spec.to_json()))
     assert SearchSpec.from_json(written).launcher.slurm == section
 
 
-def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is 'a b'"):
-        with_carried_options(loaded(tmp_path, "comment: x"), {"SBATCH_ACCOUNT": "a b"}, lambda text: None)
+@pytest.mark.parametrize(
+    ("variable", "value", "key"),
+    [
+        ("SBATCH_ACCOUNT", "a b", "account"),
+        ("SBATCH_GPUS_PER_NODE", "many", "gpus_per_node"),
+        ("SBATCH_GPUS_PER_NODE", "99", "gpus_per_node"),
+        ("SBATCH_GPUS_PER_NODE", "v100 x:2", "gres"),
+        ("SBATCH_EXCLUSIVE", "1", "exclusive"),
+    ],
+)
+def test_an_option_of_the_environment_that_may_not_stand_in_a_script_is_the_variables_fault(
+    tmp_path, variable, value, key
+):
+    with pytest.raises(InputError) as caught:
+        with_carried_options(loaded(tmp_path, "comment: x"), {variable: value}, lambda text: None)
+    [problem] = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == (variable, None, f"launcher.slurm.{key}")
+    assert problem.fix == f"correct or unset {variable}, or set launcher.slurm.{key} in the search file"
+
+
+def test_whom_nodes_are_shared_with_and_gpus_of_a_kind_reach_the_script(tmp_path):
+    environ = {"SBATCH_EXCLUSIVE": "user", "SBATCH_GPUS_PER_NODE": "v100:2"}
+    section = with_carried_options(loaded(tmp_path, "comment: x"), environ, lambda text: None).launcher.slurm
+    script = render_script(JobRequest("a.t0001.a1", tmp_path, 1, 1, 60.0, ("true",), options=section.job_options()))
+    assert "#SBATCH --exclusive=user\n" in script
+    assert "#SBATCH --gres=gpu:v100:2\n" in script
+    assert "gpus-per-node" not in script
+
+
+@pytest.mark.parametrize("line", ["gres: 'gpu:4'", "gpus_per_node: 4"])
+def test_a_file_that_asks_for_gpus_is_not_contradicted_by_the_environment(tmp_path, line):
+    environ = {"SBATCH_GPUS_PER_NODE": "2", "SBATCH_GRES": "gpu:2"}
+    spec = loaded(tmp_path, line)
+    assert with_carried_options(spec, environ, pytest.fail) == spec
+
+
+def test_whom_nodes_are_shared_with_may_stand_in_the_file(tmp_path):
+    assert loaded(tmp_path, "exclusive: user").launcher.slurm.exclusive == "user"
+    for bad in ("mine", "3", "[user]"):
+        problem = the_problem(tmp_path, f"exclusive: {bad}")
+        assert (problem.key, problem.line) == ("launcher.slurm.exclusive", FIRST_LINE)
+        assert "user" in (problem.rule or "")
+        assert problem.fix
+
+
+@pytest.mark.parametrize(("line", "key"), [("exclude: 'n['", "exclude"), ("cpus_per_task: 0", "cpus_per_task")])
+def test_what_is_no_list_or_too_small_comes_with_a_fix(tmp_path, line, key):
+    problem = the_problem(tmp_path, line)
+    assert (problem.key, problem.line) == (f"launcher.slurm.{key}", FIRST_LINE)
+    assert problem.rule
+    assert problem.fix
+
+
+def test_a_setup_file_that_is_not_there_is_told_before_anything_is_launched(tmp_path):
+    with pytest.raises(InputError) as caught:
+        prepare(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh"))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key, problem.line) == ("setup_file", "launcher.slurm.setup_file", FIRST_LINE + 1)
+    assert problem.value == str(tmp_path / "nosuch.sh")
+    assert problem.fix
+    (tmp_path / "nosuch.sh").write_text("module purge\n")
+    assert prepare(loaded(tmp_path, "comment: x", "setup_file: nosuch.sh")).feasible
 
 
 def test_other_launchers_carry_nothing(tmp_path):

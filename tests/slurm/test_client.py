@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm.client import SlurmClient
-from slurm.interface import SlurmSettings, SlurmUnreachable, SubmitStatus
+from slurm.interface import SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
@@ -148,7 +148,7 @@ def scontrol(config: str) -> str:
 def test_what_would_be_submitted_is_read_from_a_pipe_in_the_environment_of_a_submission(commands, request_):
     commands.write(sbatch=STARTS, scontrol=scontrol("true"))
     gone = replace(request_, directory=request_.directory / "gone")
-    assert commands.client(SBATCH_PARTITION="other", RANK="3").test(gone) is None
+    assert commands.client(SBATCH_PARTITION="other", RANK="3").test(gone).status is SubmitStatus.ACCEPTED
     assert commands.calls("sbatch") == ["--test-only"]
     assert (commands.folder / "script").read_text() == render_script(gone)
     assert not {"SBATCH_PARTITION", "RANK"} & set(commands.environment("sbatch"))
@@ -156,13 +156,34 @@ def test_what_would_be_submitted_is_read_from_a_pipe_in_the_environment_of_a_sub
 
 def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(commands, request_):
     commands.write(sbatch="echo 'allocation failure: Invalid account or account/partition combination' >&2; exit 1")
-    assert commands.client().test(request_) == "allocation failure: Invalid account or account/partition combination"
+    words = "allocation failure: Invalid account or account/partition combination"
+    assert commands.client().test(request_) == Submission(SubmitStatus.REFUSED, words=words)
     commands.write(
         sbatch="echo 'allocation failure: Job violates accounting/QOS policy' >&2; exit 1", scontrol=scontrol("true")
     )
-    assert commands.client().test(request_) is None
+    assert commands.client().test(request_).status is SubmitStatus.BUSY
     commands.write(sbatch="echo 'test-only is not supported by our wrapper' >&2; exit 1")
-    assert commands.client().test(request_) is None
+    assert commands.client().test(request_).status is SubmitStatus.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (("drained", "down*"), SubmitStatus.BUSY),
+        (("idle", "drained"), SubmitStatus.REFUSED),  # a node is up: they are not what is missing
+        (("idle", "allocated"), SubmitStatus.REFUSED),
+    ],
+)
+def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_, states, status):
+    rows = [f"n{number}|{state}|4|(null)|main*" for number, state in enumerate(states)]
+    lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|(null)|other"])
+    refusal = "allocation failure: Requested node configuration is not available"
+    commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)
+    tested = commands.client().test(request_)
+    assert tested.status is status
+    assert tested.words == (
+        refusal if status is SubmitStatus.REFUSED else "n[0-1] of the 2 nodes that could run it: down* or drained"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,10 +209,10 @@ def test_a_test_that_nobody_answers_is_unreachable(commands, request_, line):
 )
 def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, minutes, options, config, is_refused):
     commands.write(sbatch=STARTS, scontrol=scontrol(config))
-    words = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
-    assert (words is not None) is is_refused
-    assert words is None or "PartitionTimeLimit" in words
-    assert words is None or "short 10 minutes" in words
+    tested = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
+    assert tested.status is (SubmitStatus.REFUSED if is_refused else SubmitStatus.ACCEPTED)
+    assert ("PartitionTimeLimit" in tested.words) is is_refused
+    assert ("short 10 minutes" in tested.words) is is_refused
 
 
 # -- asking

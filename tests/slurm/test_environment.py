@@ -1,4 +1,13 @@
-from slurm.environment import RANK_NAMES, carried_options, cluster_key, query_environment, submission_environment
+import pytest
+
+from slurm.environment import (
+    RANK_NAMES,
+    CarriedOption,
+    carried_options,
+    cluster_key,
+    query_environment,
+    submission_environment,
+)
 
 USERS_OWN = {"PATH": "/usr/bin", "HOME": "/home/me", "PYTHONPATH": "/modules/torch", "MLFLOW_TRACKING_URI": "x"}
 
@@ -30,9 +39,27 @@ def test_queries_print_utc_whatever_the_user_prefers():
 
 def test_what_the_environment_would_have_asked_of_sbatch_is_told_by_our_names():
     environ = {"SBATCH_ACCOUNT": "mine", "SLURM_ACCOUNT": "other", "SBATCH_QOS": "debug", "SBATCH_PARTITION": ""}
-    assert carried_options({**USERS_OWN, **environ}) == {"account": "mine", "qos": "debug"}
-    assert carried_options({"SLURM_ACCOUNT": "other"}) == {"account": "other"}
+    account, qos = CarriedOption("SBATCH_ACCOUNT", "mine"), CarriedOption("SBATCH_QOS", "debug")
+    assert carried_options({**USERS_OWN, **environ}) == {"account": account, "qos": qos}
+    assert carried_options({"SLURM_ACCOUNT": "other"}) == {"account": CarriedOption("SLURM_ACCOUNT", "other")}
     assert carried_options(USERS_OWN) == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "options"),
+    [
+        ({"SBATCH_GPUS_PER_NODE": "2"}, {"gpus_per_node": "2"}),
+        ({"SBATCH_GPUS_PER_NODE": "v100:2"}, {"gres": "gpu:v100:2"}),
+        ({"SBATCH_GPUS_PER_NODE": "v100:2,a100:1"}, {"gres": "gpu:v100:2,gpu:a100:1"}),
+        ({"SBATCH_GPUS_PER_NODE": "v100:2", "SBATCH_GRES": "ssd:1"}, {"gres": "ssd:1,gpu:v100:2"}),
+        ({"SBATCH_EXCLUSIVE": "user"}, {"exclusive": "user"}),
+        ({"SBATCH_EXCLUSIVE": ""}, {"exclusive": ""}),  # sbatch takes it for whole nodes
+    ],
+)
+def test_gpus_of_a_kind_and_whom_nodes_are_shared_with_are_carried_as_they_were_meant(environ, options):
+    found = carried_options(environ)
+    assert {name: option.value for name, option in found.items()} == options
+    assert all(variable in " ".join(option.variable for option in found.values()) for variable in environ)
 
 
 def test_two_configurations_are_two_clusters():

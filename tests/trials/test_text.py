@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trials.text import last_line, tail
+from trials.text import counted, last_line, tail
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,7 @@ def test_a_tail_reads_no_more_than_the_end_of_a_large_file(tmp_path: Path):
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
         tail(tmp_path / "log", 3)
+
+
+def test_one_is_said_as_one():
+    assert [counted(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]

@@ -41,3 +41,8 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cancelled"], answer["unreached"]) == ([], [f"{search.search_id}.t0001.a1"])
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "no trial was"), (1, "1 trial was"), (2, "2 trials were")])
+def test_what_was_cancelled_is_said_in_words(count, words):
+    assert running._cancelled_words(count) == f"{words} cancelled"

@@ -1,0 +1,78 @@
+"""What sinfo tells of nodes, and whether a job only waits for those that are away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm.nodes import NodeSnapshot, gpus_asked, parse_sinfo, why_it_waits
+from slurm.request import JobOptions, JobRequest
+
+LISTED = """\
+n1|drained|64|gpu:a100:4(S:0-1)|gpu
+n1|drained|64|gpu:a100:4(S:0-1)|main*
+n2|down*|64|gpu:a100:4|main*
+n3|mixed|64+|gpu:v100:2,gpu:a100:1,ssd:1|main*
+n4|idle~|8|(null)|main*
+CLUSTER: big
+n5|idle
+"""
+
+
+def asked(num_nodes: int = 1, tasks: int = 1, exclude: tuple[str, ...] = (), **options: object) -> JobRequest:
+    return JobRequest(
+        "a", Path("/a"), num_nodes, tasks, 60.0, ("true",), options=JobOptions(**options), exclude=exclude
+    )
+
+
+def test_lines_are_nodes_in_partitions():
+    nodes = parse_sinfo(LISTED)
+    assert [(n.name, n.partition, n.is_in_default_partition) for n in nodes] == [
+        ("n1", "gpu", False),
+        *((name, "main", True) for name in ("n1", "n2", "n3", "n4")),
+    ]
+    assert [n.cpus for n in nodes] == [64, 64, 64, 64, 8]
+    assert [n.gpus for n in nodes] == [4, 4, 4, 3, 0]
+    assert [n.is_away for n in nodes] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "state", ["down", "down*", "drained", "draining", "idle*", "fail", "failing", "maint", "unknown", "inval"]
+)
+def test_a_node_that_takes_no_job_now_is_away(state):
+    assert NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+
+
+@pytest.mark.parametrize("state", ["idle", "idle~", "mixed", "mixed-", "allocated", "completing", "planned", "idle#"])
+def test_a_node_that_is_busy_asleep_or_starting_is_not_away(state):
+    assert not NodeSnapshot("n1", state, 1, 0, "main", True).is_away
+
+
+@pytest.mark.parametrize(
+    ("request_", "away"),
+    [
+        (asked(3), "n[1-2]"),  # of four, one would be missing
+        (asked(2), None),  # two are up
+        (asked(5), None),  # more than there are
+        (asked(1, partition="gpu"), "n1"),
+        (asked(1, partition="gpu,main"), None),
+        (asked(2, tasks=64), "n[1-2]"),  # n4 is too small
+        (asked(1, tasks=65), None),
+        (asked(2, gpus_per_node=4), "n[1-2]"),
+        (asked(1, gres="gpu:a100:4"), "n[1-2]"),
+        (asked(1, gpus_per_node=5), None),
+        (asked(1, nodelist=("n[1-2]",)), "n[1-2]"),
+        (asked(1, nodelist=("n1",), exclude=("n1",)), None),
+    ],
+)
+def test_only_nodes_that_would_do_and_are_needed_are_waited_for(request_, away):
+    words = why_it_waits(request_, parse_sinfo(LISTED))
+    assert (words is None) is (away is None)
+    assert words is None or words.startswith(f"{away} of the ")
+
+
+def test_gpus_are_asked_for_by_number_or_as_resources():
+    assert gpus_asked(asked(gpus_per_node=4)) == 4
+    assert gpus_asked(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
+    assert gpus_asked(asked(gres="ssd:1")) == gpus_asked(asked()) == 0
