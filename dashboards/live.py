@@ -264,6 +264,14 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
     ]
 
 
+def _numbers_without_value(trial: Trial) -> list[str]:
+    """A dominated trial says what it reaches at most."""
+    last = trial.last_attempt
+    seen = last.outcome.measured if last is not None and last.outcome is not None else {}
+    at_most = seen.get("tokens_per_sec_high") if trial.reason is FailureReason.DOMINATED else None
+    return ["" if at_most is None else f"≤ {at_most:,.0f}", "", "", str(trial.reason or trial.state)]
+
+
 def _state_words(trial: Trial, ranking: Ranking) -> str:
     runs = len(ranking.runs.get(trial.layout.key, ()))
     return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)

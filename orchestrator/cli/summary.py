@@ -11,6 +11,7 @@ from orchestrator.search_file import SearchSpec
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import EndReason, SearchRecord
 from trials.ranking import best_json, rank
+from trials.text import counted
 from trials.trial import FailureReason, TrialState
 
 if TYPE_CHECKING:
