@@ -11,7 +11,6 @@ import traceback
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import EXCERPT_CHARACTERS
 from trials.ranks.report import Report
-
 from trials.trial import FailureReason, MeasureRules
 
 INTERVAL_S = 0.5
@@ -40,15 +39,15 @@ class Watchdog(threading.Thread):
         while True:
             self._report.beat()
             if self._is_orphan():
-                _exit()
+                self._end()
             failure = self._report.failure()
             if failure is None and self._is_stuck():
                 self._report.fail(FailureReason.HANG, self._describe_hang())
                 failure = FailureReason.HANG
             if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
-                print(f"no progress; this rank stands at\n{self._stack()}", file=sys.stderr)
+                print(f"no progress; this rank stands at\n{self._standing()}", file=sys.stderr)
             if failure is not None:
-                _exit()
+                self._end()
             time.sleep(INTERVAL_S)
 
     def _is_orphan(self) -> bool:
@@ -58,14 +57,15 @@ class Watchdog(threading.Thread):
         return time.monotonic() - self._report.last_progress > self._hang_limit_s
 
     def _describe_hang(self) -> str:
-        return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{self._stack()}"
+        return f"no progress for {self._hang_limit_s:.0f} s; the rank stands at\n{self._standing()}"
 
-    def _stack(self) -> str:
+    def _standing(self) -> str:
+        """Where the rank is: the stack of the thread that made this watchdog."""
         frame = sys._current_frames().get(self._watched)
         return "".join(traceback.format_stack(frame))[-EXCERPT_CHARACTERS:]
 
-
-def _exit() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    def _end(self) -> None:
+        """End this process at once."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)

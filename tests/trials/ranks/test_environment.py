@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "2"}

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
 
 from search_spaces.errors import InputError
+from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
 from trials.trial import FailureReason
 
 

@@ -4,11 +4,11 @@ import subprocess
 import sys
 
 import pytest
-from trials.ranks.report import Report
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder, read_json, write_json
+from trials.ranks.report import Report
 from trials.trial import FailureReason, Outcome, OutcomeStatus
 
 SPEC = make_spec(Layout())
@@ -96,17 +96,19 @@ stand_still()
 """
 
 
-def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) -> None:
+def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) -> str:
+    """What the rank said last."""
     command = [sys.executable, "-c", HANGING, str(folder.path), str(hang_limit_s)]
     done = subprocess.run(command, check=False, capture_output=True, timeout=30)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert done.returncode == 1
+    return done.stderr.decode()
 
 
 @pytest.mark.processes
 @pytest.mark.timeout(60)
 def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
     write_json(folder.spec, SPEC.to_json())
-    run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
+    assert "this rank stands at" in run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
     written = outcome(folder)
     assert written.reason is FailureReason.HANG
     assert "stand_still" in written.excerpt
@@ -117,5 +119,5 @@ def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
 def test_a_rank_ends_when_another_has_failed(folder):
     write_json(folder.spec, SPEC.to_json())
     report(folder, rank=1).fail(FailureReason.GPU_OOM, "elsewhere")
-    run_until_ended_by_its_watchdog(folder, hang_limit_s=60)
+    assert run_until_ended_by_its_watchdog(folder, hang_limit_s=60) == ""
     assert outcome(folder).reason is FailureReason.GPU_OOM

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from trials.ranks import watchdog
-from trials.ranks.environment import RankEnvironment
-from trials.ranks.report import Report
-from trials.ranks.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder
+from trials.ranks import watchdog
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.report import Report
+from trials.ranks.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
 from trials.trial import FailureReason, MeasureRules
 
 SPEC = make_spec(Layout())
@@ -27,10 +27,10 @@ class AtTheSameMoment(Report):
 
 @pytest.fixture(autouse=True)
 def _an_end_that_is_seen(monkeypatch):
-    def end() -> None:
+    def end(self) -> None:
         raise Ended
 
-    monkeypatch.setattr(watchdog, "_exit", end)
+    monkeypatch.setattr(Watchdog, "_end", end)
 
 
 def watched(folder: AttemptFolder, rank: int, limit_s: float, kind: type[Report] = Report) -> Watchdog:
