@@ -5,7 +5,6 @@ import pytest
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder
-from trials.ranks import watchdog
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.ranks.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
