@@ -23,6 +23,7 @@ class StepRecord:
     `step` counts from 1; `time` is when the step had ended, UTC RFC 3339. `step_time_s` is the slowest rank's.
     `samples` are the sequences of this step, counted by the data ranks as they passed. Device memory is the largest
     over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
+    `grad_norm` is None for a step of fp16 whose gradients overflowed: nothing was updated, the loss scale was halved.
     `data_wait_s` is the part of the step time for which a rank waited for its batch, the longest over the ranks.
     """
 
@@ -32,7 +33,7 @@ class StepRecord:
     step_time_s: float
     fastest_rank_step_time_s: float
     loss: float
-    grad_norm: float
+    grad_norm: float | None
     samples: int
     memory_allocated_gib: float | None = None
     memory_reserved_gib: float | None = None

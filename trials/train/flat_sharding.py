@@ -66,7 +66,7 @@ class FlatSharding(Sharding):
         self._group, self._ends = world.data, world.ends
         self.shares_gradients = shares_update and world.data is not None
         self._overlaps = overlaps and world.data is not None
-        self._buckets = _cut(_in_backward_order(stages), _bucket_elements(overlaps, bucket_mib), group_size(world.data))
+        self._buckets = cut(_in_backward_order(stages), _bucket_elements(overlaps, bucket_mib), group_size(world.data))
         self.loss_divisor = group_size(world.data)
         rank, ranks = (world.at.data, world.layout.data_parallel) if self.shares_gradients else (0, 1)
         self._mine = [bucket.share(rank, ranks) for bucket in self._buckets]
@@ -194,7 +194,7 @@ def _bucket_elements(overlaps: bool, bucket_mib: int | None) -> int | None:
     return (bucket_mib or OVERLAPPED_BUCKET_MIB) * MIB // GRADIENT_BYTES
 
 
-def _cut(members: list[tuple[nn.Parameter, Traits]], most: int | None, ranks: int) -> list[Bucket]:
+def cut(members: list[tuple[nn.Parameter, Traits]], most: int | None, ranks: int) -> list[Bucket]:
     """Buckets of at most so many elements, or of one parameter, each a multiple of `ranks` long; tied ones alone."""
     groups: list[list[tuple[nn.Parameter, Traits]]] = []
     for member in members:

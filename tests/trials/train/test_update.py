@@ -1,0 +1,58 @@
+"""The loss scale of fp16 and the norm; what they do to a training is shown by parity."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trials.metrics import StepPhase, StepRecord
+from trials.train.gradients import clip_factor, square_sum
+from trials.train.loop import too_many_skipped
+from trials.train.update import LossScale
+
+FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
+
+
+def test_an_overflow_halves_the_scale_and_many_good_steps_double_it():
+    scale = LossScale(is_needed=True)
+    assert scale.overflowed(OVERFLOW)
+    assert scale.overflowed(torch.tensor(float("nan")))
+    assert scale.value == LossScale.FIRST / 4
+    assert not any(scale.overflowed(FINE) for _ in range(LossScale.GROWS_AFTER_STEPS - 1))
+    assert scale.value == LossScale.FIRST / 4
+    assert not scale.overflowed(FINE)
+    assert scale.value == LossScale.FIRST / 2
+
+
+def test_good_steps_are_counted_from_the_last_overflow():
+    scale = LossScale(is_needed=True)
+    for _ in range(LossScale.GROWS_AFTER_STEPS - 1):
+        scale.overflowed(FINE)
+    scale.overflowed(OVERFLOW)
+    scale.overflowed(FINE)
+    assert scale.value == LossScale.FIRST / 2
+
+
+def test_without_fp16_nothing_is_scaled_and_no_norm_is_waited_for():
+    scale = LossScale(is_needed=False)
+    assert not scale.overflowed(OVERFLOW)
+    assert scale.value == 1.0
+
+
+def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
+    cpu = torch.device("cpu")
+    assert square_sum([], cpu) == 0
+    assert square_sum([torch.tensor([3.0]), torch.tensor([[4.0]])], cpu) == pytest.approx(25.0)
+    assert clip_factor(torch.tensor(0.5), 1.0) == 1.0
+    assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
+
+
+def records(*norms: float | None) -> list[StepRecord]:
+    times = {"time": "", "step_time_s": 1.0, "fastest_rank_step_time_s": 1.0, "loss": 1.0, "samples": 1}
+    warmup = StepRecord(step=1, phase=StepPhase.WARMUP, grad_norm=None, **times)
+    return [warmup, *(StepRecord(step=2, phase=StepPhase.MEASURED, grad_norm=norm, **times) for norm in norms)]
+
+
+def test_some_steps_may_be_passed_over_in_fp16_but_not_many():
+    assert too_many_skipped(records(*[1.0] * 9, None)) is None
+    assert "overflowed in 2 of 10 measured steps" in (too_many_skipped(records(*[1.0] * 8, None, None)) or "")
