@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from search_spaces.durations import Duration, duration_text
 from search_spaces.errors import InputError
@@ -17,6 +18,7 @@ from trials.trial import MeasureRules
 
 _DEFAULTS = MeasureRules()
 _MOST_STEPS = 100_000
+_CHECKSUM = "^sha256:[0-9a-f]{64}$"
 
 
 class MeasureSection(Section):
@@ -82,6 +84,19 @@ class MeasureSection(Section):
         return MeasureRules(**self.model_dump(by_alias=False, exclude={"time_limit_s"}), time_limit_s=self.time_limit_s)
 
 
+def _require_checksum(checksum: str) -> str:
+    """InputError for what is no SHA-256 as a token file's header has it."""
+    if re.fullmatch(_CHECKSUM, checksum) is None:
+        raise InputError.of(
+            "pattern",
+            f"is {checksum!r:.100}",
+            rule="sha256: and 64 hexadecimal digits",
+            fix="take it as parlay prepare told it, or remove the key",
+            value=checksum,
+        )
+    return checksum
+
+
 class DataSection(Section):
     """What a trial trains on; docs/data.md."""
 
@@ -99,9 +114,9 @@ class DataSection(Section):
     num_tokens: int | None = Field(
         default=None, ge=1, description="tokens: how many the file has. Default: as many as it has now."
     )
-    checksum: str | None = Field(
+    checksum: Annotated[str, AfterValidator(_require_checksum)] | None = Field(
         default=None,
-        pattern="^sha256:[0-9a-f]{64}$",
+        json_schema_extra={"pattern": _CHECKSUM},
         description="tokens: the checksum in the file's header. Default: the one it has now.",
     )
 
