@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local import visible_devices
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare, fingerprint_differences
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.search.attempts import OUTCOME_GRACE_S, TrialProgram, next_attempt
-from orchestrator.search.limits import may_retry
+from orchestrator.replay_runs import ReplayRuns, ReplayWatcher
+from orchestrator.search.attempts import TrialProgram
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from search_spaces.validation import restored
-from trials.classify import Ending, Life, Verdict
+from trials.classify import Verdict
 from trials.folder import SearchFolder
 from trials.text import counted
 from trials.tokens import require_tokens
-from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial import FailureReason, Trial, TrialKind, TrialSpec, TrialState
 
 REPLAY_SCHEMA = "parlay.replay/1"
-POLL_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,14 @@ def replay(
     python: str,
     rules: ReplayRules = ReplayRules(),
     here: Cluster | None = None,
+    watcher: ReplayWatcher | None = None,
 ) -> ReplayResult:
     """Measure the recipe's layout again, one run after the other, and compare.
 
     `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
-    known. A run that cannot be measured ends the replay. On an interrupt the run in flight is cancelled. Raises
-    LaunchRefused as the launcher does.
+    known. A run that cannot be measured ends the replay. On an interrupt, and where the watcher says so, the run in
+    flight is cancelled, what may live on is noted, and KeyboardInterrupt raised. Raises LaunchRefused as the launcher
+    does.
     """
     recorded = recorded_runs(loaded)
     why = None if here is None else why_impossible(loaded.recipe.cluster, here)
@@ -100,11 +100,11 @@ def replay(
         return ReplayResult(ReplayVerdict.IMPOSSIBLE, _tokens_per_sec(loaded, recorded), detail=why)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
-    program = _program(loaded, folder, python)
+    runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
     verdicts: list[Verdict] = []
     while len(verdicts) < rules.repeats and all(v.state is TrialState.MEASURED for v in verdicts):
         trial = Trial(f"t{len(verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
-        verdicts.append(_measure(program, launcher, trial))
+        verdicts.append(runs.measure(trial))
     return _result(loaded, recorded, verdicts, rules)
 
 
@@ -186,52 +186,6 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialPr
         trainer=spec.trainer,
         seed=spec.seed,
     )
-
-
-def _measure(program: TrialProgram, launcher: Launcher, trial: Trial) -> Verdict:
-    """One run, tried again as a search would try it again."""
-    while True:
-        attempt = next_attempt(trial, secrets.token_hex(16), program.time_limit_s)
-        verdict = _verdict(program, launcher, trial, attempt)
-        ended = replace(attempt, state=verdict.state, reason=verdict.reason)
-        trial = trial.with_attempt(ended)
-        if not may_retry(trial, ended):
-            return verdict
-
-
-def _ending(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: Attempt) -> Ending:
-    """Launch the attempt and wait for its end."""
-    request = program.prepared(program.request(trial, attempt))
-    key = request.spec.attempt_key
-    try:
-        while not _is_launched(launcher, request):
-            launcher.wait(POLL_INTERVAL_S)
-        while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
-            launcher.wait(POLL_INTERVAL_S)
-    except KeyboardInterrupt:
-        launcher.cancel([key])
-        raise
-    return ending
-
-
-def _is_launched(launcher: Launcher, request: LaunchRequest) -> bool:
-    try:
-        return launcher.launch(request) is not None
-    except LaunchPostponed:
-        return False
-
-
-def _verdict(program: TrialProgram, launcher: Launcher, trial: Trial, attempt: Attempt) -> Verdict:
-    """How a run went, once it has ended and its outcome has had the time to appear."""
-    ending = _ending(program, launcher, trial, attempt)
-    ended = replace(attempt, unknown_since=launcher.now())
-    while True:
-        try:
-            return program.verdict(trial, ended, ending, launcher.now())
-        except OSError:
-            if launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
-                raise
-            launcher.wait(POLL_INTERVAL_S)
 
 
 def _result(

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.code_snapshot import snapshot_code
-from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay import ReplayRules, launcher_section, replay, this_machine, why_impossible
+from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
@@ -113,9 +114,9 @@ def loaded(tmp_path):
     )
 
 
-def replayed(loaded, launcher, tmp_path, rules=None, here=None):
-    folder = SearchFolder(tmp_path / "quickstart-replay")
-    return replay(loaded, launcher, folder, python="python3", rules=rules or ReplayRules(repeats=3), here=here)
+def replayed(loaded, launcher, tmp_path, rules=None, here=None, watcher=None):
+    folder, rules = SearchFolder(tmp_path / "quickstart-replay"), rules or ReplayRules(repeats=3)
+    return replay(loaded, launcher, folder, python="python3", rules=rules, here=here, watcher=watcher)
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
@@ -173,6 +174,79 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
+
+
+class WaitingLauncher(ScriptedLauncher):
+    """Takes no job at first, and has the one it took wait; `unreached` is what a cancel cannot reach."""
+
+    def __init__(self, *seen: Ending, unreached: bool = False):
+        super().__init__(0.1)
+        self.seen = list(seen)
+        self.unreached = unreached
+        self.postponed = 3
+
+    def launch(self, request):
+        self.postponed -= 1
+        if self.postponed >= 0:
+            raise LaunchPostponed("Slurm takes no more jobs just now")
+        return super().launch(request)
+
+    def poll(self, keys):
+        return {keys[0]: self.seen.pop(0)} if self.seen else super().poll(keys)
+
+    def cancel(self, keys):
+        super().cancel(keys)
+        return {*keys} if self.unreached else set()
+
+
+def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
+    seen = [
+        *[Ending(Life.ALIVE, detail="Resources")] * 3,
+        Ending(Life.ALIVE, detail="PartitionDown"),
+        *[Ending(Life.UNKNOWN, detail="Slurm does not answer")] * 2,
+        *[Ending(Life.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
+    ]
+    notes: list[str] = []
+    result = replayed(
+        loaded, WaitingLauncher(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayWatcher(notes.append)
+    )
+    assert result.verdict is ReplayVerdict.REPRODUCED
+    assert notes == [
+        "Slurm takes no more jobs just now",
+        "t0001.a1 waits: Resources",
+        "t0001.a1 waits: PartitionDown",
+        "t0001.a1 is out of sight: Slurm does not answer",
+        "t0001.a1 runs on n1 n2",
+    ]
+
+
+@pytest.mark.parametrize("unreached", [False, True])
+def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached):
+    launcher = WaitingLauncher(*[Ending(Life.ALIVE, detail="Resources")] * 9, unreached=unreached)
+    notes: list[str] = []
+    watcher = ReplayWatcher(notes.append, lambda: len(launcher.seen) <= 5)
+    with pytest.raises(KeyboardInterrupt):
+        replayed(loaded, launcher, tmp_path, watcher=watcher)
+    assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
+    assert ("may live on: quickstart-replay.t0001.a1 (job)" in notes) is unreached
+
+
+def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
+    class Stuck(WaitingLauncher):
+        def cancel(self, keys):
+            raise KeyboardInterrupt
+
+    notes: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        replayed(loaded, Stuck(), tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
+    assert notes[-1] == "may live on: quickstart-replay.t0001.a1"
+
+
+def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
+    launcher = ScriptedLauncher(0.1)
+    with pytest.raises(KeyboardInterrupt):
+        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(is_told_to_stop=lambda: True))
+    assert (launcher.requests, launcher.cancelled) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice; all in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import run
+from orchestrator.launchers import factory
+from orchestrator.recipe.write import write_recipe
+from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
+from tests.orchestrator.test_replay import ScriptedLauncher
+from trials.classify import Ending, Life
+
+
+class Signalled(ScriptedLauncher):
+    """Sends this process the next signal whenever a run is waited for; the run never ends."""
+
+    def __init__(self, *signals: signal.Signals):
+        super().__init__()
+        self.signals = list(signals)
+
+    def poll(self, keys):
+        return {keys[0]: Ending(Life.ALIVE, started=True)}
+
+    def wait(self, seconds):
+        if self.requests and self.signals:
+            os.kill(os.getpid(), self.signals.pop(0))
+
+    def cancel(self, keys):
+        super().cancel(keys)
+        if self.signals:
+            os.kill(os.getpid(), self.signals.pop(0))
+        return set()
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Path:
+    (tmp_path / "code").mkdir()
+    return write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
+
+
+@pytest.mark.parametrize(
+    ("signals", "code", "left"),
+    [
+        ([signal.SIGINT], 130, False),
+        ([signal.SIGTERM], 75, False),
+        ([signal.SIGTERM, signal.SIGTERM], 75, False),
+        ([signal.SIGINT, signal.SIGINT], 130, True),
+    ],
+)
+def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
+    recipe, tmp_path, monkeypatch, capsys, signals, code, left
+):
+    launcher = Signalled(*signals)
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--json"]) == code
+    out, err = capsys.readouterr()
+    assert len(launcher.cancelled) == 1
+    assert json.loads(out)["error"]["code"] == "interrupted"
+    assert ("may live on: replay-" in err) is left
+    assert signal.getsignal(signal.SIGTERM) is before
