@@ -1,0 +1,86 @@
+"""Trials on a token file: real ranks, which train on the same tokens however they are laid out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.token_files import write_tokens
+from tests.trials.train.trial_processes import ENDLESS, make_spec, start_trial
+from trials.metrics import read_metrics
+from trials.tokens import HEADER_BYTES
+from trials.trial import FailureReason, TrialSpec, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+TP2 = Layout(tensor_parallel=2, micro_batch_size=2, grad_accum_steps=2)
+DP2 = Layout(data_parallel=2, micro_batch_size=1, grad_accum_steps=2)
+PP2 = replace(TP2, tensor_parallel=1, pipeline_parallel=2, pipeline_schedule="1f1b", engine="deepspeed")
+LAYOUTS = {"tp2": TP2, "dp2": DP2, "pp2-deepspeed": PP2}
+
+
+@pytest.fixture(scope="module")
+def token_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "tokens.bin"
+    write_tokens(path, [i * i % 61 for i in range(1001)])
+    return path
+
+
+def spec_on(path, layout: Layout, **fields) -> TrialSpec:
+    return make_spec(layout, trainer={"kind": "parlay", "data": {"kind": "tokens", "path": str(path)}}, **fields)
+
+
+@pytest.fixture(scope="module")
+def measured(token_path, tmp_path_factory):
+    """Each layout's trial on the same tokens, by name."""
+    trials = {}
+    for name, layout in LAYOUTS.items():
+        trials[name] = start_trial(tmp_path_factory.mktemp(name), spec_on(token_path, layout))
+        assert trials[name].wait(120) == [0, 0], trials[name].logs()
+    return trials
+
+
+def test_the_losses_are_the_same_for_every_layout(measured):
+    losses = {name: [r.loss for r in read_metrics(trial.folder.metrics())][:10] for name, trial in measured.items()}
+    assert losses["tp2"][-1] < losses["tp2"][0] - 0.01
+    assert losses["dp2"] == pytest.approx(losses["tp2"], abs=1e-5)
+    assert losses["pp2-deepspeed"] == pytest.approx(losses["tp2"], abs=1e-5)
+
+
+def test_other_tokens_give_other_losses(measured, tmp_path):
+    path = tmp_path / "tokens.bin"
+    write_tokens(path, [i * i * i % 59 for i in range(1001)])
+    other = start_trial(tmp_path, spec_on(path, TP2))
+    assert other.wait() == [0, 0], other.logs()
+    first, second = (read_metrics(trial.folder.metrics())[0].loss for trial in (measured["tp2"], other))
+    assert abs(first - second) > 1e-3
+
+
+def test_what_the_steps_waited_for_their_data_is_part_of_them_and_told(measured):
+    for trial in measured.values():
+        assert trial.verdict().state is TrialState.MEASURED
+        fields = trial.outcome().measured
+        assert 0 <= fields["data_wait_s"] < fields["step_time_s"]
+        assert all(r.data_wait_s < r.step_time_s for r in read_metrics(trial.folder.metrics()))
+
+
+def test_a_missing_file_ends_all_ranks_at_once_as_a_broken_script_does(start, tmp_path):
+    trial = start(spec_on(tmp_path / "absent.bin", TP2))
+    assert trial.wait(20) == [1, 1]
+    outcome = trial.outcome()
+    assert (trial.verdict().reason, outcome.phase) == (FailureReason.SCRIPT_ERROR, "start")
+    assert "absent.bin cannot be read: No such file or directory" in outcome.excerpt
+    assert "parlay prepare" in outcome.excerpt
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_the_trial_with_its_reason(start, tmp_path):
+    write_tokens(tmp_path / "tokens.bin", range(64))
+    trial = start(spec_on(tmp_path / "tokens.bin", TP2, measure=ENDLESS))
+    trial.wait_for_steps(2)
+    os.truncate(tmp_path / "tokens.bin", HEADER_BYTES)
+    assert 0 not in trial.wait(20)
+    assert trial.verdict().reason is FailureReason.SCRIPT_ERROR
+    assert "is cut short" in trial.outcome().excerpt
