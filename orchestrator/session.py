@@ -57,7 +57,8 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 class Watcher:
     """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop.
 
-    A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again: it ends no search.
+    A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
+    changes: it ends no search.
     """
 
     note: Callable[[str], None] = lambda text: None
@@ -393,13 +394,6 @@ def _require_slurm_work_dir(path: Path) -> None:
         raise _bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
 
 
-def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
-    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
-
-
-def _require_interpreter(python: str) -> None:
-    if shutil.which(python) is None:
-        raise InputError.of(
 def _require_setup_file(path: str | None) -> None:
     """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
     try:
@@ -419,6 +413,13 @@ def _require_setup_file(path: str | None) -> None:
         )
 
 
+def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
+    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
+
+
+def _require_interpreter(python: str) -> None:
+    if shutil.which(python) is None:
+        raise InputError.of(
             "interpreter",
             f"{python} is not an executable on this machine",
             key="trainer.python",
