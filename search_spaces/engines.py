@@ -70,21 +70,70 @@ def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 
 def _deepspeed_zero(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, layout, "zero_stage", (0, 1))
+    if layout.pipeline_parallel > 1 and layout.zero_stage > 1:
+        yield (
+            "zero_stage",
+            f"zero_stage is {layout.zero_stage} with {layout.pipeline_parallel} pipeline stages",
+            "DeepSpeed's pipeline runs with ZeRO 0 and 1",
+            "set zero_stage to 0 or 1, or pipeline_parallel to 1",
+        )
+    if layout.offload != "none" and layout.zero_stage == 0:
+        yield (
+            "offload",
+            f"offload is {layout.offload} with zero_stage 0",
+            "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3",
+            "set zero_stage to 1, 2 or 3, or offload to none",
+        )
 
 
 def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, layout, "precision", ("fp32",))
+    """With one data rank ZeRO 1 does what ZeRO 0 would."""
+    if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
+        yield (
+            "precision",
+            f"precision is {layout.precision} with zero_stage 0 over {layout.data_parallel} data ranks",
+            "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3: without, it begins with Adam's second step, "
+            "or in a pipeline shards the optimizer all the same",
+            "set zero_stage to 1, 2 or 3, or precision to fp32",
+        )
 
 
-def _deepspeed_knobs(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    yield from _one_of(layout.engine, layout, "offload", ("none",))
-    yield from _one_of(layout.engine, layout, "activation_checkpointing", ("none", "full"))
-    yield from _one_of(layout.engine, layout, "sequence_parallel", (False,))
-    yield from _one_of(layout.engine, layout, "torch_compile", (False,))
-    yield from _one_of(layout.engine, layout, "rank_order", ("tp-dp-pp",))
-    yield from _one_of(layout.engine, layout, "overlap_comm", (False,))
-    yield from _one_of(layout.engine, layout, "bucket_mib", (None,))
+def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    """What DeepSpeed takes without a word, and does nothing with."""
+    if layout.overlap_comm and (reason := _why_nothing_overlaps(layout)) is not None:
+        yield (
+            "overlap_comm",
+            f"overlap_comm is true {reason}",
+            "DeepSpeed overlaps the backward pass with ZeRO's own reductions only, and without a pipeline",
+            "set overlap_comm to false",
+        )
+    if layout.bucket_mib is not None and layout.zero_stage == 0:
+        yield (
+            "bucket_mib",
+            f"bucket_mib is {layout.bucket_mib} with zero_stage 0",
+            "DeepSpeed's buckets are those of ZeRO 1, 2 and 3",
+            "leave bucket_mib out, or set zero_stage to 1, 2 or 3",
+        )
+
+
+def _why_nothing_overlaps(layout: Layout) -> str | None:
+    if layout.zero_stage == 0:
+        return "with zero_stage 0"
+    if layout.pipeline_parallel > 1:
+        return f"with {layout.pipeline_parallel} pipeline stages"
+    if (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none"):
+        return "with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's"
+    return None
+
+
+def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.torch_compile and layout.zero_stage == 3:
+        yield (
+            "torch_compile",
+            "torch_compile is true with zero_stage 3",
+            "DeepSpeed's ZeRO 3 gathers weights between the parts of a block, which torch.compile would take as one",
+            "set torch_compile to false, or zero_stage to 0, 1 or 2",
+        )
 
 
 def _sequence(layout: Layout, model: ModelShape) -> Iterator[Broken]:
@@ -122,7 +171,8 @@ _RULES: dict[str, tuple[Rule, ...]] = TRAINER_RULES | {
         _deepspeed_schedule,
         _deepspeed_zero,
         _deepspeed_precision,
-        _deepspeed_knobs,
+        _deepspeed_overlap,
+        _deepspeed_compile,
         _sequence,
         _rotary,
     ),

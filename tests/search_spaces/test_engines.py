@@ -39,9 +39,19 @@ def test_other_trainers_are_not_ours(engine):
         ("torch", {"zero_stage": 3, "bucket_mib": 25}, "fsdp"),
         ("torch", {"tensor_parallel": 3, "sequence_parallel": True}, "sequence"),
         ("deepspeed", {"zero_stage": 2}, "zero_stage"),
+        ("deepspeed", {"zero_stage": 3}, "zero_stage"),
+        ("deepspeed", {"offload": "optimizer"}, "offload"),
         ("deepspeed", {"precision": "bf16"}, "precision"),
+        ("deepspeed", {"precision": "fp16", "pipeline_parallel": 1}, "precision"),
         ("deepspeed", {"overlap_comm": True}, "overlap_comm"),
+        ("deepspeed", {"overlap_comm": True, "zero_stage": 1}, "overlap_comm"),
+        (
+            "deepspeed",
+            {"overlap_comm": True, "zero_stage": 1, "precision": "bf16", "pipeline_parallel": 1},
+            "overlap_comm",
+        ),
         ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
+        ("deepspeed", {"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
     ],
 )
 def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
@@ -75,6 +85,28 @@ def test_the_torch_engine_runs_every_axis(fields):
     assert broken(**fields) == []
 
 
+ONE_STAGE = {"engine": "deepspeed", "pipeline_parallel": 1}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"zero_stage": stage, "offload": offload} for stage in (1, 2, 3) for offload in ("none", "optimizer")),
+        *({"zero_stage": stage, "precision": "bf16"} for stage in (1, 2, 3)),
+        {"zero_stage": 1, "precision": "fp16"},
+        {"data_parallel": 1, "precision": "bf16"},
+        {"tensor_parallel": 2, "sequence_parallel": True, "activation_checkpointing": "selective"},
+        {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 25, "torch_compile": True},
+        {"zero_stage": 1, "overlap_comm": True, "precision": "bf16", "offload": "optimizer"},
+        {"pipeline_parallel": 2, "zero_stage": 1, "offload": "optimizer", "precision": "bf16", "bucket_mib": 25},
+        {"pipeline_parallel": 2, "rank_order": "tp-pp-dp", "torch_compile": True},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_the_deepspeed_engine_runs_what_deepspeed_does(fields):
+    assert broken(**ONE_STAGE | fields) == []
+
+
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_uneven_stages_are_legal_and_empty_ones_are_not(engine):
     assert broken(replace(MODEL, num_layers=3), engine=engine) == []
@@ -98,6 +130,6 @@ def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
     assert "at least as many micro-batches" in problem.rule
     assert "micro_batch_size" in problem.fix
     (problem,) = broken_engine_rules(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
-    assert str(problem) == (
-        "zero_stage is 2; the deepspeed engine runs zero_stage 0 or 1\n  fix: set zero_stage to 0 or 1"
-    )
+    assert problem.message == "zero_stage is 2 with 2 pipeline stages"
+    assert problem.rule == "DeepSpeed's pipeline runs with ZeRO 0 and 1"
+    assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"
