@@ -25,14 +25,15 @@ class StepRecord:
     over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
     `grad_norm` is None for a step of fp16 whose gradients overflowed: nothing was updated, the loss scale was halved.
     `data_wait_s` is the part of the step time for which a rank waited for its batch, the longest over the ranks.
+    What the log of somebody else's trainer does not tell is None.
     """
 
     step: int
     phase: StepPhase
     time: str
     step_time_s: float
-    fastest_rank_step_time_s: float
-    loss: float
+    fastest_rank_step_time_s: float | None
+    loss: float | None
     grad_norm: float | None
     samples: int
     memory_allocated_gib: float | None = None

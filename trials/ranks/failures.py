@@ -52,6 +52,17 @@ def reason_of(error: BaseException) -> FailureReason:
     return FailureReason.SCRIPT_ERROR
 
 
+def reason_of_words(words: str) -> FailureReason:
+    """The reason behind what a process said of its end: the line that names an exception, or its last lines."""
+    if any(name in words for name in (*_MEMORY_TYPES, *_MEMORY_WORDS)):
+        return FailureReason.GPU_OOM
+    if any(name in words for name in ("TimeoutError", *_WAITED_WORDS)):
+        return FailureReason.HANG
+    if any(name in words for name in (*PEER_TYPES, *PEER_WORDS)):
+        return FailureReason.NODE_FAILURE
+    return FailureReason.SCRIPT_ERROR
+
+
 def is_about_a_peer(reason: FailureReason) -> bool:
     """Whether the cause lies in another rank, which may yet tell it."""
     return reason in (FailureReason.NODE_FAILURE, FailureReason.HANG)

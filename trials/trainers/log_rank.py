@@ -1,0 +1,24 @@
+"""Which rank of a trainer prints the lines about its steps. Standard library only."""
+
+from __future__ import annotations
+
+from trials.trial import TrialSpec
+
+
+def log_rank_of(spec: TrialSpec) -> int:
+    """The rank that the search file names, else the one on which this trainer prints."""
+    wanted, last = spec.trainer.get("log_rank"), spec.num_gpus - 1
+    if wanted is None:
+        return _usual(spec, last)
+    return {"first": 0, "last": last}.get(wanted, wanted)
+
+
+def _usual(spec: TrialSpec, last: int) -> int:
+    """Megatron prints where the loss is and the last data rank; nanotron on the first rank of the last stage; whatever
+    DeepSpeed trains on the first of all."""
+    layout = spec.layout
+    if spec.trainer["kind"] in ("megatron-lm", "megatron-deepspeed"):
+        return last
+    if spec.trainer["kind"] == "nanotron":
+        return (layout.pipeline_parallel - 1) * layout.data_parallel * layout.tensor_parallel
+    return 0

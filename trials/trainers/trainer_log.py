@@ -1,0 +1,193 @@
+"""A trainer's log, read while it is written: lines out of bytes, steps out of lines, and what it said at its end.
+
+Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trials.tracebacks import first_cause, tracebacks
+from trials.trainers.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
+from trials.trial import TrialSpec
+
+_KEPT_LINES = 400
+_KEPT_CHARACTERS = 500
+_KEPT_TRACEBACKS = 4
+
+
+class LineSplitter:
+    """Whole lines out of bytes as they come. Bytes that are not UTF-8 are replaced; of a line longer than
+    `LONGEST_LINE` bytes the rest is dropped. A carriage return ends a line too: progress bars know no other end."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """The lines that are whole now."""
+        *whole, rest = re.split(rb"[\r\n]", data)
+        for part in whole:
+            yield self._line(part)
+        self._keep(rest)
+
+    def last(self) -> str:
+        """What is left of a line that nobody will end."""
+        return self._line(b"")
+
+    def _line(self, end: bytes) -> str:
+        self._keep(end)
+        text = self._begun.decode("utf-8", errors="replace")
+        self._begun.clear()
+        return text
+
+    def _keep(self, data: bytes) -> None:
+        self._begun += data[: LONGEST_LINE - len(self._begun)]
+
+
+@dataclass(frozen=True)
+class TrainerStep:
+    """One step as the log tells it; None where it does not say. Memory in GiB, `tflops` of one GPU."""
+
+    iteration: int
+    step_time_s: float
+    samples: int
+    loss: float | None = None
+    grad_norm: float | None = None
+    tflops: float | None = None
+    samples_per_sec: float | None = None
+    tokens_per_sec: float | None = None
+    has_nan: bool = False
+
+
+class StepReader:
+    """The steps of one log, and what else it says of the layout and of memory.
+
+    An iteration counts once, and never after a later one. One that the trainer skipped (a loss scale that was too
+    large) updated nothing and is no step.
+    """
+
+    def __init__(self, log_format: LogFormat, spec: TrialSpec):
+        self.proof: dict[str, float] = {}
+        self.peak_memory_gib: float | None = None
+        self.peak_memory_allocated_gib: float | None = None
+        self.skipped = 0
+        self._format = log_format
+        self._spec = spec
+        self._last_iteration = 0
+        self._first_samples: float | None = None
+
+    def feed(self, text: str) -> TrainerStep | None:
+        """The step that this line reports; None for any other line."""
+        line = read_line(text, self._format)
+        self._note(line)
+        iteration = int(line.values.get("iteration", self._last_iteration + 1))
+        step_time_s = self._step_time_s(line)
+        if not line.is_step or not step_time_s or iteration <= self._last_iteration:
+            return None
+        self._last_iteration = iteration
+        if line.values.get("skipped"):
+            self.skipped += 1
+            return None
+        return self._step(iteration, step_time_s, line)
+
+    def note(self, text: str) -> None:
+        """Take from another rank's line what it says of the layout and of memory, and nothing of steps."""
+        line = read_line(text, self._format)
+        if not line.is_step:
+            self._note(line)
+
+    def _step_time_s(self, line: Line) -> float | None:
+        """As it is said, else of the samples or tokens a second."""
+        samples = self._spec.global_batch_size
+        if "step_time_s" in line.values:
+            return line.values["step_time_s"]
+        if rate := line.values.get("samples_per_sec"):
+            return samples / rate
+        if rate := line.values.get("tokens_per_sec"):
+            return samples * self._spec.model.seq_length / rate
+        return None
+
+    def _step(self, iteration: int, step_time_s: float, line: Line) -> TrainerStep:
+        values = line.values
+        loss, grad_norm = values.get("loss"), values.get("grad_norm")
+        not_finite = [v for v in (loss, grad_norm) if v is not None and (v != v or v == float("inf"))]
+        per_gpu = values.get("tokens_per_sec_per_gpu")
+        return TrainerStep(
+            iteration=iteration,
+            step_time_s=step_time_s,
+            samples=int(values.get("global_batch_size", self._spec.global_batch_size)),
+            loss=loss,
+            grad_norm=grad_norm,
+            tflops=values.get("tflops"),
+            samples_per_sec=values.get("samples_per_sec"),
+            tokens_per_sec=values.get("tokens_per_sec", None if per_gpu is None else per_gpu * self._spec.num_gpus),
+            has_nan=bool(values.get("nan")) or bool(not_finite),
+        )
+
+    def _note(self, line: Line) -> None:
+        self.proof |= {name: line.values[name] for name in PROOF_NAMES if name in line.values}
+        if line.is_step and "global_batch_size" in line.values:
+            self.proof["global_batch_size"] = line.values["global_batch_size"]
+        for name in ("memory_gib", "memory_allocated_gib"):
+            if name in line.values:
+                known = getattr(self, f"peak_{name}")
+                setattr(self, f"peak_{name}", max(known or 0.0, line.values[name]))
+
+
+class LastWords:
+    """The end of what a process said, and its first tracebacks however much it says after them."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._tracebacks: list[str] = []
+        self._current: list[str] = []
+        self._memory_line: str | None = None
+
+    def feed(self, text: str) -> None:
+        line = _RANK_PREFIX.sub("", text[:_KEPT_CHARACTERS])
+        self._lines.append(line)
+        self._collect(line)
+        if self._memory_line is None and _OUT_OF_MEMORY.search(line):
+            self._memory_line = line
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether it said so; a process that goes on after it has not failed."""
+        return self._memory_line is not None
+
+    @property
+    def port_was_taken(self) -> bool:
+        return any(_PORT_TAKEN.search(line) for line in self._lines)
+
+    def cause(self) -> str | None:
+        """The first traceback that tells of no lost peer, else of the line about memory, else None."""
+        cause = first_cause([*self._tracebacks, "\n".join(self._current)])
+        if self._memory_line is None or (cause and _OUT_OF_MEMORY.search(cause)):
+            return cause
+        return self._memory_line if cause is None else f"{self._memory_line}\n{cause}"
+
+    def tail(self, lines: int) -> str:
+        return "\n".join(list(self._lines)[-lines:])
+
+    def _collect(self, line: str) -> None:
+        """Keep the traceback this line belongs to, whole."""
+        if not self._current and not line.startswith("Traceback (most recent call last):"):
+            return
+        self._current.append(line)
+        is_last = len(self._current) > 1 and line and not line[0].isspace()
+        if is_last or len(self._current) > _KEPT_LINES:
+            if len(self._tracebacks) < _KEPT_TRACEBACKS:
+                self._tracebacks += tracebacks("\n".join(self._current))
+            self._current = []
+
+
+_RANK_PREFIX = re.compile(r"^\[(?:rank|default|Rank )?\d+\]: ?")
+"""What torch, torchrun and srun may put before a rank's words."""
+_OUT_OF_MEMORY = re.compile(
+    r"(?:CUDA|HIP) out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc|^MemoryError\b"
+)
+_PORT_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
