@@ -24,7 +24,7 @@ from slurm.driver_job import DriverJob, options_of_driver, render_driver_script
 from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot
 from trials.folder import SearchFolder, write_text
-from trials.ledger.events import Event, Fenced, SearchRecord
+from trials.ledger.events import Fenced
 
 if TYPE_CHECKING:
     from orchestrator.search.driver import Driver
@@ -201,12 +201,7 @@ class DriverChain:
 
     def kept_by(self, watcher: Watcher) -> Watcher:
         """The watcher of a search whose driver is in this chain."""
-
-        def on_event(search: SearchRecord, event: Event) -> None:
-            self.keep_next()
-            watcher.on_event(search, event)
-
-        return replace(watcher, on_event=on_event, driving=self.driving)
+        return replace(watcher, keep=self.keep_next, driving=self.driving)
 
     def keep_next(self) -> None:
         """See to it that one link waits; while Slurm takes none it is tried again, at most every RETRY_S."""
@@ -215,7 +210,7 @@ class DriverChain:
         self._retry_at = self._clock() + RETRY_S
         try:
             words = self._submit_next(self._waiting())
-        except SlurmUnreachable as error:
+        except (SlurmUnreachable, OSError) as error:  # a disk that is full keeps its script from being written
             words = str(error)
         if not self.has_next:
             self._note(f"no job waits yet to take this driver's place: {words}")

@@ -55,7 +55,8 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop.
+    """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
+    and `keep` called in each of its turns.
 
     A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
     changes: it ends no search.
@@ -64,6 +65,7 @@ class Watcher:
     note: Callable[[str], None] = lambda text: None
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     driving: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
+    keep: Callable[[], None] = lambda: None
 
 
 def prepare(spec: SearchSpec) -> SearchSpace:
@@ -173,7 +175,7 @@ def drive(
         if not search.state.is_ended:
             if not cancelling:
                 _require_own_code(folder, search)
-            launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note))
+            launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
             sampler = make_sampler(spec.search.sampler, candidates, spec.search.seed, watcher.note)
             hooks = stack.enter_context(_hooks(hold, spec, worker, watcher, cancelling))
@@ -244,7 +246,11 @@ def _require_own_code(folder: SearchFolder, search: SearchRecord) -> None:
 
 @contextmanager
 def _launcher_for(
-    spec: SearchSpec, search: SearchRecord, cancelling: bool, note: Callable[[str], None]
+    spec: SearchSpec,
+    search: SearchRecord,
+    cancelling: bool,
+    note: Callable[[str], None],
+    keep: Callable[[], None],
 ) -> Iterator[Launcher]:
     """The search's launcher; for a search that only has to be ended, and has nothing in flight, one without slots."""
     if cancelling and not search.in_flight:
@@ -252,7 +258,12 @@ def _launcher_for(
     else:
         parallel = spec.search.parallel_trials
         launcher, remark = make_launcher(
-            spec.launcher, parallel_trials=parallel, cluster=spec.cluster, not_before=_newest_moment(search)
+            spec.launcher,
+            parallel_trials=parallel,
+            cluster=spec.cluster,
+            not_before=_newest_moment(search),
+            note=note,
+            keep=keep,
         )
         if remark:
             note(remark)
@@ -284,7 +295,11 @@ def _hooks(
         def cancel_requested() -> bool:
             return cancelling or bool(reader.pending_commands(hold.folder.search_id))
 
-        yield Hooks(on_event, cancel_requested, hold.keep, watcher.note)
+        def keep() -> None:
+            hold.keep()
+            watcher.keep()
+
+        yield Hooks(on_event, cancel_requested, keep, watcher.note)
 
 
 def _goal(spec: SearchSpec) -> Goal:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ CANCEL_TIMEOUT_S = 15.0
 """How long `cancel` looks for the end of what it cancelled: KillWait and epilogs may take longer."""
 
 _REAP_TIMEOUT_S = 2.0  # a process in an uninterruptible wait (a dead file system) cannot even be killed
-_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.2, 2.0
+_FIRST_LOOK_S = 0.5  # then after twice as long each time: five looks at a job that takes its time
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
@@ -53,12 +53,19 @@ class SlurmClient(Slurm):
     """Slurm's own commands (sbatch, squeue, scontrol, sacct, scancel), as the user of this process.
 
     One thread. Queries are read from the commands' plain formats. `squeue --json` is not used: it exits 0 with an empty
-    list of jobs when the controller is down, and its fields change between versions.
+    list of jobs when the controller is down, and its fields change between versions. `before_command` is called before
+    each of them: one may take `timeout_s` seconds and several follow each other.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S):
+    def __init__(
+        self,
+        environ: Mapping[str, str] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+        before_command: Callable[[], None] = lambda: None,
+    ):
         self._environ = dict(os.environ if environ is None else environ)
         self._timeout_s = timeout_s
+        self._before_command = before_command
         self._uid = os.geteuid()
         self.user = _user_name(self._uid)
         self._settings: SlurmSettings | None = None
@@ -158,16 +165,21 @@ class SlurmClient(Slurm):
         return [j for j in jobs if j.name in names and (j.submitted_at is None or j.submitted_at >= int(since))]
 
     def cancel(self, jobs: Sequence[JobSnapshot]) -> set[str]:
-        """Waits up to CANCEL_TIMEOUT_S for their end. Raises SlurmUnreachable only before anything was cancelled."""
+        """Waits up to CANCEL_TIMEOUT_S for their end, or until the controller falls silent.
+
+        Raises SlurmUnreachable only before anything was cancelled.
+        """
         pending = self._still_there(jobs) if jobs else set()
         deadline = time.monotonic() + CANCEL_TIMEOUT_S
         self._scancel(sorted(pending, key=int))
         pause_s = _FIRST_LOOK_S
-        while pending and time.monotonic() + pause_s < deadline:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_LOOK_S)
-            with suppress(SlurmUnreachable):
+        while pending and (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause_s, left_s))
+            pause_s *= 2
+            try:
                 pending &= self._still_there(jobs)
+            except SlurmUnreachable:
+                break
         return pending
 
     def _still_there(self, jobs: Sequence[JobSnapshot]) -> set[str]:
@@ -176,10 +188,17 @@ class SlurmClient(Slurm):
         return {job.job_id for job in self.jobs() if _identity(job) in wanted and not job.state.is_ended}
 
     def _scancel(self, job_ids: Sequence[str]) -> None:
-        """Ask once for all; whether it helped is seen by looking, since scancel exits 0 for jobs it does not know."""
+        """Ask once for all; whether it helped is seen by looking, since scancel exits 0 for jobs it does not know.
+
+        After a request without an answer the others would only wait as long.
+        """
         for begin in range(0, len(job_ids), _IDS_A_CALL):
-            with suppress(SlurmUnreachable):
-                self._run_query("scancel", *job_ids[begin : begin + _IDS_A_CALL])
+            try:
+                result = self._run_query("scancel", *job_ids[begin : begin + _IDS_A_CALL])
+            except SlurmUnreachable:
+                return
+            if result.rc is None:
+                return
 
     # -- running a command
 
@@ -205,6 +224,7 @@ class SlurmClient(Slurm):
 
         `given` is what it reads from its standard input.
         """
+        self._before_command()
         if self._is_missing(argv[0]):
             raise SlurmUnreachable(f"{argv[0]} is not on PATH: Slurm's commands are not installed on this machine")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -33,18 +34,25 @@ _NO_ACCOUNTING = "Slurm keeps no accounting here: outcomes and what the controll
 
 
 def make_launcher(
-    section: LauncherSection, *, parallel_trials: int, cluster: Cluster, not_before: float | None = None
+    section: LauncherSection,
+    *,
+    parallel_trials: int,
+    cluster: Cluster,
+    not_before: float | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    keep: Callable[[], None] = lambda: None,
 ) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
 
     `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
-    clock goes on.
+    clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
+    take long, so that a turn in which much of it hangs costs no lease.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.
     """
     if section.kind == "slurm":
-        return _slurm_of(section, cluster)
+        return _slurm_of(section, cluster, note, keep)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
         return RecordedLauncher(observations, section.queue_wait_s, not_before), None
@@ -74,8 +82,10 @@ def longest_s(section: LauncherSection, time_limit_s: float) -> float:
     return longest_job_s(time_limit_s, settings)
 
 
-def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher, str | None]:
-    client = SlurmClient()
+def _slurm_of(
+    section: LauncherSection, cluster: Cluster, note: Callable[[str], None], keep: Callable[[], None]
+) -> tuple[SlurmLauncher, str | None]:
+    client = SlurmClient(before_command=keep)
     try:
         settings = client.settings()
     except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
@@ -86,7 +96,8 @@ def _slurm_of(section: LauncherSection, cluster: Cluster) -> tuple[SlurmLauncher
     folder = home_folder() / "slurm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SharedAnswer(client, folder, cluster_key(os.environ))
-    return SlurmLauncher(client, job_options(section, cluster), PollPace(floor_s), shared.jobs), remark
+    options, pace = job_options(section, cluster), PollPace(floor_s)
+    return SlurmLauncher(client, options, pace, shared.jobs, note=note), remark
 
 
 def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple[float, str | None]:

@@ -19,6 +19,7 @@ from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, last_sign_of_life, program_environment
 from orchestrator.launchers.slurm_endings import alive_ending, ended_ending, job_words, unknown_ending
+from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.pace import PollPace
@@ -71,7 +72,8 @@ class _Tracked:
 
 
 class SlurmLauncher(Launcher):
-    """Submits to `slurm` with the user's `options`; `sleep` lets seconds of its clock pass.
+    """Submits to `slurm` with the user's `options`; `sleep` lets seconds of its clock pass, `note` is told what a user
+    should know of a launch.
 
     `jobs` answers with all the user's jobs, as they were at most so many seconds ago: one question for all attempts of
     all searches, no oftener than `pace` allows. Between two answers the last one stands.
@@ -86,12 +88,14 @@ class SlurmLauncher(Launcher):
         pace: PollPace,
         jobs: Callable[[float], Answer],
         sleep: Callable[[float], None] = time.sleep,
+        note: Callable[[str], None] = lambda text: None,
     ):
         self._slurm = slurm
         self._options = options
         self._pace = pace
         self._jobs = jobs
         self._sleep = sleep
+        self._note = note
         self._settings: SlurmSettings | None = None
         self._settings_again_at = 0.0
         self._is_silent = False
@@ -143,9 +147,12 @@ class SlurmLauncher(Launcher):
         submission = self._slurm.submit(request)
         if submission.status is SubmitStatus.REFUSED and request.exclude:
             # Perhaps only because too few nodes are left: a suspect node is better than none.
-            request = self._job_request(tracked.request, exclude=())
+            avoided, request = request.exclude, self._job_request(tracked.request, exclude=())
             write_text(request.script, render_script(request))
             submission = self._slurm.submit(request)
+            if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.DOUBTFUL):
+                spec = tracked.request.spec
+                self._note(f"{spec.trial}.{spec.attempt} may run on {compress(avoided)} again: too few others are left")
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accepted(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import driver_job
 from orchestrator.driver_job import RETRY_S, AlreadyQueued, DriverChain, end_all, living, own_job_id, submit_first
+from orchestrator.session import Watcher
 from search_spaces.errors import OutsideRefused
 from slurm.driver_job import DriverJob
 from slurm.fake import FakeSlurm
@@ -83,6 +85,40 @@ def test_a_controller_that_is_away_ends_no_driver(bench):
     with chain.driving(object()):  # type: ignore[arg-type]
         assert not chain.has_next
     assert "Unable to contact slurm controller" in bench.notes[0]
+
+
+def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
+    """The view's failure is its last word (`session.drive`); the link is seen to in a turn of its own."""
+
+    def broken(search: object, event: object) -> None:
+        raise OSError("the terminal is gone")
+
+    bench.slurm.submissions_busy(times=1)
+    chain = bench.chain()
+    watcher = chain.kept_by(Watcher(on_event=broken))
+    watcher.keep()
+    assert not chain.has_next
+    with pytest.raises(OSError, match="the terminal is gone"):
+        watcher.on_event(None, None)  # type: ignore[arg-type]
+    bench.now += RETRY_S
+    watcher.keep()
+    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+
+
+def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch):
+    chain = bench.chain()
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_job, "write_text", _full_disk)
+        chain.keep_next()
+    assert (chain.has_next, len(bench.notes)) == (False, 1)
+    assert "No space left" in bench.notes[0]
+    bench.now += RETRY_S
+    chain.keep_next()
+    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+
+
+def _full_disk(path: Path, text: str) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_a_search_that_has_ended_leaves_no_link(bench):

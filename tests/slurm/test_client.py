@@ -5,6 +5,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -360,6 +361,36 @@ def test_cancelling_nothing_asks_nothing(commands):
     commands.write(squeue="exit 1", scancel="exit 1")
     assert commands.client().cancel([]) == set()
     assert commands.calls("squeue") == commands.calls("scancel") == []
+
+
+def test_a_job_that_takes_its_time_to_end_is_looked_at_six_times_in_fifteen_seconds(commands, monkeypatch):
+    slept: list[float] = []
+    quick = SimpleNamespace(**vars(time) | {"sleep": slept.append, "monotonic": lambda: sum(slept)})
+    monkeypatch.setattr("slurm.client.time", quick)
+    commands.write(squeue=f"echo '{row('12', 'COMPLETING')}'", scancel="exit 0")
+    assert commands.client().cancel([job("12")]) == {"12"}
+    assert slept == [0.5, 1.0, 2.0, 4.0, 7.5]
+    assert len(commands.calls("squeue")) == 6
+
+
+def test_a_scancel_that_hangs_is_not_repeated_for_the_other_jobs(commands, monkeypatch):
+    monkeypatch.setattr("slurm.client._IDS_A_CALL", 1)
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 0.0)
+    commands.write(squeue="; ".join(f"echo '{row(number)}'" for number in ("12", "13")), scancel="exec sleep 1000")
+    assert commands.client(timeout_s=0.5).cancel([job("12"), job("13")]) == {"12", "13"}
+    assert len(commands.calls("scancel")) == 1
+
+
+def test_whoever_waits_for_the_commands_is_told_before_each_of_them(commands):
+    told: list[None] = []
+    commands.write(
+        squeue=f"echo '{row('12')}'",
+        scancel="rm $HERE/squeue; printf '#!/bin/sh\\n' > $HERE/squeue; chmod +x $HERE/squeue",
+    )
+    path = f"{commands.folder}:/usr/bin:/bin"
+    client = SlurmClient({"PATH": path}, 20.0, lambda: told.append(None))
+    assert client.cancel([job("12")]) == set()
+    assert len(told) == 3, "squeue, scancel, squeue"
 
 
 @pytest.mark.parametrize("scancel", ["exit 0", "echo 'Access/permission denied' >&2; exit 210", "kill -9 $$"])

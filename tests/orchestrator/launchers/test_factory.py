@@ -24,6 +24,23 @@ def test_local_is_plain_processes() -> None:
     assert (launcher.name, note) == ("local", None)
 
 
+@pytest.mark.processes
+@pytest.mark.timeout(30)
+def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs takes its time limit, and a turn may ask for several things."""
+    for command in ("scontrol", "squeue"):
+        (tmp_path / command).write_text("#!/bin/sh\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    kept: list[None] = []
+    keep = lambda: kept.append(None)  # noqa: E731
+    launcher, _ = make_launcher(section(kind="slurm"), parallel_trials=1, cluster=ONE_NODE, keep=keep)
+    assert len(kept) == 1, "the configuration was asked for"
+    launcher.poll([])
+    assert len(kept) == 2
+
+
 @pytest.mark.fault(36)
 def test_fault_36_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,

@@ -44,6 +44,7 @@ class Bench:
         self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted": []}
         for name in self.asked:
             setattr(self.slurm, name, self._noting(name, getattr(self.slurm, name)))
+        self.notes: list[str] = []
         self.launcher = self.new_launcher()
 
     def _noting(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
@@ -54,7 +55,8 @@ class Bench:
         return noted
 
     def new_launcher(self) -> SlurmLauncher:
-        return SlurmLauncher(self.slurm, JobOptions(), PollPace(POLL_S), self._jobs, self.cluster.advance)
+        pace, advance = PollPace(POLL_S), self.cluster.advance
+        return SlurmLauncher(self.slurm, JobOptions(), pace, self._jobs, advance, self.notes.append)
 
     def _jobs(self, max_age_s: float) -> Answer:
         asked_at = self.slurm.now()
@@ -142,12 +144,14 @@ def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(be
     refused, accepted = bench.cluster.jobs()
     assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
     assert "--exclude" not in (request.folder.path / "job.sh").read_text()
+    assert bench.notes == ["t0001.a1 may run on n[1-4] again: too few others are left"]
 
 
 def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench):
     request = bench.launched(exclude=("n1", "n2", "n3"))
     assert poll_one(bench.launcher, request).nodes == ("n4",)
     assert len(bench.asked["submit"]) == 1
+    assert bench.notes == []
 
 
 def test_what_is_refused_with_and_without_them_is_refused(bench):

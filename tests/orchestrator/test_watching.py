@@ -1,0 +1,29 @@
+"""Who watches a search, and what is kept while it runs, share no fate."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.search_file import load_search_file
+from orchestrator.session import Watcher, create_search, drive, prepare
+from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from trials.ledger.events import SearchState
+from trials.ledger.place import ledger_url
+
+
+@pytest.mark.timeout(60)
+def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_recorded_search(tmp_path, OK, OK))
+    folder, seen, kept = create_search(spec, ledger_url()), [], []
+
+    def breaks(search, event) -> None:
+        seen.append(event.kind)
+        raise OSError("the terminal is gone")
+
+    watcher = Watcher(on_event=breaks, keep=lambda: kept.append(len(seen)))
+    record = drive(folder, spec, prepare(spec).feasible, None, ledger_url(), watcher)
+    assert record.state is SearchState.COMPLETED
+    assert len(seen) == 1
+    assert kept.count(1) >= 2, "in every turn, also after the view's last word"
