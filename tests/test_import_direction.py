@@ -23,6 +23,7 @@ ONE_DOOR = {
     "ray": {"orchestrator/ray_runtime.py"},
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
+    "tokenizers": {"trials/tokenizing.py"},
 }
 ORCHESTRATOR = (
     ("orchestrator.in_time",),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli import preparing
 from tests.orchestrator.cli.parlay import COMMAND, environment, parlay
 from tests.orchestrator.cli.parlay import start as start_parlay
 from tests.trials.test_tokenizing import write_tokenizer
 from trials.tokens import TokenFile
+from trials.tokens_prepare import Progress
 
 pytestmark = pytest.mark.timeout(60)  # each a command line or a few
 
@@ -101,6 +105,26 @@ def test_bad_usage_is_an_error_object_and_leaves_nothing(tmp_path, words, key):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
+def test_a_terminal_shows_how_far_it_is_and_the_answer_stays_clean(tmp_path):
+    lines = write_lines(tmp_path, *[{"text": "ab"}] * 2000)
+    shown, terminal = pty.openpty()
+    command = [*COMMAND, "prepare", lines, "--tokenizer", "bytes", "--out", "t.bin", "--json"]
+    environ = environment() | {"TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=terminal) as running:
+        os.close(terminal)
+        assert b"2000 texts, 4000 tokens" in everything_shown(shown)
+        assert json.load(running.stdout)["num_tokens"] == 4000
+
+
+def test_elsewhere_a_line_now_and_then_says_how_far_it_is(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(preparing.time, "monotonic", lambda: now)
+    lines = preparing._ProgressLines(total_bytes=200)
+    for now in (1.0, 9.0, 10.5, 12.0, 21.0):
+        lines.tell(Progress(num_documents=int(now), num_tokens=100, bytes_read=50))
+    assert capsys.readouterr().err == "25%, 10 texts, 100 tokens\n25%, 21 texts, 100 tokens\n"
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_and_nothing_half_is_left(tmp_path, number):
@@ -124,6 +148,15 @@ def test_a_disk_that_is_full_is_said_and_nothing_half_is_left(tmp_path):
     assert done.returncode == 6, done.stderr
     assert "t.bin could not be written: File too large; nothing of it is left" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def everything_shown(terminal: int) -> bytes:
+    """What a program wrote to its terminal until it ended; a terminal that nobody reads would hold it up."""
+    parts = []
+    with os.fdopen(terminal, "rb", buffering=0) as stream, suppress(OSError):  # that is how Linux says the end
+        while part := stream.read(4096):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def wait_until(happened, limit_s: float = 30.0) -> None:

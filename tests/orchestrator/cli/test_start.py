@@ -9,10 +9,10 @@ import pytest
 
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
 
-HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy")
+HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy", "tokenizers")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["schema", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"]])
 def test_help_imports_nothing_heavy(words, tmp_path):
     program = (
         "import sys\nfrom orchestrator.cli.main import run\n"
