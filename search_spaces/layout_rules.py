@@ -100,6 +100,13 @@ def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
     return batch == workload.global_batch_size
 
 
+def _can_compute(table: LayoutTable, workload: Workload) -> np.ndarray:
+    accelerator = workload.cluster.accelerator
+    lacks_bf16 = table.is_word("precision", "bf16") & accelerator.lacks_bf16
+    is_deepspeed_fp16 = table.is_word("precision", "fp16") & table.is_word("engine", "deepspeed")
+    return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
+
+
 def _chunks(f: Fields) -> int:
     return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
 
@@ -154,10 +161,14 @@ INTERLEAVE = LayoutRule(
 )
 PRECISION = LayoutRule(
     "precision",
-    "the accelerator computes in this precision",
+    "the accelerator computes in this precision, and the engine on it",
     "use fp32",
-    lambda table, w: ~(table.is_word("precision", "bf16") & w.cluster.accelerator.lacks_bf16),
-    lambda f, w: f"{w.cluster.accelerator.name} has no {f['precision']}",
+    _can_compute,
+    lambda f, w: (
+        f"DeepSpeed has no fp16 on {w.cluster.accelerator.name}"
+        if f["precision"] == "fp16"
+        else f"{w.cluster.accelerator.name} has no {f['precision']}"
+    ),
 )
 
 SPLIT_RULES = {

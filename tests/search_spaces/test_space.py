@@ -240,6 +240,14 @@ def test_bf16_is_rejected_on_accelerators_that_have_none():
     assert (problem.message, problem.fix) == ("v100-32gb has no bf16", "use fp32")
 
 
+def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
+    layout = Layout(data_parallel=4, grad_accum_steps=4, zero_stage=1, precision="fp16", engine="deepspeed")
+    (problem,) = broken_rules(layout, workload())
+    assert (problem.code, problem.message) == ("precision", "DeepSpeed has no fp16 on cpu")
+    assert broken_rules(layout, workload("a100-80gb")) == []
+    assert broken_rules(replace(layout, engine="torch"), workload()) == []
+
+
 def test_the_baseline_joins_the_candidates_wherever_it_lies():
     inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
     outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)
