@@ -46,6 +46,16 @@ class LaunchRequest:
     job_id: str | None = None
     restart: int = 0
 
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """What starts one rank, wherever that is."""
+        return self.python, "-m", trial_program(self.spec), str(self.folder.spec.absolute())
+
+
+def trial_program(spec: TrialSpec) -> str:
+    """The module that runs in every rank: Parlay's trainer, or the supervisor of somebody else's."""
+    return "trials.train" if spec.trainer.get("kind", "parlay") == "parlay" else "trials.external"
+
 
 class Launcher(ABC):
     """Starts, watches and cancels attempts. Used by one driver thread; attempts are named by their attempt key.

@@ -56,7 +56,7 @@ def node_plans(
     folder = AttemptFolder(request.folder.path.absolute())  # the ranks start in it
     return [
         GroupPlan(
-            argv=(request.python, "-m", "trials.train", str(folder.spec)),
+            argv=request.argv,
             directory=str(folder.path),
             logs=tuple(str(folder.rank_log(rank)) for rank in ranks),
             first_rank=ranks.start,

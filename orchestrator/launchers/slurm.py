@@ -186,7 +186,7 @@ class SlurmLauncher(Launcher):
             num_nodes=spec.num_nodes,
             tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
             time_limit_s=request.time_limit_s,
-            argv=(request.python, "-m", "trials.train", str(request.folder.spec.absolute())),
+            argv=request.argv,
             environment=program_environment(request.code) | device_environment(spec),
             options=self._options,
             exclude=request.exclude if exclude is None else exclude,

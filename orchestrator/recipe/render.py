@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.recipe import Recipe
 from trials.trainers.deepspeed_config import why_not_deepspeed
 from trials.trial import TrialSpec
@@ -30,6 +31,7 @@ def launch_sh(spec: TrialSpec, environment: Mapping[str, str], python: str) -> s
         run_folder=_RUN_FOLDER_SEVERAL if several_nodes else _RUN_FOLDER_ONE,
         attempt="/".join(shlex.quote(part) for part in ("trials", spec.trial, spec.attempt)),
         exports=exports,
+        program=trial_program(spec),
         rendezvous=_RENDEZVOUS_SEVERAL.format(nodes=spec.num_nodes) if several_nodes else "--standalone --nnodes 1",
         ranks=min(spec.num_gpus, spec.gpus_per_node),
     )
@@ -58,7 +60,7 @@ export PYTHONPATH=$here/code PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
 cd -- "$attempt"
 "$python" -m torch.distributed.run \\
     {rendezvous} --nproc-per-node {ranks} \\
-    -m trials.train "$attempt/spec.json"
+    -m {program} "$attempt/spec.json"
 
 echo {title} "wrote $attempt/outcome.r0.json"
 """
