@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,15 @@ from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
+from search_spaces.trainer_rules import engines_of
 from search_spaces.validation import Section, restored, validated
 from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, Place, dotted, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
-from trials.schema import TrainerSection
+from trials.trainer_schema import TrainerSection
+from trials.trainers.command_template import placeholders_in
 from trials.trial import MeasureRules, require_schema
 
 if TYPE_CHECKING:
@@ -142,6 +145,7 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
         batch_is_free="grad_accum_steps" in axes,
         allow_tensor_parallel_across_nodes=spec.space.allow_tensor_parallel_across_nodes,
         max_nodes=spec.constraints.max_nodes,
+        engines=engines_of(spec.trainer.kind),
     )
     seed = spec.search.seed if spec.search.sample_space else None
     try:
@@ -201,8 +205,11 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     cluster = file.cluster.cluster()
     space = file.space
     if space.candidates is None:
-        space = space.model_copy(update=complete_axes(space.given_axes(), cluster.num_nodes))
-    problems: list[Problem] = []
+        engine = engines_of(file.trainer.kind)[-1]
+        given = {"engine": (engine,)} | space.given_axes()
+        space = space.model_copy(update=complete_axes(given, cluster.num_nodes))
+    places = {dotted(path): place for path, place in document.places.items()}
+    problems = [_placed(problem, places) for problem in _trainer_problems(file)]
     baseline = candidates = None
     if file.baseline is not None:
         with _collected(problems, document, "baseline"):
@@ -239,8 +246,69 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         ledger=file.ledger,
         work_dir=work_dir,
         yaml_text=document.text,
-        places={dotted(path): place for path, place in document.places.items()},
+        places=places,
     )
+
+
+def _trainer_problems(file: SearchFile) -> Iterator[Problem]:
+    """Where other sections ask of the trainer what it has not."""
+    return chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), _missing_log_rank(file))
+
+
+def _foreign_engines(file: SearchFile) -> Iterator[Problem]:
+    engines = engines_of(file.trainer.kind)
+    foreign = [engine for engine in file.space.given_axes().get("engine", ()) if engine not in engines]
+    if foreign:
+        yield Problem(
+            "engine",
+            f"lists {foreign[0]} for trainer.kind {file.trainer.kind}",
+            rule=f"trainer.kind {file.trainer.kind} has the engine {' or '.join(reversed(engines))}",
+            fix="remove the key, or change trainer.kind",
+            key="space.engine",
+            value=foreign[0],
+        )
+
+
+def _unsaid_axes(file: SearchFile) -> Iterator[Problem]:
+    """Axes that vary while the command line is the same whatever their value."""
+    if file.trainer.kind != "command":
+        return
+    said = placeholders_in(file.trainer.command_template)
+    for name, values in file.space.given_axes().items():
+        if len(values) > 1 and name not in said and name != "num_nodes":
+            yield Problem(
+                "template",
+                f"has no {{{name}}}, and space.{name} has {len(values)} values",
+                rule="a command is told every value that is searched",
+                fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give one value",
+                key="trainer.template",
+            )
+
+
+def _own_trainers_rules(file: SearchFile) -> Iterator[Problem]:
+    if file.trainer.kind != "parlay" and file.measure.memory_limit_gib is not None:
+        yield Problem(
+            "contradiction",
+            f"has no effect with trainer.kind {file.trainer.kind}",
+            rule="only Parlay's own trainer limits its memory",
+            fix="remove it",
+            key="measure.memory_limit_gib",
+            value=file.measure.memory_limit_gib,
+        )
+
+
+def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:
+    rank, cluster = file.trainer.log_rank, file.cluster.cluster()
+    ranks = min(file.space.given_axes().get("num_nodes", (cluster.num_nodes,))) * cluster.gpus_per_node
+    if isinstance(rank, int) and rank >= ranks:
+        yield Problem(
+            "bounds",
+            f"is {rank}, the smallest trial has {ranks} ranks",
+            rule="every trial has the rank whose log is read",
+            fix="use last",
+            key="trainer.log_rank",
+            value=rank,
+        )
 
 
 def _is_candidates(table: Path, document: Document, space: SpaceSection) -> bool:

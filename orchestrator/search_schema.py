@@ -15,7 +15,8 @@ from search_spaces.schema import BaselineSection, ClusterSection, ConstraintsSec
 from search_spaces.validation import Section
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
-from trials.schema import MeasureSection, TrainerSection
+from trials.schema import MeasureSection
+from trials.trainer_schema import TrainerSection
 
 _NAME = "^[a-z0-9][a-z0-9-]{0,40}$"
 

@@ -81,6 +81,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
             _require_interpreter(python_of(spec))
+            _require_script(spec.trainer.script)
         if spec.launcher.kind == "slurm":
             _require_slurm_work_dir(spec.work_dir)
             _require_setup_file(spec.launcher.slurm.setup_file)
@@ -191,9 +192,8 @@ def drive(
 
 def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
     """What all attempts of the search share."""
-    trainer = {"kind": spec.trainer.kind, "data": spec.trainer.data.for_trials()}
     return TrialProgram(
-        folder, spec.model, spec.cluster, spec.measure, python_of(spec), trainer=trainer, seed=spec.search.seed
+        folder, spec.model, spec.cluster, spec.measure, python_of(spec), trainer=spec.trainer.for_trials(), seed=spec.search.seed
     )
 
 
@@ -430,6 +430,17 @@ def _require_setup_file(path: str | None) -> None:
 
 def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
     return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
+
+
+def _require_script(script: str | None) -> None:
+    if script is not None and not Path(script).is_file():
+        raise InputError.of(
+            "script",
+            f"{script} is not a file on this machine",
+            key="trainer.script",
+            value=script,
+            fix="name the training script; a path starts from the search file's folder",
+        )
 
 
 def _require_interpreter(python: str) -> None:

@@ -1,4 +1,4 @@
-"""The sections of the search file about a trial: how it is measured, and what runs in it."""
+"""The sections of the search file about a trial: how it is measured, and on what it trains."""
 
 from __future__ import annotations
 
@@ -157,16 +157,3 @@ class DataSection(Section):
             return self
         header = require_tokens(self.for_trials(), model)
         return self.model_copy(update={"num_tokens": header.num_tokens, "checksum": header.checksum})
-
-
-class TrainerSection(Section):
-    """The program that runs in a trial."""
-
-    kind: Literal["parlay"] = Field(default="parlay", description="parlay: the GPT trainer that comes with Parlay.")
-    python: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=4096,
-        description="Python interpreter on the compute nodes, the one that has torch. Default: the one Parlay runs in.",
-    )
-    data: DataSection = DataSection()
