@@ -119,6 +119,8 @@ class TokenFile:
         for index in indices:
             start = HEADER_BYTES + index % count * seq_length * size
             ids.frombytes(self._mapped[start : start + (seq_length + 1) * size])
+        # Pages that were read would count as this process's memory and look like a leak; the kernel keeps them anyhow.
+        self._mapped.madvise(mmap.MADV_DONTNEED)
         if sys.byteorder == "big":
             ids.byteswap()
         return ids

@@ -145,6 +145,23 @@ def test_a_header_is_all_that_is_read_of_a_file_of_any_size(path):
     assert list(TokenFile(path).samples([2**35], 16)) == [0] * 17
 
 
+def test_what_was_read_is_no_memory_of_this_process(path):
+    """Else a trial that reads a large file looks like one that leaks."""
+    header = replace(HEADER, num_tokens=2**26)
+    path.write_bytes(header.to_bytes())
+    os.truncate(path, header.file_bytes)
+    file, before = TokenFile(path), mapped_kib()
+    for index in range(0, 2**16 - 1, 8):
+        file.samples([index], 1024)
+    assert mapped_kib() - before < 4096  # of 131072 that were mapped
+
+
+def mapped_kib() -> int:
+    """Memory of this process that mirrors files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
