@@ -78,7 +78,7 @@ class Line:
 
 
 def read_line(text: str, log_format: LogFormat) -> Line:
-    """What a whole line says; numbers that cannot be (negative, beyond 1e18) are left out, nan is kept."""
+    """What a whole line says; numbers that cannot be (negative, beyond 1e18) are left out, nan and inf are kept."""
     text = text[:LONGEST_LINE]
     is_step = log_format.step.search(text) is not None
     wanted = log_format.findings if is_step else log_format.elsewhere
@@ -109,8 +109,8 @@ def _number(found: re.Match[str], factor: float) -> float | None:
     except ValueError:
         return None
     prefix = groups[1] if len(groups) > 1 and groups[1] else ""
-    value *= _SCALES.get(prefix, math.inf)
-    return value if math.isnan(value) or 0 <= value <= _LARGEST else None
+    value *= _SCALES.get(prefix, math.nan)
+    return value if not math.isfinite(value) or 0 <= value <= _LARGEST else None
 
 
 def command_format(patterns: Mapping[str, str]) -> LogFormat:

@@ -5,6 +5,7 @@ Pure; standard library only.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -83,9 +84,9 @@ class StepReader:
         """The step that this line reports; None for any other line."""
         line = read_line(text, self._format)
         self._note(line)
-        iteration = int(line.values.get("iteration", self._last_iteration + 1))
+        iteration = _whole(line.values.get("iteration"), self._last_iteration + 1)
         step_time_s = self._step_time_s(line)
-        if not line.is_step or not step_time_s or iteration <= self._last_iteration:
+        if not line.is_step or step_time_s is None or iteration <= self._last_iteration:
             return None
         self._last_iteration = iteration
         if line.values.get("skipped"):
@@ -100,25 +101,23 @@ class StepReader:
             self._note(line)
 
     def _step_time_s(self, line: Line) -> float | None:
-        """As it is said, else of the samples or tokens a second."""
-        samples = self._spec.global_batch_size
-        if "step_time_s" in line.values:
-            return line.values["step_time_s"]
-        if rate := line.values.get("samples_per_sec"):
-            return samples / rate
-        if rate := line.values.get("tokens_per_sec"):
-            return samples * self._spec.model.seq_length / rate
-        return None
+        """As it is said, else of the samples or tokens a second; None for a time that no step takes."""
+        samples, values = self._spec.global_batch_size, line.values
+        found = values.get("step_time_s")
+        for name, amount in (("samples_per_sec", samples), ("tokens_per_sec", samples * self._spec.model.seq_length)):
+            if found is None and (rate := values.get(name)):
+                found = amount / rate
+        return found if found is not None and 0 < found < math.inf else None
 
     def _step(self, iteration: int, step_time_s: float, line: Line) -> TrainerStep:
         values = line.values
         loss, grad_norm = values.get("loss"), values.get("grad_norm")
-        not_finite = [v for v in (loss, grad_norm) if v is not None and (v != v or v == float("inf"))]
+        not_finite = [value for value in (loss, grad_norm) if value is not None and not math.isfinite(value)]
         per_gpu = values.get("tokens_per_sec_per_gpu")
         return TrainerStep(
             iteration=iteration,
             step_time_s=step_time_s,
-            samples=int(values.get("global_batch_size", self._spec.global_batch_size)),
+            samples=_whole(values.get("global_batch_size"), self._spec.global_batch_size),
             loss=loss,
             grad_norm=grad_norm,
             tflops=values.get("tflops"),
@@ -135,6 +134,11 @@ class StepReader:
             if name in line.values:
                 known = getattr(self, f"peak_{name}")
                 setattr(self, f"peak_{name}", max(known or 0.0, line.values[name]))
+
+
+def _whole(value: float | None, otherwise: int) -> int:
+    """A count as it was said; `otherwise` where none was."""
+    return int(value) if value is not None and math.isfinite(value) else otherwise
 
 
 class LastWords:

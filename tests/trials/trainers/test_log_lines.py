@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trials.trainers.log_lines import FORMATS, LONGEST_LINE, command_format, pattern_faults, read_line
+
+# As the trainers' own format strings write them.
+MEGATRON_LM = (
+    " [2026-11-20 17:00:00.123456] iteration        5/      12 | consumed samples:          640 | elapsed time per"
+    " iteration (ms): 1234.5 | throughput per GPU (TFLOP/s/GPU): 98.7 | learning rate: 1.000000E-04 | global batch"
+    " size:   128 | lm loss: 1.050000E+01 | loss scale: 1.0 | grad norm: 2.345 | number of skipped iterations:   0 |"
+    " number of nan iterations:   0 |"
+)
+MEGATRON_MEMORY = (
+    "[Rank 3] (after 2 iterations) memory (MB) | allocated: 1024.00 | max allocated: 2048.00 | reserved: 2560.00 |"
+    " max reserved: 3072.00"
+)
+MEGATRON_WORLD = (
+    "using world size: 64, data-parallel size: 4, context-parallel size: 1, hierarchical context-parallel sizes: None,"
+    " tensor-model-parallel size: 8, pipeline-model-parallel size: 2"
+)
+# Printed by a training of GPT-3 175B on 64 A100, tensor 8 x pipeline 8, sequences of 2048 tokens.
+MEGATRON_DEEPSPEED = (
+    " iteration        6/      10 | consumed samples:         9216 | consumed tokens:     18874368 | elapsed time per"
+    " iteration (ms): 347319.2 | learning rate: 1.392E-05 | global batch size:  1536 | lm loss: 1.100214E+01 | loss"
+    " scale: 4294967296.0 | grad norm: 0.000 | actual seqlen:  2048 | number of skipped iterations:   0 | number of nan"
+    " iterations:   0 | samples per second: 4.422 | tokens per gpu per second (tgs): 141.518 | TFLOPs: 152.20 |"
+)
+NEOX = (
+    " samples/sec: 55.100 | iteration        5/      12 | elapsed time per iteration (ms): 580.2 | learning rate:"
+    " 1.000E-04 | approx flops per GPU: 61.2TFLOPS | lm_loss: 1.010000E+01 | number of skipped iterations:   0 | number"
+    " of nan iterations:   0 |"
+)
+NANOTRON = (
+    "08/31/2026 14:37:31 [INFO|DP=0|PP=0|TP=0]: iteration: 2 / 15 | consumed_tokens: 1.02K |"
+    " elapsed_time_per_iteration_ms: 5.35K | tokens_per_sec: 43.2K | tokens_per_sec_per_gpu: 5.4K | global_batch_size:"
+    " 1.02K | lm_loss: 5.29 | lr: 0.0003 | model_tflops_per_gpu: 0.00744 | hardware_tflops_per_gpu: 0.00744 |"
+    " grad_norm: 3.29 | cuda_memory_allocated: 67.4M | cuda_max_memory_reserved: 5.2G | hd_total_memory_tb: 2.13T"
+)
+DEEPSPEED = (
+    "[2026-11-20 17:54:38,318] [INFO] [timer.py:264:stop] epoch=0/micro_step=16/global_step=4,"
+    " RunningAvgSamplesPerSec=422.3578679723836, CurrSamplesPerSec=356.1697650691015, MemAllocated=0.34GB,"
+    " MaxMemAllocated=0.36GB"
+)
+DEEPSPEED_PIPELINE = "steps: 2 loss: 5.5322 iter time (s): 0.047 samples/sec: 169.548"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        (
+            "megatron-lm",
+            MEGATRON_LM,
+            {
+                "iteration": 5,
+                "step_time_s": 1.2345,
+                "loss": 10.5,
+                "grad_norm": 2.345,
+                "global_batch_size": 128,
+                "consumed_samples": 640,
+                "tflops": 98.7,
+                "skipped": 0,
+                "nan": 0,
+            },
+        ),
+        (
+            "megatron-deepspeed",
+            MEGATRON_DEEPSPEED,
+            {
+                "iteration": 6,
+                "step_time_s": 347.3192,
+                "loss": 11.00214,
+                "grad_norm": 0,
+                "global_batch_size": 1536,
+                "consumed_samples": 9216,
+                "tflops": 152.2,
+                "samples_per_sec": 4.422,
+                "tokens_per_sec_per_gpu": 141.518,
+                "skipped": 0,
+                "nan": 0,
+            },
+        ),
+        (
+            "gpt-neox",
+            NEOX,
+            {
+                "iteration": 5,
+                "step_time_s": 0.5802,
+                "loss": 10.1,
+                "tflops": 61.2,
+                "samples_per_sec": 55.1,
+                "skipped": 0,
+                "nan": 0,
+            },
+        ),
+        (
+            "nanotron",
+            NANOTRON,
+            {
+                "iteration": 2,
+                "step_time_s": 5.35,
+                "loss": 5.29,
+                "grad_norm": 3.29,
+                "global_batch_size": 1020,
+                "tokens_per_sec": 43200,
+                "tokens_per_sec_per_gpu": 5400,
+                "tflops": 0.00744,
+                "memory_gib": 5.2e9 / 2**30,
+            },
+        ),
+        (
+            "deepspeed",
+            DEEPSPEED,
+            {"iteration": 4, "samples_per_sec": 356.1697650691015, "memory_allocated_gib": 0.36},
+        ),
+        (
+            "deepspeed-pipeline",
+            DEEPSPEED_PIPELINE,
+            {"iteration": 2, "loss": 5.5322, "step_time_s": 0.047, "samples_per_sec": 169.548},
+        ),
+    ],
+)
+def test_a_step_is_read_as_each_trainer_writes_it(name, line, said):
+    found = read_line(line, FORMATS[name])
+    assert found.is_step
+    assert found.values == pytest.approx(said)
+
+
+def test_what_else_megatron_says_of_memory_and_layout_is_read():
+    log_format = FORMATS["megatron-lm"]
+    memory = read_line(MEGATRON_MEMORY, log_format)
+    assert (memory.is_step, memory.values) == (False, {"memory_gib": 3.0, "memory_allocated_gib": 2.0})
+    world = read_line(MEGATRON_WORLD, log_format)
+    assert world.values == {"world_size": 64, "data_parallel": 4, "tensor_parallel": 8, "pipeline_parallel": 2}
+    for words in ("microbatches", "micro-batches"):
+        said = read_line(f"setting number of {words} to constant 8", log_format)
+        assert said.values == {"micro_batches_per_step": 8}
+
+
+@pytest.mark.parametrize(("unit", "tflops"), [("G", 0.0612), ("", 61.2e-12), ("P", 61200.0)])
+def test_neox_writes_flops_with_a_unit_of_their_size(unit, tflops):
+    line = read_line(NEOX.replace("61.2TFLOPS", f"61.2{unit}FLOPS"), FORMATS["gpt-neox"])
+    assert line.values["tflops"] == pytest.approx(tflops)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "line", ["", "loading data", "iteration 5", "| | |", "steps: 3", "elapsed time per iteration (ms): 12.0 |"]
+)
+def test_other_lines_report_no_step(name, line):
+    assert not read_line(line, FORMATS[name]).is_step
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("megatron-deepspeed", MEGATRON_DEEPSPEED)],
+)
+def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
+    whole = read_line(line, FORMATS[name]).values
+    for end in range(len(line)):
+        found = read_line(line[:end], FORMATS[name])
+        assert found.values.items() <= whole.items(), line[:end]
+
+
+def test_two_ranks_words_in_one_line_give_no_half_number():
+    cut = MEGATRON_LM.index("1234.5") + 2
+    mixed = MEGATRON_LM[:cut] + MEGATRON_MEMORY + MEGATRON_LM[cut:]
+    assert not read_line(mixed, FORMATS["megatron-lm"]).is_step
+
+
+def test_a_loss_that_is_no_number_is_kept_and_a_rate_that_cannot_be_is_left_out():
+    line = MEGATRON_LM.replace("1.050000E+01", "NAN").replace("98.7", "-98.7")
+    values = read_line(line, FORMATS["megatron-lm"]).values
+    assert math.isnan(values["loss"])
+    assert "tflops" not in values
+
+
+def test_only_the_beginning_of_a_huge_line_is_looked_at():
+    assert not read_line("x" * LONGEST_LINE + MEGATRON_LM, FORMATS["megatron-lm"]).is_step
+
+
+def test_a_commands_own_patterns_say_what_a_step_is():
+    log_format = command_format({"step_time_ms": r"took (\d+) ms", "loss": r"loss=(\S+)", "memory_gib": r"mem (\S+)"})
+    assert read_line("step 3 took 250 ms loss=2.5 mem 3", log_format).values == {
+        "step_time_s": 0.25,
+        "loss": 2.5,
+        "memory_gib": 3,
+    }
+    assert not read_line("mem 3", log_format).is_step
+    assert read_line("mem 3", log_format).values == {"memory_gib": 3}
+    rates = command_format({"tokens_per_sec": r"(\d+) tok/s", "loss": r"loss=(\S+)"})
+    assert read_line("loss=1 at 100 tok/s", rates).is_step
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        ({"step_time_s": r"(\d+"}, "is no regular expression: missing )"),
+        ({"step_time_s": r"\d+"}, "has 0 groups"),
+        ({"step_time_s": r"(\d+)(\w)"}, "has 2 groups"),
+        ({"step_time_s": r"(\d+)", "speed": r"(\d+)"}, "is nothing that a step has"),
+        ({"loss": r"(\d+)"}, "say nothing of a step's time"),
+    ],
+)
+def test_patterns_that_cannot_be_used_are_named(patterns, message):
+    [(_, found, _)] = pattern_faults(patterns)
+    assert message in found
