@@ -25,12 +25,18 @@ COMPUTE_SIDE = (
     "trials/measure.py",
     "trials/metrics.py",
     "trials/ports.py",
+    "trials/ranking.py",
+    "trials/rival.py",
+    "trials/selftest.py",
+    "trials/spread.py",
     "trials/tokens.py",
     "trials/tracebacks.py",
+    "trials/trend.py",
     "trials/trial.py",
     "trials/external/*.py",
     "trials/ranks/*.py",
     "trials/train/*.py",
+    "trials/train/selftest/*.py",
     "trials/trainers/*.py",
 )
 """What runs on compute nodes: the standard library is all it needs, and torch (DeepSpeed for its engine) in train."""

@@ -193,7 +193,14 @@ def drive(
 def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
     """What all attempts of the search share."""
     return TrialProgram(
-        folder, spec.model, spec.cluster, spec.measure, python_of(spec), trainer=spec.trainer.for_trials(), seed=spec.search.seed
+        folder,
+        spec.model,
+        spec.cluster,
+        spec.measure,
+        python_of(spec),
+        trainer=spec.trainer.for_trials(),
+        seed=spec.search.seed,
+        baseline=spec.baseline,
     )
 
 

@@ -98,6 +98,12 @@ class ModelShape:
         counted = self.parameters - (0 if self.tied_embeddings else self.embedding_parameters)
         return 6 * counted + 12 * self.num_layers * self.hidden_size * self.seq_length
 
+    @property
+    def causal_flops_per_token(self) -> int:
+        """Model FLOPs with the half of the attention scores that a causal model looks at: what a kernel that leaves
+        the other half out really computes."""
+        return self.model_flops_per_token - 6 * self.num_layers * self.hidden_size * self.seq_length
+
     def hardware_flops_per_token(self, activation_checkpointing: str) -> int:
         """Model FLOPs plus what recomputation repeats (Korthikanti, arXiv 2205.05198, section 6).
 

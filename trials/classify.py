@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trials.measure import PROBE_SIZE, short_steps_of
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, TrialState, Word, utc_seconds
 
 
@@ -24,8 +25,10 @@ class Ending:
 
     `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
     None. `failed` says that some rank ended badly. `detail` of an attempt that is alive is what it waits for. Times
-    are UTC seconds since the epoch. `job_id` is given where it may have changed, `restart` counts the times the job
-    was put back into the queue; an outcome of an earlier run is none.
+    are UTC seconds since the epoch; `is_metered` says that start and end are those by which the cluster itself counts
+    what was used. `twin_node_s` is what other jobs of the attempt held besides, in seconds times nodes. `job_id` is
+    given where it may have changed, `restart` counts the times the job was put back into the queue; an outcome of an
+    earlier run is none. Of `nodes_were_silent` nothing was heard for long before the end.
     """
 
     life: Life
@@ -38,6 +41,9 @@ class Ending:
     ended_at: float | None = None
     job_id: str | None = None
     restart: int = 0
+    is_metered: bool = False
+    twin_node_s: float = 0.0
+    nodes_were_silent: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,9 @@ RETRIES: Mapping[FailureReason, float] = {
 
 COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
 """What in a fingerprint must be the same for two measurements of a search to be compared."""
+
+BEYOND_PROBE = 1.25
+"""So much faster than the probe may the matrix products of a training be: larger ones are, by a tenth or two."""
 
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 _KNOWN_BY_THE_RANK = (
@@ -106,9 +115,14 @@ def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Ve
     if outcome is None or outcome.status is not OutcomeStatus.MEASURED:
         return verdict
     found = outcome.fingerprint
-    if all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE):
+    if are_comparable(found, reference):
         return verdict
     return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, "fingerprint_changed")))
+
+
+def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints agree in what both name."""
+    return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
 
 
 def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:
@@ -139,13 +153,15 @@ def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
 
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
-    """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven."""
+    """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven. What a
+    dominated trial saw is judged alike, since it bounds what its layout can reach."""
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if outcome.status is not OutcomeStatus.MEASURED:
+    is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
+    if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:
         return None
-    return _number_fault(spec, outcome) or _proof_fault(spec, outcome.proof) or _clock_fault(outcome)
+    return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
@@ -157,9 +173,9 @@ def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     for name in (*_TIMES_AND_RATES, "measured_steps"):
         if (measured.get(name) or 0) <= 0:
             return f"{name} is {measured.get(name)!r}, not a positive number"
-    if measured["measured_steps"] < spec.measure.min_steps and "extrapolated" not in outcome.flags:
+    if measured["measured_steps"] < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{measured['measured_steps']} measured steps, {spec.measure.min_steps} are the least that counts"
-    return _order_fault(measured)
+    return _order_fault(measured) or _peak_fault(spec, outcome)
 
 
 def _is_number(value: Any) -> bool:
@@ -167,20 +183,47 @@ def _is_number(value: Any) -> bool:
 
 
 def _order_fault(measured: Mapping[str, Any]) -> str | None:
-    """A median outside its own interval, or a utilisation that no hardware has."""
+    """A median outside its own interval."""
     for name, low, high in _INTERVALS:
         value = measured[name]
         if not (measured.get(low) or value) <= value <= (measured.get(high) or value):
             return f"{name} {value} lies outside its own interval {measured.get(low)} to {measured.get(high)}"
-    for name in ("mfu", "hfu"):
-        if (measured.get(name) or 0) > 1:
-            return f"{name.upper()} {measured[name]:.2f} is above the hardware's peak"
     return None
 
 
-def _proof_fault(spec: TrialSpec, proof: Mapping[str, Any]) -> str | None:
+def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    """A utilisation that no hardware has, or a rate that the very device does not reach in a plain product."""
+    for name in ("mfu", "hfu"):
+        if (outcome.measured.get(name) or 0) > 1:
+            return f"{name.upper()} {outcome.measured[name]:.2f} is above the hardware's peak"
+    probes_ms = outcome.fingerprint.get("probe_ms_by_rank")
+    if not probes_ms:
+        return None
+    reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
+    computed = spec.model.causal_flops_per_token * outcome.measured["tokens_per_sec_per_gpu"]
+    if computed <= BEYOND_PROBE * reached:
+        return None
+    return f"{computed / 1e12:.0f} TFLOP/s a GPU, where its own matrix product reaches {reached / 1e12:.0f}"
+
+
+def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    proof, expected = outcome.proof, expected_proof(spec)
+    if spec.trainer.get("kind", "parlay") != "parlay":
+        return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
+    if "extrapolated" in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
+        expected["micro_batches_per_step"] = [short_steps.short, short_steps.long]
+    if "optimizer_parameters_sum" in proof:  # a search may run trials of older code, which did not count it
+        expected["optimizer_parameters_sum"] = spec.model.parameters
+    for name, value in expected.items():
+        if proof.get(name) != value:
+            return _not_the_spec(name, proof.get(name), value)
+    return _samples_fault(spec, proof.get("samples_per_data_rank"))
+
+
+def expected_proof(spec: TrialSpec) -> dict[str, Any]:
+    """What every trial has to prove, by the contract's names under outcome.proof."""
     layout = spec.layout
-    expected = {
+    return {
         "world_size": spec.num_gpus,
         "tensor_parallel": layout.tensor_parallel,
         "pipeline_parallel": layout.pipeline_parallel,
@@ -189,21 +232,28 @@ def _proof_fault(spec: TrialSpec, proof: Mapping[str, Any]) -> str | None:
         "local_parameters_sum": spec.model.parameters,
         "micro_batches_per_step": layout.grad_accum_steps,
     }
-    if "optimizer_parameters_sum" in proof:  # a search may run trials of older code, which did not count it
-        expected["optimizer_parameters_sum"] = spec.model.parameters
+
+
+def _told_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
+    """Of somebody else's trainer only what its log told can be held against the spec."""
     for name, value in expected.items():
-        if proof.get(name) != value:
-            return f"the layout did not take effect: {name} is {proof.get(name)!r}, the spec says {value}"
-    return _samples_fault(spec, proof.get("samples_per_data_rank"))
+        if name in proof and proof[name] != value:
+            return _not_the_spec(name, proof[name], value)
+    return None
+
+
+def _not_the_spec(name: str, found: Any, expected: Any) -> str:
+    return f"the layout did not take effect: {name} is {found!r}, the spec says {expected}"
 
 
 def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
-    """Every data rank counts the same samples, a whole number of steps: the global batch is what the spec says."""
+    """Every data rank counts the same samples, a whole number of steps: the global batch is what the spec says. Where
+    some steps may have been short, a whole number of micro-batches."""
     layout = spec.layout
-    per_step = layout.micro_batch_size * layout.grad_accum_steps
+    per_step = layout.micro_batch_size * (layout.grad_accum_steps if short_steps_of(spec) is None else 1)
     is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(_is_number, samples))
     if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
-        return f"samples per data rank are {samples!r}, not {layout.data_parallel} times whole steps of {per_step}"
+        return f"samples per data rank are {samples!r}, not {layout.data_parallel} times a multiple of {per_step}"
     return None
 
 

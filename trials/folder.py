@@ -33,6 +33,11 @@ class AttemptFolder:
         return self.path / "heartbeat"
 
     @property
+    def best(self) -> Path:
+        """The search's best so far, which a trial may read."""
+        return SearchFolder(self.path.parents[2]).best
+
+    @property
     def rendezvous(self) -> Path:
         return self.path / "rendezvous"
 

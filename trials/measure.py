@@ -7,6 +7,9 @@ median of three forgives a single stray step. `max_warmup_steps` ends it in any 
 The 95 % interval of the median is taken from order statistics (David & Nagaraja, Order Statistics, 3rd ed., 7.1): it
 assumes nothing about the shape of the distribution, and needs at least six steps; with fewer it is unknown.
 
+A step that would take longer than half a minute is not waited for: two shorter ones tell how long it takes
+(`ShortSteps`, `Pace`).
+
 A measurement is suspect when the machine rather than the layout may have made it: when its steps drift (`slows_down`),
 or when one of its devices is slower than the others at work that is the same for all (`slow_ranks`).
 """
@@ -20,8 +23,11 @@ from statistics import median, median_low
 from typing import Any
 
 from search_spaces.cluster import ACCELERATORS
+from search_spaces.layout import Layout
 from trials.metrics import StepPhase, StepRecord
-from trials.trial import MeasureRules, TrialSpec, Word
+from trials.spread import Reading, log_half_width
+from trials.trend import slope_of
+from trials.trial import MeasureRules, TrialKind, TrialSpec, Word
 
 STABILITY_WINDOW = 3
 STABILITY_TOLERANCE = 0.10
@@ -30,6 +36,13 @@ SUSPECT_SLOWDOWN = 0.15
 """Devices of one model differ by 8 % on average (docs/measuring.md); what is slower than that by far is not well."""
 STEPS_THAT_TELL_A_DRIFT = 15
 """Five steps a third: fewer fall into the order of a drift by chance too often."""
+LONGEST_STEP_S = 30.0
+"""What takes longer is measured by shorter steps: eight full steps of a large model may be tens of node-hours."""
+PROBE_SIZE = 4096
+"""Rows and columns of the product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the slowest."""
+LEAST_GROWTH_MIB = 0.25
+"""A step and rank: memory that a young process still takes, 0.06 MiB a step as seen, and 0.002 after a thousand steps,
+is no leak."""
 MIB_PER_GIB = 1024
 
 
@@ -39,22 +52,38 @@ class Stop(Word):
     PRECISE = "precise"
     MAX_STEPS = "max_steps"
     TIME_LIMIT = "time_limit"
+    DOMINATED = "dominated"
 
 
 @dataclass
 class Measurement:
-    """The step times of one trial and the decision to go on. Every rank feeds it the same numbers and so agrees."""
+    """The times of one trial's full steps, and the decision to go on. All ranks feed it the same numbers and so agree.
+
+    The measured steps take at least `least_s` seconds together, where the time limit allows it.
+    """
 
     rules: MeasureRules
+    least_s: float = 0.0
     step_times_s: list[float] = field(default_factory=list)
     stop: Stop | None = None
+    _took_s: list[float] = field(default_factory=list)
 
-    def add(self, step_time_s: float, elapsed_s: float) -> StepPhase:
-        """Take in a step, `elapsed_s` seconds after the trial started, and say to which phase it belongs."""
-        phase = StepPhase.WARMUP if self.warmup_steps is None else StepPhase.MEASURED
+    @property
+    def phase(self) -> StepPhase:
+        """To which the next step belongs."""
+        return StepPhase.WARMUP if self.warmup_steps is None else StepPhase.MEASURED
+
+    def add(
+        self, step_time_s: float, elapsed_s: float, took_s: float | None = None, wanted_s: float | None = None
+    ) -> None:
+        """Take in a full step, `elapsed_s` seconds after the trial started.
+
+        `took_s` is what it took to know its time, where that is not the time itself. `wanted_s` is the step time of
+        this layout at which it could still be the best, where there is a best to compare with.
+        """
         self.step_times_s.append(step_time_s)
-        self.stop = self._stop(elapsed_s)
-        return phase
+        self._took_s.append(step_time_s if took_s is None else took_s)
+        self.stop = self._stop(elapsed_s, wanted_s)
 
     @property
     def warmup_steps(self) -> int | None:
@@ -70,19 +99,93 @@ class Measurement:
     def has_enough_steps(self) -> bool:
         return len(self.measured_times_s) >= self.rules.min_steps
 
-    def _stop(self, elapsed_s: float) -> Stop | None:
+    def _stop(self, elapsed_s: float, wanted_s: float | None) -> Stop | None:
         measured = self.measured_times_s
-        if len(measured) >= self.rules.max_steps:
-            return Stop.MAX_STEPS
-        if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
-            return Stop.PRECISE
+        if sum(measured) >= self.least_s:
+            if len(measured) >= self.rules.max_steps:
+                return Stop.MAX_STEPS
+            if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
+                return Stop.PRECISE
         if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
             return Stop.TIME_LIMIT
-        return None
+        return Stop.DOMINATED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
 
     def _time_needed_to_end_s(self) -> float:
         """One more step, twice as slow as the slowest of late, and a moment to write the outcome."""
-        return 2 * max(self.step_times_s[-STABILITY_WINDOW:]) + 1.0
+        return 2 * max(self._took_s[-STABILITY_WINDOW:]) + 1.0
+
+
+@dataclass(frozen=True)
+class ShortSteps:
+    """Two numbers of micro-batches a step, from whose times that of a step of `full` follows: T = a + b m.
+
+    The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step does, so that its
+    memory peak is the same; both are multiples of the stages, as interleaved schedules want it.
+    """
+
+    short: int
+    long: int
+    full: int
+
+    @classmethod
+    def of(cls, layout: Layout) -> ShortSteps | None:
+        """None where there is nothing to gain, since a pair of them would cost more than half a full step, and with
+        GPipe, which holds all of a step's micro-batches at once."""
+        short = layout.pipeline_parallel * (layout.virtual_pipeline_stages + 1)
+        if layout.pipeline_schedule == "gpipe" or 6 * short > layout.grad_accum_steps:
+            return None
+        return cls(short, 2 * short, layout.grad_accum_steps)
+
+    def full_time_s(self, short_s: float, long_s: float) -> float:
+        """The line through both, at a full step."""
+        return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
+
+
+def short_steps_of(spec: TrialSpec) -> ShortSteps | None:
+    """What this trial may be measured by; finalists and replays run full steps."""
+    return ShortSteps.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
+
+
+class Pace:
+    """How many micro-batches each step has: a trial that may begins with short steps, and goes on with them where a
+    full one would take longer than `LONGEST_STEP_S`."""
+
+    def __init__(self, spec: TrialSpec):
+        self.short_steps = short_steps_of(spec)
+        self.is_extrapolated = False
+        self._full = spec.layout.grad_accum_steps
+        self._times_s: list[float] = []
+
+    @property
+    def micro_batches(self) -> int:
+        """Of the next step: one short step alone, then a short and a long one by turns."""
+        if self.short_steps is None:
+            return self._full
+        is_long = len(self._times_s) > 0 and len(self._times_s) % 2 == 0
+        return self.short_steps.long if is_long else self.short_steps.short
+
+    def add(self, step_time_s: float) -> tuple[float, float] | None:
+        """Take in a step. The time of a full step, and what it took to know it, once the step tells; seconds."""
+        if self.short_steps is None:
+            return step_time_s, step_time_s
+        shorts = self.short_steps
+        self._times_s.append(step_time_s)
+        if len(self._times_s) == 1:
+            # Nothing is warm yet, and a fixed part is counted as often as there are short steps in a full one.
+            self._go_on_in_full_below(step_time_s * shorts.full / shorts.short)
+            return None
+        if len(self._times_s) % 2 == 0:
+            return None
+        short_s = self._times_s[-2]
+        full_s = shorts.full_time_s(short_s, step_time_s)
+        if not self.is_extrapolated:
+            self._go_on_in_full_below(full_s)
+        self.is_extrapolated = self.short_steps is not None
+        return (full_s, short_s + step_time_s) if self.is_extrapolated else None
+
+    def _go_on_in_full_below(self, full_s: float) -> None:
+        if full_s <= LONGEST_STEP_S:
+            self.short_steps = None
 
 
 def warmup_length(step_times_s: Sequence[float], max_warmup_steps: int) -> int | None:
@@ -107,6 +210,16 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         tail += math.comb(n, k) * 0.5**n
         k += 1
     return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+def is_slower_than(wanted_s: float, measured_times_s: Sequence[float]) -> bool:
+    """Whether a layout with these measured steps takes longer than `wanted_s` a step on another day and node, too: the
+    lower end of its 95 % interval over runs (`trials/spread.py`). False with too few steps, and where they drift."""
+    interval = median_interval(measured_times_s)
+    if interval is None or slows_down(measured_times_s):
+        return False
+    middle_s = median(measured_times_s)
+    return middle_s / math.exp(log_half_width([Reading(middle_s, *interval)])) > wanted_s
 
 
 def slows_down(measured_times_s: Sequence[float]) -> bool:
@@ -141,30 +254,55 @@ def _is_precise(measured: Sequence[float], relative_width: float) -> bool:
     return interval is not None and interval[1] - interval[0] <= relative_width * median(measured)
 
 
-def measured_fields(spec: TrialSpec, records: Sequence[StepRecord]) -> dict[str, Any]:
+def measured_fields(
+    spec: TrialSpec,
+    records: Sequence[StepRecord],
+    short_steps: ShortSteps | None = None,
+    host_available_gib: float | None = None,
+) -> dict[str, Any]:
     """The contract's outcome.measured as far as the step records tell; what is unknown is absent.
 
     ValueError when there is no measured step. Tokens are counted from the samples that the ranks counted.
+    `short_steps` are those that ran by turns where the measurement is extrapolated. `host_available_gib` is what could
+    still be had, after the last step, on the node with the least.
     """
     measured = [r for r in records if r.phase is StepPhase.MEASURED]
     if not measured:
         raise ValueError("no measured step")
-    step_time_s = median(r.step_time_s for r in measured)
+    times_s = _full_times_s([r.step_time_s for r in measured], short_steps)
+    step_time_s = median(times_s)
     samples = measured[0].samples
+    if short_steps is not None:
+        samples = samples // short_steps.short * short_steps.full
     fields = {
         "warmup_steps": len(records) - len(measured),
         "measured_steps": len(measured),
         "step_time_s": step_time_s,
-        "step_time_p95_s": percentile([r.step_time_s for r in measured], 0.95),
-        "fastest_rank_step_time_s": median(r.fastest_rank_step_time_s for r in measured),
+        "step_time_p95_s": percentile(times_s, 0.95),
         "samples_per_sec": samples / step_time_s,
-        "loss_first": records[0].loss,
-        "loss_last": records[-1].loss,
+        **_fastest_rank(measured, short_steps),
+        **_losses(records),
     }
     tokens = samples * spec.model.seq_length
-    interval = median_interval([r.step_time_s for r in measured])
-    fields |= throughput_fields(spec, tokens, step_time_s, interval)
-    return fields | _data_wait(measured) | _host_memory(records, measured)
+    speed = throughput_fields(spec, tokens, step_time_s, median_interval(times_s))
+    return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
+
+
+def _fastest_rank(measured: Sequence[StepRecord], short_steps: ShortSteps | None) -> dict[str, float]:
+    times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
+    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, short_steps))} if times_s else {}
+
+
+def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
+    known = [r.loss for r in records if r.loss is not None]
+    return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
+
+
+def _full_times_s(times_s: Sequence[float], short_steps: ShortSteps | None) -> list[float]:
+    """The times of full steps; of short steps by turns, one for each pair."""
+    if short_steps is None:
+        return list(times_s)
+    return [short_steps.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
 
 
 def throughput_fields(
@@ -197,6 +335,7 @@ def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, fl
     hardware = spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing)
     return {
         "mfu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / peak,
+        "mfu_causal": spec.model.causal_flops_per_token * tokens_per_sec_per_gpu / peak,
         "hfu": hardware * tokens_per_sec_per_gpu / peak,
     }
 
@@ -206,19 +345,15 @@ def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
     return {"data_wait_s": median(waits_s)} if waits_s else {}
 
 
-def _host_memory(records: Sequence[StepRecord], measured: Sequence[StepRecord]) -> dict[str, float]:
+def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, float]:
+    """The peak, the slope, and the step at which a node is full, where the memory grows and what is left is known."""
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
     resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
-    series = [(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None]
     fields = {"peak_host_memory_gib": max(resident)} if resident else {}
-    slope = slope_per_step(series)
-    return fields if slope is None else fields | {"host_memory_slope_mib_per_step": slope * MIB_PER_GIB}
-
-
-def slope_per_step(series: Sequence[tuple[int, float]]) -> float | None:
-    """Least-squares slope of (step, value); None with fewer than two steps."""
-    if len(series) < 2:
-        return None
-    mean_step = sum(step for step, _ in series) / len(series)
-    mean_value = sum(value for _, value in series) / len(series)
-    spread = sum((step - mean_step) ** 2 for step, _ in series)
-    return sum((step - mean_step) * (value - mean_value) for step, value in series) / spread
+    slope = slope_of([(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None])
+    if slope is not None:
+        fields["host_memory_slope_mib_per_step"] = slope.value * MIB_PER_GIB
+    least_gib = LEAST_GROWTH_MIB / MIB_PER_GIB * min(spec.num_gpus, spec.gpus_per_node)
+    if slope is not None and slope.is_above(least_gib) and available_gib is not None:
+        fields["host_memory_full_at_step"] = records[-1].step + math.floor(available_gib / slope.value)
+    return fields

@@ -7,18 +7,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trials.classify import RETRIES
+from search_spaces.layout import Layout
+from trials.classify import COMPARABLE, RETRIES
 from trials.spread import Reading, log_half_width, middle
-from trials.trial import Trial, TrialKind, TrialState, Word
+from trials.trial import FailureReason, Trial, TrialKind, TrialState, Word
+
+BEST_SCHEMA = "parlay.best/1"
 
 SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
 """Flags of a measurement that has to be repeated before it may be the best."""
 SUSPECT_NODE = "suspect_node"
 """The flag that another node may clear: such a run gets a second look at once."""
 
-_SPEEDS = ("tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "hfu")
+_SPEEDS = (
+    "tokens_per_sec",
+    "tokens_per_sec_per_gpu",
+    "samples_per_sec",
+    "model_tflops_per_gpu",
+    "mfu",
+    "mfu_causal",
+    "hfu",
+)
 _TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
 _PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
+_EARLIEST = ("host_memory_full_at_step",)
 _TOKENS_PER_BILLION = 1e9
 _SECONDS_PER_HOUR = 3600
 
@@ -153,7 +165,7 @@ def merged(runs: Sequence[Trial]) -> Trial:
     """The first of several measured trials of one layout, with `measured` over all of them and all their flags.
 
     Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
-    highest; the rest is the first run's. A single run is itself.
+    highest, what ends a training the earliest; the rest is the first run's. A single run is itself.
     """
     first, last = runs[0], runs[0].last_attempt
     if len(runs) == 1 or last is None or last.outcome is None:
@@ -171,6 +183,24 @@ def value_of(trial: Trial, objective: Objective) -> float:
     if not _is_measured(trial):
         raise ValueError(f"trial {trial.trial} is {trial.state} and has no value")
     return _speed(trial, objective).value
+
+
+def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
+    """What a dominated trial reaches at most, turned as in `value_of`; None for any other trial, and where it left no
+    measurement."""
+    last = trial.last_attempt
+    if trial.reason is not FailureReason.DOMINATED or last is None or last.outcome is None:
+        return None
+    high = last.outcome.measured.get("tokens_per_sec_high")
+    return None if high is None else high / sharers_of(trial.layout, objective)
+
+
+def sharers_of(layout: Layout, objective: Objective) -> int:
+    """What the tokens per second are divided by: nothing, GPUs or nodes."""
+    if objective is Objective.TOKENS_PER_SEC:
+        return 1
+    per_gpu = objective is Objective.TOKENS_PER_SEC_PER_GPU
+    return layout.num_gpus if per_gpu else layout.num_nodes
 
 
 def speedup_over(baseline: Trial, trial: Trial, objective: Objective) -> Speedup | None:
@@ -202,6 +232,25 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
     }
 
 
+def best_file(ranking: Ranking, search_id: str, global_batch_size: int) -> dict[str, Any] | None:
+    """best.json: what the best layout reached over all its runs, and what a running trial is compared with."""
+    best = ranking.best
+    if best is None or best.measured is None or best.last_attempt is None or best.last_attempt.outcome is None:
+        return None
+    fingerprint = best.last_attempt.outcome.fingerprint
+    readings = _readings(runs_that_count(ranking.runs[best.layout.key]))
+    return {
+        "schema": BEST_SCHEMA,
+        "search_id": search_id,
+        "trial": best.trial,
+        "objective": ranking.objective.value,
+        "global_batch_size": global_batch_size,
+        "threshold": value_of(best, ranking.objective) * math.exp(-log_half_width(readings)),
+        "fingerprint": {name: fingerprint[name] for name in COMPARABLE if name in fingerprint},
+        **best.measured,
+    }
+
+
 def _is_measured(trial: Trial) -> bool:
     return trial.state is TrialState.MEASURED
 
@@ -225,9 +274,11 @@ def _are_peers(one: _Contender, other: _Contender) -> bool:
 
 
 def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in (*_SPEEDS, *_TIMES, *_PEAKS)}
+    names = (*_SPEEDS, *_TIMES, *_PEAKS, *_EARLIEST)
+    known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in names}
     found = {name: middle(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
     found |= {name: max(known[name]) for name in _PEAKS if known[name]}
+    found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
     factor = math.exp(log_half_width([_reading(measured) for measured in measurements]))
     for name, low, high in (
         ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
@@ -248,18 +299,10 @@ def _reading(measured: Mapping[str, Any]) -> Reading:
 
 
 def _speed(trial: Trial, objective: Objective) -> _Speed:
-    measured, sharers = trial.measured or {}, _sharers(trial, objective)
+    measured, sharers = trial.measured or {}, sharers_of(trial.layout, objective)
     low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
     interval = None if low is None or high is None else (low / sharers, high / sharers)
     return _Speed(measured["tokens_per_sec"] / sharers, interval)
-
-
-def _sharers(trial: Trial, objective: Objective) -> int:
-    """What the tokens per second are divided by: nothing, GPUs or nodes."""
-    if objective is Objective.TOKENS_PER_SEC:
-        return 1
-    per_gpu = objective is Objective.TOKENS_PER_SEC_PER_GPU
-    return trial.layout.num_gpus if per_gpu else trial.layout.num_nodes
 
 
 def _own_unit(speed: float, objective: Objective) -> float:

@@ -57,6 +57,20 @@ class MeasureSection(Section):
         le=2**20,
         description="Memory of one rank, in GiB, above which a trial counts as out of memory.",
     )
+    stop_dominated: bool = Field(
+        default=_DEFAULTS.stop_dominated,
+        description="Whether a trial ends itself once it cannot reach the best one; the baseline and repeats never do.",
+    )
+    finalist_time_s: Duration = Field(
+        default=_DEFAULTS.finalist_time_s,
+        alias="finalist_time",
+        description="How long the measured steps of a finalist take together at least.",
+        json_schema_extra={"default": duration_text(_DEFAULTS.finalist_time_s)},
+    )
+    profile: bool = Field(
+        default=_DEFAULTS.profile,
+        description="Whether a few more steps after the measurement tell where the time of a step goes.",
+    )
 
     @model_validator(mode="after")
     def _leaves_steps_to_measure(self) -> Self:
@@ -81,7 +95,7 @@ class MeasureSection(Section):
         return self
 
     def rules(self) -> MeasureRules:
-        return MeasureRules(**self.model_dump(by_alias=False, exclude={"time_limit_s"}), time_limit_s=self.time_limit_s)
+        return MeasureRules(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 def _require_checksum(checksum: str) -> str:

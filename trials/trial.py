@@ -74,6 +74,8 @@ class MeasureRules:
 
     `ci_relative_width` is the full width of the 95 % interval of the median step time over the median; measuring
     stops at `min_steps` or later once it is reached. `memory_limit_gib` None sets no limit of our own.
+    `stop_dominated`: a trial that cannot be the best ends itself. `finalist_time_s`: how long the measured steps of a
+    finalist take together at least. `profile`: a few more steps, after the measurement, say where the time went.
     """
 
     min_steps: int = 8
@@ -82,6 +84,9 @@ class MeasureRules:
     ci_relative_width: float = 0.05
     time_limit_s: float = 600.0
     memory_limit_gib: float | None = None
+    stop_dominated: bool = True
+    finalist_time_s: float = 60.0
+    profile: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,9 +164,9 @@ class OutcomeStatus(Word):
 class Outcome:
     """outcome.r0.json: what the trial program says happened, renamed into place when it is whole.
 
-    `measured` holds the contract's names under outcome.measured (absent where unknown), `proof` what was counted to
-    show that the layout took effect, `excerpt` the first real traceback, `phase` where it was (`start`, `build`,
-    `warmup`, `measured`), `rank` who said it.
+    `measured` holds the contract's names under outcome.measured (absent where unknown; of a dominated trial what it
+    saw), `proof` what was counted to show that the layout took effect, `excerpt` the first real traceback, `phase`
+    where it was (`start`, `build`, `warmup`, `measured`), `rank` who said it.
     """
 
     search_id: str

@@ -16,12 +16,14 @@ from trials.trial import FailureReason, Trial, TrialState
 class Told:
     """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
 
-    An ended layout has a value or a reason. One in flight has neither: it must not be proposed again.
+    An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
+    a dominated layout cannot have exceeded: it ended itself because that is below the best.
     """
 
     layout: Layout
     value: float | None = None
     reason: FailureReason | None = None
+    at_most: float | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -32,7 +34,8 @@ class Sampler(ABC):
     """Proposes layouts from a closed set of candidates. One thread at a time; keeps nothing that a crash could lose.
 
     Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
-    old one would. Failures are told as failures with their reason, never as a number.
+    old one would. Failures are told as failures with their reason, never as a number; only of a dominated layout is an
+    upper bound known beside.
     """
 
     name: str
@@ -56,20 +59,27 @@ def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[s
     return {key: layout for key, layout in candidates.items() if key not in tried}
 
 
-def history_of(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> list[Told]:
+def history_of(
+    trials: Sequence[Trial],
+    objective: Callable[[Trial], float],
+    upper_bound: Callable[[Trial], float | None] = lambda trial: None,
+) -> list[Told]:
     """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
-    better. The value of a layout that was measured several times is the median of the runs that count."""
+    better, `upper_bound` a dominated one to what it reaches at most. The value of a layout that was measured several
+    times is the median of the runs that count."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)
-    return [_told(group, objective) for group in by_layout.values()]
+    return [_told(group, objective, upper_bound) for group in by_layout.values()]
 
 
-def _told(trials: Sequence[Trial], objective: Callable[[Trial], float]) -> Told:
+def _told(
+    trials: Sequence[Trial], objective: Callable[[Trial], float], upper_bound: Callable[[Trial], float | None]
+) -> Told:
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:
         return Told(layout, value=median(map(objective, runs_that_count(measured))))
     if all(trial.state.is_ended for trial in trials):
-        return Told(layout, reason=trials[0].reason)
+        return Told(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
     return Told(layout)

@@ -16,6 +16,7 @@ from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRequest
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.cluster import Cluster
+from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Verdict, classify
 from trials.folder import SearchFolder, read_json, write_json
@@ -26,6 +27,7 @@ from trials.trial import (
     Outcome,
     Rendezvous,
     Trial,
+    TrialKind,
     TrialSpec,
     TrialState,
 )
@@ -37,12 +39,18 @@ OUTCOME_GRACE_S = 90.0
 """How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
 of a folder up to a minute ago."""
 
+SILENT_NODES_GRACE_S = 10.0
+"""The same where nothing was heard of the nodes for long: what they wrote before is older than what NFS keeps."""
+
 _CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
 
 
 @dataclass(frozen=True)
 class TrialProgram:
-    """What all attempts of a search share. `trainer` is the search file's section, `python` the ranks' interpreter."""
+    """What all attempts of a search share. `trainer` is the search file's section, `python` the ranks' interpreter.
+
+    The `baseline` is measured whole, as every layout is that is measured again.
+    """
 
     folder: SearchFolder
     model: ModelShape
@@ -51,6 +59,7 @@ class TrialProgram:
     python: str
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
     seed: int = 1234
+    baseline: Layout | None = None
     _folders: InTime = field(default_factory=lambda: InTime(FOLDER_ANSWERS_WITHIN_S), compare=False, repr=False)
 
     @property
@@ -72,10 +81,18 @@ class TrialProgram:
             num_gpus=trial.layout.num_gpus,
             gpus_per_node=self.cluster.gpus_per_node,
             accelerator=self.cluster.accelerator.name,
-            measure=replace(self.measure, time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S),
+            measure=self._rules(trial, attempt),
             trainer=self.trainer,
             seed=self.seed,
             rendezvous=Rendezvous("file" if trial.layout.num_nodes == 1 else "tcp"),
+        )
+
+    def _rules(self, trial: Trial, attempt: Attempt) -> MeasureRules:
+        may_stop = trial.kind is TrialKind.SEARCH and (self.baseline is None or trial.layout.key != self.baseline.key)
+        return replace(
+            self.measure,
+            time_limit_s=attempt.time_limit_s - LAUNCHER_GRACE_S,
+            stop_dominated=self.measure.stop_dominated and may_stop,
         )
 
     def request(self, trial: Trial, attempt: Attempt) -> LaunchRequest:
@@ -139,7 +156,7 @@ def _may_still_come(attempt: Attempt, ending: Ending, now: float) -> bool:
         return True
     known = (attempt.unknown_since, ending.ended_at)
     since = max((moment for moment in known if moment is not None and moment <= now), default=-math.inf)
-    return now - since < OUTCOME_GRACE_S
+    return now - since < (SILENT_NODES_GRACE_S if ending.nodes_were_silent else OUTCOME_GRACE_S)
 
 
 def _ended_elsewhere(ending: Ending) -> bool:
@@ -170,19 +187,23 @@ def next_attempt(
 
 
 def node_hours_of(attempt: Attempt, ending: Ending, now: float) -> float:
-    """Node-hours an ended attempt used, runs before a requeue included; never more than was reserved for it.
+    """Node-hours an ended attempt used, runs before a requeue and a twin that was cancelled included.
 
-    The launcher ends every attempt in time, so a longer span is a clock that jumped or a driver that was away, and a
-    negative one a clock that went back.
+    Where the cluster says when its job began and ended, that is booked, whatever was reserved: a controller that was
+    away ends no job in time. Of other launchers, which end every attempt in time, a longer span is a clock that jumped
+    or a driver that was away, and never more is booked than was reserved. A negative one is a clock that went back.
     """
     started = attempt.started_at if ending.started_at is None else ending.started_at
     if started is None and ending.started:
         started = attempt.submitted_at  # nobody saw when: what it can have been at most
+    besides = attempt.earlier_node_hours + ending.twin_node_s / 3600
     if started is None:
-        return attempt.earlier_node_hours
+        return besides
     ended = now if ending.ended_at is None else ending.ended_at
-    seconds = min(max(0.0, ended - started), attempt.longest_s)
-    return attempt.earlier_node_hours + attempt.num_nodes * seconds / 3600
+    seconds = max(0.0, ended - started)
+    if not ending.is_metered:
+        seconds = min(seconds, attempt.longest_s)
+    return besides + attempt.num_nodes * seconds / 3600
 
 
 def node_hours_until_requeue(attempt: Attempt, ending: Ending, now: float) -> float:

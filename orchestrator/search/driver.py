@@ -23,7 +23,7 @@ from search_spaces.layout import Layout
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
 from trials.folder import write_json
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.ranking import Objective, rank, value_of
+from trials.ranking import Objective, best_file, rank, upper_bound_of, value_of
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 POLL_INTERVAL_S = 0.5
@@ -241,14 +241,14 @@ class Driver:
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self._history_event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
-        best = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size).best
-        if best is None:
+        ranking = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size)
+        best, told = ranking.best, best_file(ranking, self.search.search_id, self._goal.global_batch_size)
+        if best is None or told is None:
             return
         if best.trial != self.search.best_trial:
             self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
         if best.trial != self.search.best_trial or best.layout.key == trial.layout.key:
-            measured = dict(best.measured or {})
-            write_json(self._program.folder.best, {"schema": "parlay.best/1", "trial": best.trial, **measured})
+            write_json(self._program.folder.best, told)
 
     def _obey(self) -> None:
         if self.search.state is not SearchState.STOPPING:
@@ -325,7 +325,8 @@ class Driver:
         first = [layout for layout in self._goal.first if layout.key not in tried][:count]
         if first:
             return first
-        known = history_of(self.search.trials, lambda t: value_of(t, self._goal.objective))
+        objective = self._goal.objective
+        known = history_of(self.search.trials, lambda t: value_of(t, objective), lambda t: upper_bound_of(t, objective))
         layouts = _new_layouts(self._sampler.ask(count, known), tried)
         self._space_exhausted = not layouts
         return layouts

@@ -13,6 +13,8 @@ from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = Ending(Life.ENDED, started=True)
 REASONS = tuple(FailureReason)
+DOMINATED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.DOMINATED}
+DOMINATED = replace(OUTCOME, **DOMINATED_FIELDS)
 
 
 def failed(reason: FailureReason | None, excerpt: str | None = None):
@@ -49,6 +51,9 @@ class TestWhatCountsFirst:
     def test_there_is_no_verdict_on_what_has_not_ended(self, life, outcome):
         with pytest.raises(ValueError, match=life.value):
             classify(SPEC, outcome, Ending(life))
+
+    def test_a_dominated_trial_keeps_what_it_saw(self):
+        assert classify(SPEC, DOMINATED, ENDED) == Verdict(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
 
     def test_a_failed_trials_own_reason_and_words_are_kept(self):
         outcome = failed(FailureReason.GPU_OOM, "CUDA out of memory")
@@ -144,15 +149,29 @@ class TestWhatIsNotBelieved:
     def test_times_of_another_form(self, time):
         assert "not UTC times" in self.fault(ended_at=time)
 
+    @pytest.mark.parametrize("change", [{"mfu": 1.5}, {"tokens_per_sec": 0}, {"step_time_high_s": 0.4}])
+    def test_what_a_dominated_trial_says_to_have_seen(self, change):
+        assert self.fault(**DOMINATED_FIELDS, measured=MEASURED | change)
+
+    def test_a_dominated_trial_whose_layout_did_not_take_effect(self):
+        fault = self.fault(**DOMINATED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
+        assert "the layout did not take effect" in fault
+
+    def test_more_than_the_device_itself_reaches_in_a_product(self):
+        flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
+        as_fast_ms = 2 * 4096**3 / flops * 1e3
+        slow, fast = ({"probe_ms_by_rank": [factor * as_fast_ms] * 4} for factor in (1.3, 1.2))
+        assert "its own matrix product reaches" in self.fault(fingerprint=slow)
+        assert outcome_fault(SPEC, replace(OUTCOME, fingerprint=fast)) is None
+
 
 class TestWhatIsBelieved:
     @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])
     def test_a_number_that_is_unknown_is_no_fault(self, name):
         assert outcome_fault(SPEC, replace(OUTCOME, measured=MEASURED | {name: None})) is None
 
-    def test_few_steps_of_an_extrapolated_measurement(self):
-        few = replace(OUTCOME, measured=MEASURED | {"measured_steps": 4}, flags=("extrapolated",))
-        assert outcome_fault(SPEC, few) is None
+    def test_few_steps_of_a_dominated_trial(self):
+        assert outcome_fault(SPEC, replace(DOMINATED, measured=MEASURED | {"measured_steps": 6})) is None
 
     def test_a_failed_trials_partial_numbers_are_not_judged(self):
         assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured={"mfu": 7})) is None

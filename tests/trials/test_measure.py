@@ -9,12 +9,14 @@ import pytest
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.measure import (
+    LONGEST_STEP_S,
     Measurement,
+    Pace,
+    ShortSteps,
     Stop,
     measured_fields,
     median_interval,
     percentile,
-    slope_per_step,
     slow_ranks,
     slows_down,
     warmup_length,
@@ -36,6 +38,12 @@ def run(times: list[float], rules: MeasureRules = RULES, seconds_a_step: float =
             break
         measurement.add(time, elapsed_s=number * seconds_a_step)
     return measurement
+
+
+def feed(measurement: Measurement, step_time_s: float) -> Stop | None:
+    """Why it stops after one more step, on a clock that stands still but for the steps."""
+    measurement.add(step_time_s, elapsed_s=sum(measurement.step_times_s) + step_time_s)
+    return measurement.stop
 
 
 class TestWarmup:
@@ -91,8 +99,131 @@ class TestMeasurement:
 
     def test_a_step_is_of_the_phase_that_was_known_before_it(self):
         measurement = Measurement(RULES)
-        phases = [measurement.add(1.0, elapsed_s=n) for n in range(8)]
+        phases = []
+        for number in range(8):
+            phases.append(measurement.phase)
+            measurement.add(1.0, elapsed_s=number)
         assert phases == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * 2
+
+
+class TestFinalists:
+    """Their steps are measured for a while, however alike they are."""
+
+    def test_are_not_done_when_their_speed_is_known(self):
+        measurement = Measurement(RULES, least_s=15.0)
+        assert [feed(measurement, 1.0) for _ in range(21)] == [None] * 20 + [Stop.PRECISE]
+
+    def test_go_on_beyond_the_most_steps(self):
+        measurement = Measurement(replace(RULES, ci_relative_width=0.0), least_s=30.0)
+        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [Stop.MAX_STEPS]
+
+    def test_end_at_the_time_limit(self):
+        measurement = Measurement(replace(RULES, time_limit_s=20.0), least_s=60.0)
+        while feed(measurement, 1.0) is None:
+            assert len(measurement.step_times_s) < 20
+        assert measurement.stop is Stop.TIME_LIMIT
+
+
+class TestDominated:
+    """A trial whose steps cannot be as fast as the best's stops; runs of one layout differ by some percent."""
+
+    WARM = (1.0,) * 6
+
+    def stop_after(self, times: tuple[float, ...], wanted_s: float | None) -> tuple[int, Stop | None]:
+        measurement = Measurement(replace(RULES, min_steps=20))
+        for time in (*self.WARM, *times):
+            measurement.add(time, elapsed_s=1.0, wanted_s=wanted_s)
+            if measurement.stop is not None:
+                break
+        return len(measurement.measured_times_s), measurement.stop
+
+    def test_stops_as_soon_as_there_is_an_interval(self):
+        assert self.stop_after((1.0,) * 12, wanted_s=0.8) == (6, Stop.DOMINATED)
+
+    def test_is_not_what_could_be_as_fast_on_another_day(self):
+        # One run tells a speed to within 8 %: 3 % between runs, Student's t with four degrees of freedom.
+        assert self.stop_after((1.0,) * 12, wanted_s=0.93) == (12, None)
+        assert self.stop_after((1.0,) * 12, wanted_s=0.91) == (6, Stop.DOMINATED)
+
+    def test_waits_while_the_steps_vary(self):
+        assert self.stop_after((0.7, 1.3) * 4, wanted_s=0.8) == (8, None)
+
+    def test_needs_a_rival(self):
+        assert self.stop_after((1.0,) * 12, wanted_s=None) == (12, None)
+
+    def test_is_not_what_drifts_since_its_node_may_be_unwell(self):
+        steps = (1.0,) * 5 + (1.2,) * 5 + (1.4,) * 5
+        undecided = Measurement(replace(RULES, min_steps=20, max_steps=40))
+        for time in (*self.WARM, *steps):
+            undecided.add(time, elapsed_s=1.0)
+        undecided.add(1.4, elapsed_s=1.0, wanted_s=0.5)
+        assert undecided.stop is None
+
+    def test_what_is_known_well_enough_is_measured(self):
+        measurement = Measurement(RULES)
+        for time in (1.0,) * 14:
+            measurement.add(time, elapsed_s=1.0, wanted_s=0.8 if len(measurement.step_times_s) == 13 else None)
+        assert measurement.stop is Stop.PRECISE
+
+
+class TestShortSteps:
+    """Layouts with steps of minutes are measured by shorter ones."""
+
+    LONG = replace(LAYOUT, pipeline_parallel=4, pipeline_schedule="1f1b", grad_accum_steps=96)
+
+    def test_fill_the_pipeline_twice_and_four_times(self):
+        assert ShortSteps.of(self.LONG) == ShortSteps(8, 16, 96)
+
+    def test_hold_as_much_as_an_interleaved_step_does_at_once(self):
+        chunks = replace(self.LONG, virtual_pipeline_stages=3, pipeline_schedule="interleaved_1f1b")
+        assert ShortSteps.of(chunks) == ShortSteps(16, 32, 96)
+
+    @pytest.mark.parametrize("layout", [replace(LONG, grad_accum_steps=47), replace(LONG, pipeline_schedule="gpipe")])
+    def test_are_not_for_steps_that_are_short_or_whose_memory_they_would_not_show(self, layout):
+        assert ShortSteps.of(layout) is None
+
+    def test_lie_on_a_line_with_the_full_step(self):
+        assert ShortSteps(8, 16, 96).full_time_s(2.0 + 8 * 0.5, 2.0 + 16 * 0.5) == pytest.approx(2.0 + 96 * 0.5)
+
+
+class TestPace:
+    SHORT = ShortSteps(2, 4, 64)
+    SPEC = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=64))
+
+    def go(self, spec: TrialSpec, seconds_a_micro_batch: float, steps: int, first_s: float = 0.0) -> Pace:
+        """A pace that took in so many steps, each with a second of its own; the first took `first_s` longer."""
+        pace, self.counts, self.told = Pace(spec), [], []
+        for number in range(steps):
+            self.counts.append(pace.micro_batches)
+            extra = first_s if number == 0 else 0.0
+            self.told.append(pace.add(1.0 + extra + seconds_a_micro_batch * pace.micro_batches))
+        return pace
+
+    def test_a_short_step_that_tells_of_a_short_full_one_is_the_only_one(self):
+        assert not self.go(self.SPEC, -0.1, 4).is_extrapolated
+        assert self.counts == [2, 64, 64, 64]
+        assert self.told[0] is None
+
+    def test_a_slow_start_does_not_make_a_step_long(self):
+        assert not self.go(self.SPEC, 0.1, 6, first_s=60.0).is_extrapolated
+        assert self.counts == [2, 2, 4, 64, 64, 64]
+        assert self.told[:3] == [None, None, None]
+
+    def test_steps_longer_than_half_a_minute_go_on_in_pairs(self):
+        assert self.go(self.SPEC, 1.0, 7).is_extrapolated
+        assert self.counts == [2, 2, 4, 2, 4, 2, 4]
+        assert [told is not None for told in self.told] == [False, False, True, False, True, False, True]
+        assert self.told[-1] == (pytest.approx(65.0), pytest.approx(3.0 + 5.0))
+        assert LONGEST_STEP_S < 65.0
+
+    @pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
+    def test_repeats_run_full_steps(self, kind):
+        assert not self.go(replace(self.SPEC, kind=kind), 1.0, 3).is_extrapolated
+        assert self.counts == [64, 64, 64]
+
+    def test_so_does_what_cannot_be_shortened(self):
+        assert not self.go(SPEC, 100.0, 3).is_extrapolated
+        assert self.counts == [4, 4, 4]
 
 
 class TestMedianInterval:
@@ -166,11 +297,6 @@ def test_a_percentile_is_one_of_the_values():
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
 
 
-def test_the_slope_of_a_line_is_its_slope():
-    assert slope_per_step([(3, 1.0), (4, 1.5), (6, 2.5)]) == pytest.approx(0.5)
-    assert slope_per_step([(1, 1.0)]) is None
-
-
 def records(times: list[float], warmup: int = 2) -> list[StepRecord]:
     return [
         StepRecord(
@@ -218,15 +344,46 @@ class TestMeasuredFields:
         assert fields["host_memory_slope_mib_per_step"] == pytest.approx(1.0)
         assert fields["peak_host_memory_gib"] == 1.0 + 9 / 1024
 
+    def test_a_node_that_fills_up_says_at_which_step(self):
+        fields = measured_fields(SPEC, records([1.0] * 14), host_available_gib=2.0)
+        assert fields["host_memory_full_at_step"] == 14 + 2 * 1024
+
+    def test_memory_that_does_not_grow_fills_no_node(self):
+        flat = [replace(record, host_memory_gib=1.0) for record in records([1.0] * 14)]
+        fields = measured_fields(SPEC, flat, host_available_gib=2.0)
+        assert fields["host_memory_slope_mib_per_step"] == 0.0
+        assert "host_memory_full_at_step" not in fields
+
+    def test_what_a_young_process_still_takes_is_no_leak(self):
+        creeping = [replace(r, host_memory_gib=1.0 + 0.4 * r.step / 1024) for r in records([1.0] * 14)]
+        assert "host_memory_full_at_step" not in measured_fields(SPEC, creeping, host_available_gib=2.0)
+
+    def test_few_steps_do_not_tell_whether_memory_grows(self):
+        assert "host_memory_full_at_step" not in measured_fields(SPEC, records([1.0] * 9), host_available_gib=2.0)
+
+    def test_short_steps_tell_the_time_and_the_tokens_of_a_full_one(self):
+        short, long = (replace(LAYOUT, grad_accum_steps=count).global_batch_size for count in (2, 4))
+        pairs = [
+            replace(record, samples=long if record.step % 2 == 0 else short)
+            for record in records([9.0, 9.0, *[1.0, 1.5] * 7])
+        ]
+        fields = measured_fields(SPEC, pairs, ShortSteps(2, 4, 64))
+        assert (fields["step_time_s"], fields["measured_steps"]) == (16.5, 14)
+        assert (fields["step_time_low_s"], fields["step_time_high_s"]) == (16.5, 16.5)
+        assert fields["fastest_rank_step_time_s"] == 8.25
+        assert fields["tokens_per_sec"] == 64 * 2 * 2 * 64 / 16.5
+
     def test_without_a_known_peak_there_is_no_utilisation(self):
-        assert not {"mfu", "hfu"} & set(measured_fields(SPEC, records(list(self.TIMES))))
+        assert not {"mfu", "mfu_causal", "hfu"} & set(measured_fields(SPEC, records(list(self.TIMES))))
 
     def test_utilisation_is_the_share_of_the_devices_peak(self):
         fast = replace(LAYOUT, activation_checkpointing="full", precision="bf16")
         spec = replace(SPEC, accelerator="a100-40gb", layout=fast)
         fields = measured_fields(spec, records(list(self.TIMES)))
         assert fields["mfu"] == pytest.approx(fields["model_tflops_per_gpu"] / 312)
-        assert fields["hfu"] > fields["mfu"]
+        assert fields["hfu"] > fields["mfu"] > fields["mfu_causal"]
+        causal = MODEL.model_flops_per_token - 6 * MODEL.num_layers * MODEL.hidden_size * MODEL.seq_length
+        assert fields["mfu_causal"] == pytest.approx(fields["mfu"] * causal / MODEL.model_flops_per_token)
 
     def test_with_few_steps_the_interval_is_absent(self):
         fields = measured_fields(SPEC, records([1.0] * 7))

@@ -67,7 +67,13 @@ class Report:
         """A measured outcome, not written yet: other fields as in `Outcome`."""
         return replace(self._blank, status=OutcomeStatus.MEASURED, ended_at=utc_text(), **fields)
 
+    def dominated(self, excerpt: str, **fields: Any) -> Outcome:
+        """The outcome of a trial that ended itself, not written yet: with what it measured until then."""
+        blank = replace(self._blank, reason=FailureReason.DOMINATED, phase=self.phase, rank=self._rank)
+        return replace(blank, excerpt=excerpt, ended_at=utc_text(), **fields)
+
     def measured(self, outcome: Outcome) -> None:
+        """Write what was measured, also over what this rank said of it before."""
         self._write(outcome)
 
     def _write(self, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ from statistics import median
 
 import torch
 
+from trials.measure import PROBE_SIZE
 from trials.ranks.failures import TrialFailure
 from trials.trial import FailureReason, TrialSpec
 
@@ -22,8 +23,6 @@ DIRTY_GIB = 1.0
 """So much beyond the context is somebody else's: a layout near the limit would be refused for it."""
 CLEAN_WITHIN_S = 10.0
 """How long the driver may still be taking back the memory of a process that has just ended."""
-PROBE_SIZE = 4096
-"""Rows and columns of the product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the slowest."""
 PROBE_WARMUP_S = 0.3
 """An idle GPU takes a moment to reach its clock."""
 PROBE_ROUNDS = 5

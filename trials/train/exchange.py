@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 
 import torch
@@ -12,7 +13,8 @@ import torch.distributed as dist
 class RankStep:
     """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU.
 
-    `data_wait_s` is the part of the step time that was spent waiting for the batch.
+    `data_wait_s` is the part of the step time that was spent waiting for the batch. `wanted_s` is rank 0's alone: the
+    step time at which this layout could still be the best; nan where it is not compared with any.
     """
 
     step_time_s: float
@@ -24,11 +26,12 @@ class RankStep:
     reserved_gib: float
     host_gib: float
     data_wait_s: float = 0.0
+    wanted_s: float = math.nan
 
 
 @dataclass(frozen=True)
 class RankCount:
-    """What one rank counted over the whole trial, as in `EngineCounts`."""
+    """What one rank counted over the whole trial, as in `EngineCounts`; and the memory its host had left in the end."""
 
     tensor_parallel: float
     pipeline_parallel: float
@@ -39,6 +42,7 @@ class RankCount:
     samples: float
     peak_gib: float
     peak_allocated_gib: float
+    host_available_gib: float
 
 
 @dataclass(frozen=True)

@@ -7,65 +7,103 @@ import time
 from collections.abc import Sequence
 
 from trials.folder import AttemptFolder
-from trials.measure import Measurement, Stop, slows_down
+from trials.measure import Measurement, Pace, ShortSteps, Stop, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.train.data import TrainingData
+from trials.rival import RivalWatch
+from trials.train.data import Batch, TrainingData
 from trials.train.device import Device, resident_gib
-from trials.train.engine import Engine
+from trials.train.engine import Engine, StepResult
 from trials.train.exchange import RankStep, exchange_steps
 from trials.train.world import Coordinates
-from trials.trial import FailureReason, TrialSpec, utc_text
+from trials.trial import FailureReason, TrialKind, TrialSpec, utc_text
+
+MOST_SKIPPED = 0.1
+"""Measured steps that may have been passed over because fp16 overflowed."""
 
 
 class TrainingLoop:
-    """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step."""
+    """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step.
 
-    def __init__(self, spec: TrialSpec, engine: Engine, data: TrainingData, device: Device, report: Report):
-        self.measurement = Measurement(spec.measure)
+    `rivals` is given to rank 0 alone, and only where the trial may end itself for the sake of a better layout.
+    `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
+    """
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        engine: Engine,
+        data: TrainingData,
+        device: Device,
+        report: Report,
+        rivals: RivalWatch | None = None,
+    ):
+        is_finalist = spec.kind is TrialKind.FINALIST
+        self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_finalist else 0.0)
+        self.pace = Pace(spec)
+        self.micro_batches: list[int] = []
         self.records: list[StepRecord] = []
         self.warmed_up_at_s: float | None = None
+        self.elapsed_s = 0.0
         self._spec = spec
         self._engine = engine
         self._data = data
         self._device = device
         self._report = report
+        self._rivals = rivals
 
     def run(self, writer: MetricsWriter | None) -> None:
         """Train and measure; `writer` on one rank only. TrialFailure for a time limit too short or a loss gone mad."""
         self._report.enter(StepPhase.WARMUP)
         while self.measurement.stop is None:
             record = self._one_step()
-            self.records.append(record)
             if writer is not None:
                 writer.write(record)
             self._report.progress()
             self._note_end_of_warmup()
-        if not self.measurement.has_enough_steps:
+        if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps())
+        if (found := too_many_skipped(self.records)) is not None:
+            raise TrialFailure(FailureReason.RESULT_INVALID, found)
+
+    def train(self, micro_batches: int) -> StepResult:
+        """One more step with the data that follows, for whoever looks at it in another way than by its time."""
+        batch = self._data.begin(len(self.micro_batches))()
+        self.micro_batches.append(micro_batches)
+        return self._engine.train_step(self._shortened(batch, micro_batches))
 
     def _one_step(self) -> StepRecord:
-        number = len(self.records) + 1
+        number, phase = len(self.records) + 1, self.measurement.phase
+        self.micro_batches.append(self.pace.micro_batches)
         views = exchange_steps(self._timed_step(number), self._device.torch_device)
-        # Rank 0's clock decides, since ranks did not all start at the same moment.
-        phase = self.measurement.add(max(v.step_time_s for v in views), views[0].elapsed_s)
         record = step_record(self._spec, number, phase, views)
-        if not (math.isfinite(record.loss) and math.isfinite(record.grad_norm)):
-            found = f"loss {record.loss}, gradient norm {record.grad_norm} at step {number}"
-            raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+        self.records.append(record)
+        self._take_in(record.step_time_s, views[0])
+        _require_sound(record)
         return record
+
+    def _take_in(self, step_time_s: float, of_rank_0: RankStep) -> None:
+        """Rank 0's clock decides, since ranks did not all start at the same moment; so does its view of the best."""
+        self.elapsed_s = of_rank_0.elapsed_s
+        told = self.pace.add(step_time_s)
+        if told is None:
+            return
+        full_s, took_s = told
+        wanted_s = None if math.isnan(of_rank_0.wanted_s) else of_rank_0.wanted_s
+        self.measurement.add(full_s, of_rank_0.elapsed_s, took_s, wanted_s)
 
     def _timed_step(self, number: int) -> RankStep:
         """This rank's view. The clock runs while data is waited for, and is read after the device has finished."""
         take_batch = self._data.begin(number - 1)
+        wanted_s = self._wanted_s()
         samples_before = self._engine.stages[0].samples
         self._device.synchronize()
         started = time.perf_counter()
         batch = take_batch()
         data_wait_s = time.perf_counter() - started
-        result = self._engine.train_step(batch)
+        result = self._engine.train_step(self._shortened(batch, self.micro_batches[-1]))
         self._device.synchronize()
         step_time_s = time.perf_counter() - started
         return RankStep(
@@ -78,7 +116,22 @@ class TrainingLoop:
             reserved_gib=_or_nan(self._device.reserved_gib()),
             host_gib=resident_gib(),
             data_wait_s=data_wait_s,
+            wanted_s=wanted_s,
         )
+
+    def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
+        """Its first so many micro-batches."""
+        samples = micro_batches * self._spec.layout.micro_batch_size
+        if micro_batches == self._spec.layout.grad_accum_steps:
+            return batch
+        return Batch(batch.ids[:samples], batch.targets[:samples])
+
+    def _wanted_s(self) -> float:
+        """What a rival asks of this layout, as `RankStep` has it; looked for once there is something to compare."""
+        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+            return math.nan
+        rival = self._rivals.look()
+        return math.nan if rival is None else rival.step_time_s
 
     def _note_end_of_warmup(self) -> None:
         if self.warmed_up_at_s is None and self.measurement.warmup_steps is not None:
@@ -93,10 +146,24 @@ class TrainingLoop:
         )
 
     @property
+    def longest_step_s(self) -> float:
+        return max(record.step_time_s for record in self.records if record.phase is StepPhase.MEASURED)
+
+    @property
+    def short_steps(self) -> ShortSteps | None:
+        """Those that ran by turns, where the measurement is extrapolated."""
+        return self.pace.short_steps if self.pace.is_extrapolated else None
+
+    @property
     def flags(self) -> tuple[str, ...]:
-        """What the contract says of a measurement that was cut short, or whose machine may have been unwell."""
-        is_short, drifted = self.measurement.stop is Stop.TIME_LIMIT, slows_down(self.measurement.measured_times_s)
-        return (*("time_limit",) * is_short, *("suspect_node",) * drifted)
+        """What the contract says of a measurement that was cut short or made in short steps, or whose machine may have
+        been unwell."""
+        found = {
+            "time_limit": self.measurement.stop is Stop.TIME_LIMIT,
+            "extrapolated": self.pace.is_extrapolated,
+            "suspect_node": slows_down(self.measurement.measured_times_s),
+        }
+        return tuple(flag for flag, is_so in found.items() if is_so)
 
 
 def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[RankStep]) -> StepRecord:
@@ -111,13 +178,34 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         step_time_s=max(v.step_time_s for v in views),
         fastest_rank_step_time_s=min(v.step_time_s for v in views),
         loss=sum(v.loss for v in with_loss) / len(with_loss),
-        grad_norm=views[0].grad_norm,
+        grad_norm=_norm_or_skipped(views[0].grad_norm, layout.precision),
         samples=int(sum(v.samples for v in with_samples)),
         memory_allocated_gib=_largest([v.allocated_gib for v in views]),
         memory_reserved_gib=_largest([v.reserved_gib for v in views]),
         host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
         data_wait_s=max(v.data_wait_s for v in views),
     )
+
+
+def _require_sound(record: StepRecord) -> None:
+    if math.isfinite(record.loss or 0.0) and (record.grad_norm is None or math.isfinite(record.grad_norm)):
+        return
+    found = f"loss {record.loss}, gradient norm {record.grad_norm} at step {record.step}"
+    raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+
+
+def too_many_skipped(records: Sequence[StepRecord]) -> str | None:
+    """Steps that fp16's overflow made void skip the update, and are faster for it: a few among many do no harm."""
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    skipped = sum(r.grad_norm is None for r in measured)
+    if skipped <= MOST_SKIPPED * len(measured):
+        return None
+    return f"gradients overflowed in {skipped} of {len(measured)} measured steps: the loss scale has not settled"
+
+
+def _norm_or_skipped(norm: float, precision: str) -> float | None:
+    """fp16 overflows now and then, and such a step is passed over; elsewhere that is a broken training."""
+    return None if precision == "fp16" and not math.isfinite(norm) else norm
 
 
 def open_metrics(folder: AttemptFolder, rank: int, restart: int) -> MetricsWriter | None:

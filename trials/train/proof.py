@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trials.measure import ShortSteps
 from trials.train.exchange import RankCount
 from trials.train.world import Coordinates
 from trials.trial import TrialSpec
 
 
-def proof_of(spec: TrialSpec, counts: Sequence[RankCount], steps: int) -> dict[str, Any]:
-    """The contract's outcome.proof. Where ranks disagree, the number that is not the spec's is the one shown."""
+def proof_of(
+    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None = None
+) -> dict[str, Any]:
+    """The contract's outcome.proof. Where ranks disagree, the number that is not the spec's is the one shown.
+
+    `planned` are the micro-batches that each step should have had; `short_steps` the two kinds of step that ran where
+    the measurement is extrapolated.
+    """
     layout = spec.layout
     return {
         "world_size": len(counts),
@@ -21,18 +28,28 @@ def proof_of(spec: TrialSpec, counts: Sequence[RankCount], steps: int) -> dict[s
         "parameters": spec.model.parameters,
         "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
         "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
-        "micro_batches_per_step": _dissent((c.micro_batches / steps for c in counts), layout.grad_accum_steps),
-        "samples_per_data_rank": _samples_per_data_rank(spec, counts, steps),
+        "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, short_steps),
+        "samples_per_data_rank": _samples_per_data_rank(spec, counts, planned),
     }
 
 
-def samples_fault(spec: TrialSpec, proof: dict[str, Any], steps: int) -> str | None:
+def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
     """What is wrong with the samples that were counted, or None."""
-    expected = _samples_of_a_data_rank(spec, steps)
+    expected = _samples_of_a_data_rank(spec, planned)
     for rank, samples in enumerate(proof["samples_per_data_rank"]):
         if samples != expected:
-            return f"data rank {rank} trained {samples} samples in {steps} steps, the spec says {expected}"
+            return f"data rank {rank} trained {samples} samples in {len(planned)} steps, the spec says {expected}"
     return None
+
+
+def _micro_batches_per_step(
+    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None
+) -> float | list[int]:
+    """The plan's own where all ranks ran as many as planned, else the mean of the first that did not."""
+    ran = _dissent((c.micro_batches for c in counts), sum(planned))
+    if ran != sum(planned):
+        return ran / len(planned)
+    return spec.layout.grad_accum_steps if short_steps is None else [short_steps.short, short_steps.long]
 
 
 def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
@@ -43,14 +60,14 @@ def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
     return _dissent([sum(members) for members in _by_data_rank(spec, held)], model)
 
 
-def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], steps: int) -> list[float]:
-    expected = _samples_of_a_data_rank(spec, steps)
+def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:
+    expected = _samples_of_a_data_rank(spec, planned)
     samples = [c.samples for c in counts]
     return [_dissent(members, expected) for members in _by_data_rank(spec, samples)]
 
 
-def _samples_of_a_data_rank(spec: TrialSpec, steps: int) -> int:
-    return spec.layout.micro_batch_size * spec.layout.grad_accum_steps * steps
+def _samples_of_a_data_rank(spec: TrialSpec, planned: Sequence[int]) -> int:
+    return spec.layout.micro_batch_size * sum(planned)
 
 
 def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]:

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from trials.classify import outcome_fault
 from trials.folder import AttemptFolder
-from trials.measure import measured_fields, slow_ranks
-from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.measure import Stop, measured_fields, slow_ranks
+from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
+from trials.ranks.startup import Startup
+from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
 from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places
 from trials.train.fingerprint import fingerprint, probe_ms_by_rank
+from trials.train.host_memory import available_gib
 from trials.train.loop import TrainingLoop, open_metrics
 from trials.train.optimizer import Optimisation
 from trials.train.proof import proof_of, samples_fault
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
-from trials.trial import FailureReason, TrialSpec
+from trials.trial import FailureReason, Outcome, TrialSpec
 
 
 def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
-    """Train this rank's part and, on rank 0, write the measured outcome. Raises whatever ends the trial early."""
+    """Train this rank's part and, on rank 0, write what was measured. Raises whatever ends the trial early."""
     spec = replace(spec, layout=spec.layout.canonical())
     startup = Startup()
     device = open_device(spec, env.local_rank)
@@ -44,31 +47,23 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     engine = build_engine(_training(spec, device), world)
     device.forget_peak()
     startup.end_of("build")
-    loop = TrainingLoop(spec, engine, training_data(spec, world.at.data, device.torch_device), device, report)
+    found = fingerprint(spec, device, places)
+    rivals = _rivals(spec, folder, found) if env.rank == 0 else None
+    data = training_data(spec, world.at.data, device.torch_device)
+    loop = TrainingLoop(spec, engine, data, device, report, rivals)
     loop.run(open_metrics(folder, env.rank, env.restart))
     startup.end_of("warmup", loop.warmed_up_at_s)
     counts = exchange_counts(_count(engine, device), device.torch_device)
+    outcome = None
     if env.rank == 0:
-        measured = measured_fields(spec, loop.records) | peak_memory(counts, device) | startup.fields()
-        traits = {"flags": flags_of(loop, places), "fingerprint": fingerprint(spec, device, places)}
-        _publish(spec, report, loop, counts, measured=measured, **traits)
+        measured = _measured(spec, loop, counts) | peak_memory(counts, device) | startup.fields()
+        traits = {"flags": flags_of(loop, places, measured), "fingerprint": found}
+        outcome = _believed(spec, loop, counts, _outcome(report, loop, rivals, measured=measured, **traits))
+        report.measured(outcome)
+    if spec.measure.profile and loop.measurement.stop is not Stop.DOMINATED:
+        from trials.train.profile import add_breakdown
 
-
-class Startup:
-    """Where the seconds before the first measured step went, from the start of this process on."""
-
-    def __init__(self) -> None:
-        self._ends_s: dict[str, float] = {}
-
-    def end_of(self, part: str, at_s: float | None = None) -> None:
-        """`part` began where the one before ended; it ends now, or did at this age of the process."""
-        self._ends_s[part] = process_age_s() if at_s is None else at_s
-
-    def fields(self) -> dict[str, Any]:
-        """The contract's `startup_s` and `startup_parts_s`."""
-        ends = [0.0, *self._ends_s.values()]
-        lengths = (end - begin for begin, end in pairwise(ends))
-        return {"startup_s": ends[-1], "startup_parts_s": dict(zip(self._ends_s, lengths, strict=True))}
+        add_breakdown(spec, loop, device, report, outcome)
 
 
 def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]:
@@ -79,10 +74,21 @@ def peak_memory(counts: Sequence[RankCount], device: Device) -> dict[str, float]
     return fields
 
 
-def flags_of(loop: TrainingLoop, places: Sequence[RankPlace]) -> tuple[str, ...]:
-    """The loop's flags, and the suspicion that falls on it when a device was slower than the others from the start."""
+def flags_of(
+    loop: TrainingLoop, places: Sequence[RankPlace], measured: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[str, ...]:
+    """The loop's flags; the suspicion that falls on it when a device was slower than the others from the start; and
+    host memory that grows."""
     of_places = ("suspect_node",) if slow_ranks(probe_ms_by_rank(places)) else ()
-    return tuple(dict.fromkeys((*loop.flags, *of_places)))
+    of_memory = ("host_memory_grows",) if "host_memory_full_at_step" in measured else ()
+    return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
+
+
+def _rivals(spec: TrialSpec, folder: AttemptFolder, fingerprint: Mapping[str, Any]) -> RivalWatch | None:
+    """None for a trial that is measured to its end; so is one whose node may be what makes it slow."""
+    if not may_stop(spec) or "slow_hosts" in fingerprint:
+        return None
+    return RivalWatch(spec, folder.best, fingerprint)
 
 
 def _training(spec: TrialSpec, device: Device) -> Training:
@@ -102,15 +108,29 @@ def _count(engine: Engine, device: Device) -> RankCount:
         samples=counts.samples,
         peak_gib=device.peak_gib(),
         peak_allocated_gib=device.peak_allocated_gib() or 0.0,
+        host_available_gib=available_gib(),
     )
 
 
-def _publish(spec: TrialSpec, report: Report, loop: TrainingLoop, counts: Sequence[RankCount], **fields: Any) -> None:
-    """Write the measured outcome, or raise TrialFailure when what was counted is not what the spec says."""
-    steps = len(loop.records)
-    proof = proof_of(spec, counts, steps)
-    outcome = report.outcome(proof=proof, step_times_s=tuple(loop.measurement.step_times_s), **fields)
-    fault = outcome_fault(spec, outcome) or samples_fault(spec, proof, steps)
+def _measured(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
+    available_gib = min(c.host_available_gib for c in counts)
+    return measured_fields(spec, loop.records, loop.short_steps, available_gib)
+
+
+def _outcome(report: Report, loop: TrainingLoop, rivals: RivalWatch | None, **fields: Any) -> Outcome:
+    """What is to be told of the measurement, without its proof."""
+    fields["step_times_s"] = tuple(record.step_time_s for record in loop.records)
+    rival = None if rivals is None else rivals.rival
+    if loop.measurement.stop is Stop.DOMINATED and rival is not None:
+        return report.dominated(dominated_words(fields["measured"], rival), **fields)
+    return report.outcome(**fields)
+
+
+def _believed(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], outcome: Outcome) -> Outcome:
+    """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
+    proof = proof_of(spec, counts, loop.micro_batches, loop.short_steps)
+    proven = replace(outcome, proof=proof)
+    fault = outcome_fault(spec, proven) or samples_fault(spec, proof, loop.micro_batches)
     if fault is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
-    report.measured(outcome)
+    return proven

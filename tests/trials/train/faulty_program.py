@@ -116,7 +116,52 @@ def lose_the_loss() -> None:
     from trials.train import torch_engine
 
     original = torch_engine.TorchEngine._accumulate
-    torch_engine.TorchEngine._accumulate = lambda self, batch: original(self, batch) * float("nan")
+    torch_engine.TorchEngine._accumulate = lambda self, *batch: original(self, *batch) * float("nan")  # type: ignore[method-assign]
+
+
+def leak_four_mib_a_step() -> None:
+    from trials.train.torch_engine import TorchEngine
+
+    original, kept = TorchEngine.train_step, []
+
+    def train_step(self, batch):
+        kept.append(b"\1" * 2**22)
+        return original(self, batch)
+
+    TorchEngine.train_step = train_step  # type: ignore[method-assign]
+
+
+def take_every_step_for_a_long_one() -> None:
+    from trials import measure
+
+    measure.LONGEST_STEP_S = float("-inf")  # of steps this short noise may make the line fall
+
+
+def run_short_steps_in_full() -> None:
+    """As an engine would that goes by its layout alone."""
+    from trials.train.loop import TrainingLoop
+
+    take_every_step_for_a_long_one()
+    TrainingLoop._shortened = lambda self, batch, micro_batches: batch  # type: ignore[method-assign]
+
+
+def have_a_profiler_that_does_not_start() -> None:
+    import torch.profiler
+
+    def refuse(*arguments, **options):
+        raise RuntimeError("planted: no profiler")
+
+    torch.profiler.profile = refuse  # type: ignore[assignment, misc]
+
+
+def lose_rank_1_while_it_is_profiled() -> None:
+    from trials.train.loop import TrainingLoop
+
+    def train(self, micro_batches):
+        os._exit(7)
+
+    if os.environ["RANK"] == "1":
+        TrainingLoop.train = train  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""What a trial measures of itself and how it ends early: real ranks as a launcher starts them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
+from trials.folder import SearchFolder, write_json
+from trials.metrics import StepPhase, read_metrics
+from trials.ranking import BEST_SCHEMA
+from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+
+ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
+TP2 = replace(ONE, tensor_parallel=2)
+PP2 = replace(ONE, pipeline_parallel=2)
+DP2 = replace(ONE, data_parallel=2)
+LONG = replace(PP2, micro_batch_size=1, grad_accum_steps=24)
+PARTS = {"compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer", "offload"}
+
+
+@pytest.fixture
+def search_folder(tmp_path: Path) -> SearchFolder:
+    """The search that the trials of a test belong to."""
+    folder = SearchFolder(tmp_path / make_spec(ONE).search_id)
+    folder.path.mkdir()
+    return folder
+
+
+def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
+    return {
+        "schema": BEST_SCHEMA,
+        "search_id": spec.search_id,
+        "trial": "t0009",
+        "objective": "tokens_per_sec",
+        "global_batch_size": spec.global_batch_size,
+        "threshold": tokens_per_sec,
+        "fingerprint": {},
+    }
+
+
+def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, search_folder):
+    spec = make_spec(TP2, measure=ENDLESS)
+    write_json(search_folder.best, best_of(spec, 1e12))
+    trial = start(spec)
+    assert trial.wait() == [0, 0], trial.logs()
+    outcome = trial.outcome()
+    assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.DOMINATED, "measured", 0)
+    assert "t0009" in outcome.excerpt
+    assert outcome.measured["measured_steps"] >= 6
+    assert 0 < outcome.measured["tokens_per_sec"] <= outcome.measured["tokens_per_sec_high"] < 1e12
+    steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
+    assert outcome.proof["samples_per_data_rank"] == [4 * steps]
+    assert trial.verdict().reason is FailureReason.DOMINATED
+
+
+@pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
+def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
+    rules = replace(RULES, finalist_time_s=0.5)
+    spec = make_spec(ONE, kind=kind, measure=rules)
+    write_json(search_folder.best, best_of(spec, 1e12))
+    trial = start(spec)
+    assert trial.wait() == [0], trial.logs()
+    assert trial.verdict().state is TrialState.MEASURED
+    measured_s = [r.step_time_s for r in read_metrics(trial.folder.metrics()) if r.phase is StepPhase.MEASURED]
+    assert len(measured_s) >= RULES.min_steps
+    if kind is TrialKind.FINALIST:
+        assert sum(measured_s) >= 0.5 > sum(measured_s[:-1])
+
+
+def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
+    search_folder.best.write_text('{"schema": "parlay.best/1", "thre')
+    trial = start(make_spec(ONE))
+    assert trial.wait() == [0], trial.logs()
+    assert trial.verdict().state is TrialState.MEASURED
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, engine):
+    trial = start(make_spec(replace(LONG, engine=engine)), program=faulty("take_every_step_for_a_long_one"))
+    assert trial.wait() == [0, 0], trial.logs()
+    assert trial.verdict().state is TrialState.MEASURED
+    outcome = trial.outcome()
+    assert "extrapolated" in outcome.flags
+    assert outcome.proof["micro_batches_per_step"] == [4, 8]
+    records = read_metrics(trial.folder.metrics())
+    assert [r.samples for r in records[:5]] == [4, 4, 8, 4, 8]
+    assert outcome.proof["samples_per_data_rank"] == [sum(r.samples for r in records)]
+    measured = outcome.measured
+    short_s, long_s = (
+        [r.step_time_s for r in records if r.phase is StepPhase.MEASURED and r.samples == samples] for samples in (4, 8)
+    )
+    full_s = [short + 5 * (long - short) for short, long in zip(short_s, long_s, strict=True)]
+    assert measured["step_time_s"] == pytest.approx(median(full_s))
+    assert measured["tokens_per_sec"] == pytest.approx(24 * 16 / measured["step_time_s"])
+    assert measured["measured_steps"] == len(short_s) + len(long_s) >= 2 * RULES.min_steps
+
+
+def test_short_steps_that_were_not_short_are_no_measurement(start):
+    trial = start(make_spec(replace(LONG, pipeline_parallel=1)), program=faulty("run_short_steps_in_full"))
+    assert trial.wait() == [1]
+    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+    assert "micro_batches_per_step" in trial.outcome().excerpt
+
+
+def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_node_is_full(start):
+    trial = start(make_spec(ONE), program=faulty("leak_four_mib_a_step"))
+    assert trial.wait() == [0], trial.logs()
+    outcome = trial.outcome()
+    assert outcome.flags == ("host_memory_grows",)
+    assert outcome.measured["host_memory_slope_mib_per_step"] == pytest.approx(4.0, rel=0.2)
+    node_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
+    assert len(outcome.step_times_s) < outcome.measured["host_memory_full_at_step"] < node_mib
+
+
+@pytest.mark.parametrize(
+    ("layout", "shown"),
+    [
+        (TP2, {"tensor"}),
+        (replace(PP2, grad_accum_steps=4), {"pipeline", "bubble"}),
+        (replace(DP2, zero_stage=1, engine="deepspeed"), {"data_parallel"}),
+        (replace(DP2, zero_stage=3), {"data_parallel"}),
+    ],
+    ids=["tensor", "pipeline", "deepspeed-zero-1", "torch-zero-3"],
+)
+def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, layout, shown):
+    trial = start(make_spec(layout, measure=replace(RULES, profile=True)))
+    assert trial.wait() == [0, 0], trial.logs()
+    assert trial.verdict().state is TrialState.MEASURED
+    outcome = trial.outcome()
+    assert "profile_failed" not in outcome.flags, outcome.excerpt
+    time_s = outcome.measured["time_s"]
+    assert set(time_s) == PARTS
+    assert sum(time_s.values()) == pytest.approx(outcome.measured["step_time_s"])
+    assert {part for part, seconds in time_s.items() if seconds > 0} == {"compute", "optimizer"} | shown
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "codes"),
+    [(ONE, "have_a_profiler_that_does_not_start", [0]), (TP2, "lose_rank_1_while_it_is_profiled", [0, 7])],
+    ids=["profiler", "rank"],
+)
+def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fault, codes):
+    trial = start(make_spec(layout, measure=replace(RULES, profile=True)), program=faulty(fault))
+    assert trial.wait() == codes, trial.logs()
+    outcome = trial.outcome()
+    assert outcome.flags == ("profile_failed",)
+    assert outcome.excerpt
+    assert "time_s" not in outcome.measured
+    assert trial.verdict().state is TrialState.MEASURED

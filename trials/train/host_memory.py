@@ -1,0 +1,64 @@
+"""Memory of this node's host that a process may still take: what the kernel has left, and what its cgroups allow.
+
+Imports no torch. Linux alone: /proc, and version 1 or 2 of cgroups under /sys/fs/cgroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+GIB = 2**30
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """The least of MemAvailable and of what is left in each cgroup of this process that has a limit.
+
+    A cgroup's file cache that is not in use counts as left: the kernel drops it first. OSError without /proc/meminfo.
+    """
+    left = [_meminfo_bytes(proc, "MemAvailable")]
+    for folder, (limit, used, inactive_file) in _limited_groups(proc, cgroups):
+        # A process may be shown the path its group has outside of its container, where nothing lies inside.
+        with suppress(FileNotFoundError, ValueError):
+            cache = _statistics(folder / "memory.stat").get(inactive_file, 0)
+            left.append(_number(folder / limit) - _number(folder / used) + cache)
+    return max(0, min(left)) / GIB
+
+
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """This process's memory cgroup with all above it, and the names of its files in that version."""
+    for line in (proc / "self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from ((folder, _V2) for folder in _with_parents(cgroups, path))
+        elif "memory" in controllers.split(","):
+            yield from ((folder, _V1) for folder in _with_parents(cgroups / "memory", path))
+
+
+def _with_parents(root: Path, path: str) -> Iterator[Path]:
+    inner = Path(path.lstrip("/"))
+    yield from (root / folder for folder in (inner, *inner.parents))
+
+
+def _meminfo_bytes(proc: Path, field: str) -> int:
+    for line in (proc / "meminfo").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{proc / 'meminfo'} has no {field}")
+
+
+def _number(path: Path) -> int:
+    """ValueError for `max`, version 2's word for no limit; version 1 says a number near 2^63."""
+    return int(path.read_text())
+
+
+def _statistics(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {name: int(value) for name, value in pairs}
