@@ -29,6 +29,7 @@ COMPUTE_SIDE = (
     "trials/rival.py",
     "trials/selftest.py",
     "trials/spread.py",
+    "trials/text.py",
     "trials/tokens.py",
     "trials/tracebacks.py",
     "trials/trend.py",

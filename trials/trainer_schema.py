@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, shown
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of
 from search_spaces.yaml_source import read_document
@@ -29,7 +29,43 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "command": (("template", "patterns"), ("python", "log_rank")),
 }
 """What each kind needs, and what it may have beside."""
-_LONGEST_TEXT = 4096
+_LONGEST_TEXT, _MOST_RANKS = 4096, 10**6
+
+
+def _text_or_keys(value: Any) -> Any:
+    """InputError for what is neither text nor keys; a union of types would name its own parts to the user."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT) or isinstance(value, dict):
+        return value
+    rule = f"text of at most {_LONGEST_TEXT} characters, or keys"
+    raise InputError.of("type", f"is {shown(value):.80}", rule=rule, value=value)
+
+
+def _rank(value: Any) -> Any:
+    """InputError for what is no rank."""
+    if value in (None, "first", "last") or (type(value) is int and 0 <= value <= _MOST_RANKS):
+        return value
+    rule = f"first, last, or a whole number from 0 to {_MOST_RANKS}"
+    raise InputError.of("bounds", f"is {shown(value):.80}", rule=rule, value=value)
+
+
+_TextOrKeys = Annotated[
+    str | dict[str, Any] | None,
+    PlainValidator(_text_or_keys),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}),
+]
+_Rank = Annotated[
+    int | str | None,
+    PlainValidator(_rank),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["first", "last"]},
+                {"type": "integer", "minimum": 0, "maximum": _MOST_RANKS},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
 
 
 class TrainerSection(Section):
@@ -54,7 +90,7 @@ class TrainerSection(Section):
         description="Required by megatron-lm, megatron-deepspeed, gpt-neox and nanotron: their training script, for"
         " example pretrain_gpt.py, where compute nodes can read it.",
     )
-    template: str | dict[str, Any] | None = Field(
+    template: _TextOrKeys = Field(
         default=None,
         description="gpt-neox, nanotron: a configuration to start from, as a file's path or with its keys. command: the"
         " command line, in which {tensor_parallel} and the like stand for each layout's values.",
@@ -62,12 +98,12 @@ class TrainerSection(Section):
     arguments: tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_TEXT)], ...] = Field(
         default=(), strict=False, description="Words added to the script's own: data, tokenizer, optimizer."
     )
-    patterns: str | dict[str, str] | None = Field(
+    patterns: _TextOrKeys = Field(
         default=None,
         description="What is read of the log: regular expressions with one group each, by what they find (step_time_s,"
         " iteration, loss ...), or the name of a format: " + ", ".join(FORMATS) + ". Default: the kind's own.",
     )
-    log_rank: Literal["first", "last"] | Annotated[int, Field(ge=0, le=10**6)] | None = Field(
+    log_rank: _Rank = Field(
         default=None,
         description="The rank whose log tells of the steps. Default: last for Megatron, that of the loss for nanotron,"
         " else first.",
@@ -112,7 +148,7 @@ class TrainerSection(Section):
 
     def _missing(self) -> Iterator[Problem]:
         for key in _KEYS[self.kind][0]:
-            if getattr(self, key) is None:
+            if getattr(self, key) in (None, {}):
                 message, rule = "required, and not given", f"required by kind {self.kind}"
                 yield Problem("missing_key", message, rule=rule, fix="add it", key=key)
 
@@ -149,15 +185,11 @@ class TrainerSection(Section):
             rule = "a known format is one of " + ", ".join(FORMATS)
             yield Problem("choice", f"is {self.patterns!r}", rule=rule, key="patterns", value=self.patterns)
         if isinstance(self.patterns, dict):
-            for name, message, rule in pattern_faults(self.patterns):
+            for name, message, rule in pattern_faults({name: str(text) for name, text in self.patterns.items()}):
                 key = f"patterns.{name}" if name else "patterns"
                 yield Problem("pattern", message, rule=rule, key=key, value=self.patterns.get(name))
 
 
 def _configuration(folder: Path, path: str) -> dict[str, Any]:
-    """The keys of a trainer's configuration file; InputError where it cannot be read or is no configuration."""
-    file = resolved_path(folder, path)
-    data = read_document(file).data
-    if not isinstance(data, dict):
-        raise InputError.of("template", "holds no keys", rule="a configuration has keys", file=str(file))
-    return data
+    """The keys of a trainer's configuration file; InputError where it cannot be read or has none."""
+    return dict(read_document(resolved_path(folder, path)).data)

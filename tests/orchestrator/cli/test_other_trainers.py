@@ -1,0 +1,105 @@
+"""Whole searches with somebody else's trainer: scripts that print what it would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.orchestrator.cli.parlay import Answer, parlay, write_search
+from tests.trials.external.ranks import FAKE
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+SEARCH = """\
+schema: parlay.search/1
+name: theirs
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
+global_batch_size: 8
+space:
+  tensor_parallel: [1, 2]
+  micro_batch_size: [1, 2]
+search: {sampler: grid, max_trials: 4, finalists: 0}
+measure: {min_steps: 5, max_steps: 20, max_warmup_steps: 10, ci_relative_width: 0.5, stop_dominated: false}
+launcher: {kind: local}
+tracking: {enabled: false}
+"""
+MEGATRON = SEARCH + f"trainer: {{kind: megatron-lm, script: {FAKE}}}\n"
+COMMAND = (
+    SEARCH
+    + f"""\
+trainer:
+  kind: command
+  template: >-
+    {{python}} {FAKE} --train-iters {{train_iterations}} --global-batch-size {{global_batch_size}}
+    --micro-batch-size {{micro_batch_size}} --tensor-model-parallel-size {{tensor_parallel}}
+    --pipeline-model-parallel-size {{pipeline_parallel}}
+  patterns: {{step_time_ms: 'per iteration \\(ms\\): ([\\d.]+) \\|', iteration: 'iteration +(\\d+)/'}}
+  log_rank: last
+"""
+)
+
+
+def run(place: Path, text: str, *words: str) -> Answer:
+    return parlay("run", write_search(place, text), "--json", *words, cwd=place, timeout_s=240)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    place = tmp_path_factory.mktemp("theirs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_HOME", str(place / "home"))
+        answer = run(place, MEGATRON)
+    assert answer.code == 0, answer.err
+    return place, answer.json
+
+
+@pytest.fixture
+def in_its_home(finished, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(finished[0] / "home"))
+    return finished
+
+
+def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
+    _, answer = finished
+    assert answer["trials"] == {"measured": 4, "failed": 0, "cancelled": 0, "in_flight": 0}
+    best = answer["best"]
+    assert (best["layout"]["engine"], best["layout"]["micro_batch_size"]) == ("megatron-lm", 1)
+    assert best["tokens_per_sec"] == pytest.approx(8 * 16 / 0.101, rel=0.01)
+    recipe = Path(answer["recipe"])
+    assert json.loads((recipe / "spec.json").read_text())["trainer"] == {
+        "kind": "megatron-lm",
+        "script": FAKE,
+        "arguments": [],
+    }
+    assert "-m trials.external" in (recipe / "launch.sh").read_text()
+    assert (recipe / "code/trials/external/program.py").exists()
+    words = (recipe / "README.md").read_text()
+    assert "layout_unproven" in words
+
+
+def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
+    place, answer = in_its_home
+    replayed = parlay("replay", answer["search_id"], "--repeats", "3", "--json", cwd=place)
+    assert replayed.code in (0, 13), replayed.err
+    assert replayed.json["measured"] == pytest.approx(answer["best"]["tokens_per_sec"], rel=0.02)
+
+
+def test_a_search_with_any_command_ends_in_a_recipe(tmp_path):
+    answer = run(tmp_path, COMMAND)
+    assert answer.code == 0, answer.err
+    assert answer.json["best"]["layout"]["engine"] == "command"
+    assert answer.json["best"]["layout"]["micro_batch_size"] == 1
+    assert Path(answer.json["recipe"], "recipe.yaml").exists()
+
+
+def test_out_of_memory_is_an_ending_of_the_layout_with_the_trainers_words(tmp_path):
+    failing = SEARCH.replace("max_trials: 4", "max_trials: 1")
+    failing += f"trainer: {{kind: megatron-lm, script: {FAKE}, arguments: [--fault, oom]}}\n"
+    answer = run(tmp_path, failing)
+    assert answer.code == 3
+    assert answer.json["reasons"] == {"gpu_oom": 1}
+    logs = parlay("logs", "t0001", "--json", cwd=tmp_path).json
+    assert "CUDA out of memory" in logs["excerpt"]

@@ -1,0 +1,82 @@
+"""Starts the supervisors of a fake trainer as a launcher would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layout import Layout
+from tests.trials.examples import SPEC, TINY
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.trial import MeasureRules, Outcome, TrialSpec
+
+FAKE = str(Path(__file__).with_name("fake_trainer.py"))
+RULES = MeasureRules(min_steps=5, max_steps=30, max_warmup_steps=20, ci_relative_width=0.5, time_limit_s=60.0)
+
+
+def spec_for(fault: str = "", num_ranks: int = 2, rules: MeasureRules = RULES, **trainer: Any) -> TrialSpec:
+    """A spec for the fake trainer as Megatron-LM on so many tensor ranks."""
+    layout = Layout(tensor_parallel=num_ranks, grad_accum_steps=4, engine="megatron-lm")
+    arguments = ["--fault", fault] if fault else []
+    return replace(
+        SPEC,
+        layout=layout,
+        model=TINY,
+        global_batch_size=4,
+        num_gpus=num_ranks,
+        gpus_per_node=num_ranks,
+        measure=rules,
+        trainer={"kind": "megatron-lm", "script": FAKE, "arguments": arguments} | trainer,
+    )
+
+
+@dataclass
+class Ranks:
+    """The running supervisors of one attempt, in rank order."""
+
+    folder: AttemptFolder
+    processes: list[subprocess.Popen[bytes]]
+
+    def wait(self, timeout_s: float = 40.0) -> list[int]:
+        """Their exit codes; whatever still runs after `timeout_s` is killed, and TimeoutExpired raised."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+
+    def outcome(self) -> Outcome:
+        data = read_json(self.folder.outcome())
+        assert data is not None, self.logs()
+        return Outcome.from_json(data)
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text(errors="replace")[-4000:] for path in self.folder.rank_logs())
+
+
+def start(folder: Path, spec: TrialSpec, environment: dict[str, str] | None = None) -> Ranks:
+    attempt = AttemptFolder(folder / spec.search_id / "trials" / spec.trial / spec.attempt)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.spec, spec.to_json())
+    return Ranks(attempt, [_start_rank(attempt, rank, spec, environment or {}) for rank in range(spec.num_gpus)])
+
+
+def _start_rank(
+    attempt: AttemptFolder, rank: int, spec: TrialSpec, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.num_gpus}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
+    with attempt.rank_log(rank).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "trials.external", str(attempt.spec)],
+            env={**kept, **{name: str(value) for name, value in place.items()}, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )

@@ -1,0 +1,219 @@
+"""Supervisors of a fake trainer, as real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.trials.external.ranks import FAKE, RULES, Ranks, spec_for, start
+from trials.folder import read_json, write_json
+from trials.metrics import StepPhase, read_metrics
+from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
+
+
+def run(folder: Path, *, codes: set[int], **given) -> tuple[Outcome, Ranks]:
+    ranks = start(folder, spec_for(**given))
+    assert set(ranks.wait()) == codes, ranks.logs()
+    assert processes_in(ranks.folder.path) == []
+    return ranks.outcome(), ranks
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Commands of what still runs with this folder as its own: the trainers run in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and Path(os.readlink(entry / "cwd")) == folder:
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is_precise(tmp_path):
+    outcome, ranks = run(tmp_path, codes={0})
+    assert outcome.status is OutcomeStatus.MEASURED
+    measured = outcome.measured
+    assert measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
+    assert measured["tokens_per_sec"] == pytest.approx(4 * 32 / measured["step_time_s"])
+    assert (measured["warmup_steps"], measured["peak_memory_gib"]) == (6, 3073 / 1024)
+    assert measured["startup_s"] > 0
+    assert set(measured["startup_parts_s"]) == {"rendezvous", "build", "warmup"}
+    records = read_metrics(ranks.folder.metrics())
+    assert [r.phase for r in records] == [StepPhase.WARMUP] * 6 + [StepPhase.MEASURED] * (len(records) - 6)
+    assert (records[0].step_time_s, records[0].loss, records[0].samples) == (0.5, 9.99, 4)
+    assert len(records) < 50  # of the 60 that it was told to train
+    assert "rank 1 of 2 at 127.0.0.1:" in ranks.folder.rank_log(1).read_text()
+
+
+def test_what_the_log_proves_and_what_it_does_not_is_told(tmp_path):
+    outcome, _ = run(tmp_path, codes={0}, fault="boasts")
+    proof = dict(outcome.proof)
+    [check] = proof.pop("cross_checks")
+    assert proof == {
+        "world_size": 2,
+        "tensor_parallel": 2,
+        "pipeline_parallel": 1,
+        "data_parallel": 1,
+        "micro_batches_per_step": 4,
+        "global_batch_size": 4,
+        "unproven": ["local_parameters_sum", "parameters"],
+    }
+    assert (check["name"], check["printed"], check["agrees"]) == ("tflops", 99.0, False)
+    assert set(outcome.flags) >= {"layout_unproven", "numbers_disagree"}
+
+
+def test_a_layout_that_did_not_take_effect_is_no_number(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="another_layout")
+    assert outcome.reason is FailureReason.RESULT_INVALID
+    assert "tensor_parallel is 1, the spec says 2" in (outcome.excerpt or "")
+
+
+def test_out_of_memory_on_one_rank_ends_all_with_its_words(tmp_path):
+    begun = time.monotonic()
+    outcome, _ = run(tmp_path, codes={1}, fault="oom")
+    assert time.monotonic() - begun < 30
+    assert (outcome.reason, outcome.rank) == (FailureReason.GPU_OOM, 0)
+    assert "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" in (outcome.excerpt or "")
+    assert "in go_wrong" in (outcome.excerpt or "")
+
+
+def test_a_trainer_whose_log_stops_is_a_hang_and_says_what_it_said_last(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="hang", rules=replace(RULES, time_limit_s=16.0))
+    assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.HANG, "warmup", 1)
+    assert "no progress for 8 s" in (outcome.excerpt or "")
+    assert "iteration        2/" in (outcome.excerpt or "")
+
+
+def test_a_rank_killed_by_somebody_is_a_lost_peer(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="dead_rank")
+    assert (outcome.reason, outcome.rank) == (FailureReason.NODE_FAILURE, 1)
+    assert "was killed by signal 9" in (outcome.excerpt or "")
+
+
+def test_the_first_real_traceback_is_the_cause_not_that_of_a_rank_that_lost_it(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="broken")
+    assert (outcome.reason, outcome.rank) == (FailureReason.SCRIPT_ERROR, 0)
+    assert "ValueError: the optimizer has no parameters" in (outcome.excerpt or "")
+
+
+def test_a_script_that_cannot_start_is_a_broken_script(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="imports_torch_from_nowhere")
+    assert outcome.reason is FailureReason.SCRIPT_ERROR
+    assert "ModuleNotFoundError: No module named 'torch_that_is_not_there'" in (outcome.excerpt or "")
+
+
+def test_a_trainer_that_ends_before_there_are_steps_enough_is_no_number(tmp_path):
+    outcome, _ = run(tmp_path, codes={0, 1}, fault="ends_early")
+    assert outcome.reason is FailureReason.RESULT_INVALID
+    assert "0 measured steps after 2 steps until the trainer ended by itself; 5 are the least" in (
+        outcome.excerpt or ""
+    )
+
+
+def test_a_loss_gone_mad_is_no_number(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="nan")
+    assert outcome.reason is FailureReason.RESULT_INVALID
+    assert "loss nan" in (outcome.excerpt or "")
+
+
+def test_endless_output_without_a_line_is_a_hang_and_fills_no_disk(tmp_path, monkeypatch):
+    outcome, ranks = run(tmp_path, codes={1}, fault="endless", rules=replace(RULES, time_limit_s=16.0))
+    assert outcome.reason is FailureReason.HANG
+    assert ranks.folder.rank_log(1).stat().st_size < 66 * 2**20
+
+
+def test_whatever_a_trainer_started_ends_with_it(tmp_path):
+    before = sleepers()
+    outcome, _ = run(tmp_path, codes={0}, fault="leaves_a_process")
+    assert outcome.status is OutcomeStatus.MEASURED
+    assert sleepers() <= before
+
+
+def sleepers() -> set[str]:
+    """Processes of the kind that the fake trainer leaves behind, in sessions of their own."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"time.sleep(600)" in (entry / "cmdline").read_bytes():
+                found.add(entry.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_trainer_ends_with_a_supervisor_that_was_killed(tmp_path):
+    ranks = start(tmp_path, spec_for(fault="hang"))
+    deadline = time.monotonic() + 30
+    while len(processes_in(ranks.folder.path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in ranks.processes:
+        os.killpg(process.pid, signal.SIGKILL)
+    while (left := processes_in(ranks.folder.path)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks.wait()
+    assert left == []
+
+
+def test_ranks_of_several_nodes_meet_at_the_address_of_rank_0(tmp_path):
+    spec = replace(spec_for(), gpus_per_node=1, rendezvous=Rendezvous("tcp"))
+    ranks = start(tmp_path, spec)
+    assert set(ranks.wait()) == {0}, ranks.logs()
+    told = {ranks.folder.rank_log(rank).read_text().splitlines()[0].split(" at ")[1] for rank in (0, 1)}
+    assert len(told) == 1
+    assert not told.pop().startswith("127.0.0.1")
+
+
+def test_a_world_of_another_size_is_refused(tmp_path):
+    spec = spec_for(num_ranks=2)
+    ranks = start(tmp_path, spec, {"WORLD_SIZE": "3"})
+    assert set(ranks.wait()) == {1}
+    assert "3 ranks were started, the spec says 2" in (ranks.outcome().excerpt or "")
+
+
+def test_a_command_is_followed_by_the_users_own_patterns(tmp_path):
+    template = (
+        f"{{python}} {FAKE} --train-iters {{train_iterations}} --global-batch-size {{global_batch_size}} "
+        "--micro-batch-size {micro_batch_size} --tensor-model-parallel-size {tensor_parallel} "
+        "--pipeline-model-parallel-size {pipeline_parallel}"
+    )
+    patterns = {"step_time_ms": r"per iteration \(ms\): ([\d.]+) \|", "loss": r"lm loss: (\S+)"}
+    spec = spec_for(kind="command", template=template, patterns=patterns, log_rank="last")
+    spec = replace(spec, layout=replace(spec.layout, engine="command"))
+    ranks = start(tmp_path, spec)
+    assert set(ranks.wait()) == {0}, ranks.logs()
+    outcome = ranks.outcome()
+    assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
+    assert outcome.measured["loss_first"] == 9.99
+    assert "world_size" in outcome.proof["unproven"]
+
+
+def test_patterns_that_match_nothing_are_told_with_what_the_log_says(tmp_path):
+    spec = spec_for(fault="ends_early", patterns={"step_time_s": r"nothing like (\d+)"})
+    ranks = start(tmp_path, spec)
+    ranks.wait()
+    outcome = ranks.outcome()
+    assert outcome.reason is FailureReason.SCRIPT_ERROR
+    assert "no line of its log reports a step" in (outcome.excerpt or "")
+    assert "iteration        2/" in (outcome.excerpt or "")
+
+
+def test_bad_usage_ends_with_2(tmp_path):
+    program = [sys.executable, "-m", "trials.external"]
+    assert subprocess.run(program, check=False, capture_output=True, timeout=60).returncode == 2
+    spec = replace(spec_for(), trainer={"kind": "parlay"})
+    write_json(tmp_path / "spec.json", spec.to_json())
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    command = [*program, str(tmp_path / "spec.json")]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60, env=environment)
+    assert (done.returncode, b"start trials.train" in done.stderr) == (2, True)
+    assert read_json(tmp_path / "outcome.r0.json") is None

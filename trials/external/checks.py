@@ -1,0 +1,57 @@
+"""What a trainer's log proves of its layout, and whether its numbers agree with ours. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from trials.classify import expected_proof
+from trials.trainers.trainer_log import TrainerStep
+from trials.trial import TrialSpec
+
+AGREES_WITHIN = 0.10
+"""How far a printed number may be from ours before it is reported. Definitions of FLOPs differ by less."""
+
+
+def proof_of(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
+    """The contract's outcome.proof of what a log said, with the names of what it did not say under `unproven`."""
+    found = {name: _whole(value) for name, value in said.items()}
+    return found | {"unproven": sorted(set(expected_proof(spec)) - set(found))}
+
+
+def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[TrainerStep]) -> list[dict[str, Any]]:
+    """Every rate the trainer printed beside ours: `name`, `printed` (median over `steps`), `ours`, `agrees`.
+
+    Ours come from the step time and the global batch. FLOPs are counted with and without what recomputation repeats:
+    a trainer may mean either, and the closer one is compared.
+    """
+    flops = [measured["model_tflops_per_gpu"], measured["model_tflops_per_gpu"] * _repeated(spec)]
+    ours: dict[str, list[float]] = {
+        "tokens_per_sec": [measured["tokens_per_sec"]],
+        "samples_per_sec": [measured["samples_per_sec"]],
+        "tflops": flops,
+    }
+    return [
+        check
+        for name, candidates in ours.items()
+        if (check := _check(name, [getattr(step, name) for step in steps], candidates)) is not None
+    ]
+
+
+def _repeated(spec: TrialSpec) -> float:
+    """Computed FLOPs over those of the model."""
+    return spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing) / spec.model.model_flops_per_token
+
+
+def _check(name: str, printed: Sequence[float | None], candidates: Sequence[float]) -> dict[str, Any] | None:
+    known = [value for value in printed if value is not None]
+    if not known:
+        return None
+    found = median(known)
+    closest = min(candidates, key=lambda ours: abs(found - ours))
+    return {"name": name, "printed": found, "ours": closest, "agrees": abs(found / closest - 1) <= AGREES_WITHIN}
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,135 @@
+"""The trainer's process of one rank, with everything that it starts: begun, read, and ended for certain. Linux only."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+END_WITHIN_S = 5.0
+"""How long killed processes may take until they are gone."""
+_LAST_OUTPUT_S = 1.0
+"""How long output is waited for from what a trainer that has ended left running."""
+_CHUNK = 64 * 1024
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+# Runs in front of the trainer, under our own interpreter: the kernel kills it when its supervisor is gone. A preexec_fn
+# could do the same but may deadlock in a process with threads.
+_DIE_WITH_PARENT = f"""
+import os, signal, sys
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, signal.SIGKILL)
+except (ImportError, AttributeError, OSError):
+    pass
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Child:
+    """One process, whose output comes through a pipe. It stays in its supervisor's process group, which a launcher
+    kills as one; whatever it starts is found as a descendant, also when that made a session of its own.
+
+    Start it from the main thread: the kernel ties its life to the thread that did.
+    """
+
+    def __init__(self, words: Sequence[str], directory: Path, environment: Mapping[str, str]):
+        adopt_orphans()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *words],
+            cwd=directory,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,  # a buffer would keep what select no longer tells of
+        )
+        self._has_ended_since: float | None = None
+
+    def output(self, tick_s: float) -> Iterator[bytes]:
+        """What it and its own processes say, as it comes; b"" at least every `tick_s` seconds without a word.
+
+        Ends once it has ended and all it said is told; what it left running is not waited for.
+        """
+        pipe = self._process.stdout
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while True:
+                is_ready = bool(selector.select(tick_s))
+                data = pipe.read(_CHUNK) if is_ready else None
+                if is_ready and not data and data is not None:
+                    return
+                if self._is_past_its_end():
+                    return
+                yield data or b""
+
+    def _is_past_its_end(self) -> bool:
+        """Whether the process ended a while ago, and only others hold the pipe."""
+        if self._has_ended_since is None and self._process.poll() is not None:
+            self._has_ended_since = time.monotonic()
+        return self._has_ended_since is not None and time.monotonic() - self._has_ended_since > _LAST_OUTPUT_S
+
+    def exit_code(self) -> int:
+        """Its exit status, minus the signal's number where one killed it; waits for its end."""
+        return self._process.wait()
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent has ended, so that none is lost."""
+    with suppress(ImportError, AttributeError, OSError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants(timeout_s: float = END_WITHIN_S) -> list[int]:
+    """Kill everything this process started, directly or not; the ids of what SIGKILL did not end in time."""
+    deadline = time.monotonic() + timeout_s
+    while (alive := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in alive:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _reap()
+        time.sleep(0.01)
+    return alive
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The processes below this one that still run, as /proc has them now."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _living():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    todo = [ancestor]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _living() -> Iterator[tuple[int, int]]:
+    """(process, its parent) of all that have not ended; proc(5), stat fields 3 and 4 after the command's name."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                state, parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:2]
+                if state not in "ZX":
+                    yield int(entry), int(parent)
+
+
+def _reap() -> None:
+    """Take leave of those that have ended and are ours; `Popen` learns from waitpid that its child is gone."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -1,0 +1,34 @@
+"""Why somebody else's trainer ended, from its exit code and its last words. Pure; standard library only."""
+
+from __future__ import annotations
+
+import signal
+
+from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_words
+from trials.text import last_line
+from trials.trainers.trainer_log import LastWords
+from trials.trial import FailureReason
+
+_TAIL_LINES = 20
+
+
+def failure_of(exit_code: int, words: LastWords, num_steps: int, oom_kills: int) -> TrialFailure:
+    """The failure behind a bad exit code. `num_steps` the log has told of; `oom_kills` of the kernel meanwhile."""
+    how = _words(exit_code)
+    cause = words.cause()
+    excerpt = f"the trainer {how}\n{cause or words.tail(_TAIL_LINES)}"[-EXCERPT_CHARACTERS:]
+    return TrialFailure(_reason(exit_code, words, cause, num_steps, oom_kills), excerpt)
+
+
+def _reason(exit_code: int, words: LastWords, cause: str | None, num_steps: int, oom_kills: int) -> FailureReason:
+    if words.ran_out_of_memory:
+        return FailureReason.GPU_OOM
+    if exit_code == -signal.SIGKILL:
+        return FailureReason.HOST_OOM if oom_kills > 0 else FailureReason.NODE_FAILURE
+    if words.port_was_taken and num_steps == 0:
+        return FailureReason.LAUNCH_FAILURE
+    return reason_of_words(last_line(cause) if cause else words.tail(_TAIL_LINES))
+
+
+def _words(exit_code: int) -> str:
+    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with code {exit_code}"

@@ -1,0 +1,29 @@
+"""Software and hardware a number of somebody else's trainer was measured on. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from typing import Any
+
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.software import cpu_name, gpu_name, package_version
+from trials.trial import TrialSpec
+
+
+def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
+    """Of the rank that reads the log, whose interpreter is the trainer's; absent where unknown."""
+    found = {
+        "python": platform.python_version(),
+        "torch": package_version("torch"),
+        "deepspeed": package_version("deepspeed"),
+        "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "host": socket.gethostname(),
+        "executable": sys.executable,
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+    }
+    return {name: value for name, value in found.items() if value is not None}

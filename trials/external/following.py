@@ -1,0 +1,165 @@
+"""One rank of somebody else's trainer from its start to its end: its words copied, its steps followed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from trials.external.child import Child, end_descendants
+from trials.external.endings import failure_of
+from trials.external.fingerprint import fingerprint
+from trials.external.kernel_oom import count_oom_kills
+from trials.external.measuring import LogMeasurement
+from trials.external.meeting import Address, meet
+from trials.folder import AttemptFolder
+from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.ranks.report import Report
+from trials.ranks.watchdog import Watchdog, hang_limit_s
+from trials.trainers.invocation import Invocation, invocation
+from trials.trainers.log_rank import log_rank_of
+from trials.trainers.trainer_log import LastWords, LineSplitter
+from trials.trial import FailureReason, TrialSpec
+
+TICK_S = 0.25
+PEERS_NOTICE_S = 1.5
+"""How long the trainer goes on after the outcome is written: its other ranks look for one every tick, and one that
+only sees its peers vanish would call that a failure."""
+MOST_COPIED_BYTES = 64 * 2**20
+"""Of one rank's output; a trainer that never stops talking must not fill the disk."""
+END_MARGIN_S = 2.0
+"""What it takes to write an outcome before the time limit."""
+
+_TAIL_LINES = 20
+_NOT_THE_TRAINERS = ("PYTHONPATH", "PYTHONSAFEPATH", "PARLAY_PARENT_PID")
+"""What starts our own code, and would hide the packages that lie beside the trainer's script."""
+_OF_TORCHRUN = "TORCHELASTIC_"
+"""A torchrun that started us keeps a store of its own, to which the trainer's ranks must not go."""
+
+
+def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    """Run this rank's trainer until the trial is measured, by this rank's log or another's.
+
+    TrialFailure when the trainer failed, or what it told cannot be believed; InputError for a trainer section that is
+    none, TimeoutError when rank 0 tells no address.
+    """
+    words = LastWords()
+    TrainerWatchdog(report, env, hang_limit_s(spec.measure), words).start()
+    made = invocation(spec, sys.executable, str(folder.path))
+    address = meet(spec, folder, env, made.files)
+    oom_kills = count_oom_kills()
+    measurement = None
+    if env.rank == log_rank_of(spec):
+        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env))
+        measurement.write_to(env.restart)
+        measurement.startup.end_of("rendezvous")
+    child = Child(made.words, folder.path, trainer_environment(spec, env, made, address))
+    report.enter("build")
+    rank = _Rank(spec, report, words, measurement)
+    if rank.is_done_after(child):
+        return
+    exit_code = child.exit_code()
+    if exit_code != 0:
+        steps = 0 if measurement is None else measurement.num_steps
+        raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
+    if measurement is not None:
+        rank.conclude_after_its_end(measurement)
+
+
+def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation, address: Address) -> dict[str, str]:
+    """The trainer's variables: the node's own without ours, what torch's `env://` needs, and the trainer's wishes
+    where nobody has set them."""
+    ours = {name for name in os.environ if name in _NOT_THE_TRAINERS or name.startswith(_OF_TORCHRUN)}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    ranks = {
+        "RANK": str(env.rank),
+        "WORLD_SIZE": str(env.world_size),
+        "LOCAL_RANK": str(env.local_rank),
+        "LOCAL_WORLD_SIZE": str(min(spec.gpus_per_node, env.world_size)),
+        "MASTER_ADDR": address.host,
+        "MASTER_PORT": str(address.port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {"OMP_NUM_THREADS": "1", **made.environment, **kept, **ranks}
+
+
+class TrainerWatchdog(Watchdog):
+    """Ends a rank as `Watchdog` does, and everything its trainer started before."""
+
+    def __init__(self, report: Report, env: RankEnvironment, hang_limit_s: float, words: LastWords):
+        super().__init__(report, env, hang_limit_s)
+        self._words = words
+
+    def _standing(self) -> str:
+        """The trainer's last words: its stacks are its own."""
+        return self._words.tail(_TAIL_LINES)
+
+    def _end(self) -> None:
+        end_descendants()
+        super()._end()
+
+
+class _Rank:
+    """What one rank does with its trainer's output while it runs."""
+
+    def __init__(self, spec: TrialSpec, report: Report, words: LastWords, measurement: LogMeasurement | None):
+        self._rules = spec.measure
+        self._notice_s = PEERS_NOTICE_S if spec.num_gpus > 1 else 0.0
+        self._report = report
+        self._words = words
+        self._measurement = measurement
+        self._splitter = LineSplitter()
+        self._copied = 0
+        self._told_at: float | None = None
+
+    def is_done_after(self, child: Child) -> bool:
+        """Follow the trainer; whether the trial was measured before the trainer ended."""
+        for data in child.output(TICK_S):
+            self._copy(data)
+            for line in self._splitter.feed(data):
+                self._take(line)
+            if self._told_at is None:
+                self._look_around()
+            elif time.monotonic() - self._told_at >= self._notice_s:
+                return True
+        self._take(self._splitter.last(), is_whole=False)
+        return self._told_at is not None
+
+    def conclude_after_its_end(self, measurement: LogMeasurement) -> None:
+        """The outcome of a trainer that ended by itself; TrialFailure unless it took steps enough."""
+        if measurement.num_steps == 0:
+            said = f"no line of its log reports a step; it ends\n{self._words.tail(_TAIL_LINES)}"
+            measurement.require_enough(FailureReason.SCRIPT_ERROR, f"until the trainer ended: {said}")
+        measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
+        self._report.measured(measurement.outcome())
+
+    def _look_around(self) -> None:
+        """Whether it is time to end: the measurement is done, time is up, or another rank has an outcome."""
+        measurement = self._measurement
+        if measurement is None:
+            self._report.progress()  # whether the training moves is seen in the log that tells of it
+            if self._report.has_outcome():
+                self._told_at = time.monotonic() - self._notice_s
+            return
+        if measurement.measurement.stop is None:
+            if process_age_s() + END_MARGIN_S < self._rules.time_limit_s:
+                return
+            measurement.end_for_time()
+        measurement.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
+        self._report.measured(measurement.outcome())
+        self._told_at = time.monotonic()
+
+    def _take(self, line: str, is_whole: bool = True) -> None:
+        """A line that nobody ended tells of no step: half a number is another one."""
+        self._words.feed(line)
+        if is_whole and self._measurement is not None and self._told_at is None:
+            self._measurement.feed(line)
+
+    def _copy(self, data: bytes) -> None:
+        """Into the rank's log, as far as it is not endless."""
+        room = MOST_COPIED_BYTES - self._copied
+        self._copied += len(data)
+        sys.stdout.buffer.write(data[:room] if room > 0 else b"")
+        if 0 < room < len(data):
+            sys.stdout.buffer.write(b"\n[what follows is not kept: the log has 64 MiB]\n")
+        sys.stdout.buffer.flush()

@@ -1,0 +1,172 @@
+"""The measurement of a trainer that only its log tells of: records, when to stop, and the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trials.classify import outcome_fault
+from trials.external.checks import cross_checks, proof_of
+from trials.folder import AttemptFolder
+from trials.measure import Measurement, Stop, measured_fields, slows_down
+from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.environment import process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
+from trials.ranks.startup import Startup
+from trials.rival import RivalWatch, dominated_words, may_stop
+from trials.trainers.log_lines import FORMATS, LogFormat, command_format
+from trials.trainers.trainer_log import StepReader, TrainerStep
+from trials.trial import FailureReason, Outcome, TrialKind, TrialSpec, utc_text
+
+HEAD_BYTES = 256 * 1024
+"""How much of another rank's log is looked at: what it says of the layout and of memory stands at its beginning."""
+
+
+class LogMeasurement:
+    """Follows one rank's log line by line until it knows enough. Used by one thread of one rank."""
+
+    def __init__(self, spec: TrialSpec, folder: AttemptFolder, report: Report, fingerprint: Mapping[str, Any]):
+        self.measurement = Measurement(
+            spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.FINALIST else 0.0
+        )
+        self.startup = Startup()
+        self._spec = spec
+        self._folder = folder
+        self._report = report
+        self._fingerprint = fingerprint
+        self._reader = StepReader(log_format_of(spec.trainer), spec)
+        self._rivals = RivalWatch(spec, folder.best, fingerprint) if may_stop(spec) else None
+        self._writer: MetricsWriter | None = None
+        self._steps: list[TrainerStep] = []
+        self._records: list[StepRecord] = []
+        self._restart = 0
+
+    def write_to(self, restart: int) -> None:
+        """Begin the metrics file of this run of the attempt."""
+        self._restart = restart
+        self._writer = MetricsWriter(self._folder.metrics(restart))
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._steps)
+
+    def feed(self, line: str) -> None:
+        """Take in a line of the log; TrialFailure for a training that has gone mad."""
+        step = self._reader.feed(line)
+        if step is None:
+            if not self._steps:
+                self._report.progress()  # whatever is said before the first step: imports, data, compilation
+            return
+        self._report.progress()
+        if step.has_nan:
+            found = f"loss {step.loss}, gradient norm {step.grad_norm} at iteration {step.iteration}"
+            raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+        self._take(step)
+
+    def end_for_time(self) -> None:
+        """The time limit has passed without a step; TrialFailure unless there are enough."""
+        self.measurement.stop = Stop.TIME_LIMIT
+        self.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
+
+    def require_enough(self, reason: FailureReason, when: str) -> None:
+        """TrialFailure unless there are measured steps enough, or a rival that cannot be reached."""
+        if self.measurement.has_enough_steps or self.measurement.stop is Stop.DOMINATED:
+            return
+        done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
+        skipped = f", {self._reader.skipped} skipped" if self._reader.skipped else ""
+        raise TrialFailure(
+            reason,
+            f"{done} measured steps after {self.num_steps} steps{skipped} {when}; {least} are the least that counts",
+        )
+
+    def outcome(self) -> Outcome:
+        """What was measured; TrialFailure where it cannot be believed."""
+        self._read_other_logs()
+        measured = self._measured()
+        measured_steps = self._steps[-measured["measured_steps"] :]
+        checks = cross_checks(self._spec, measured, measured_steps)
+        proof = proof_of(self._spec, self._reader.proof) | {"cross_checks": checks}
+        fields: dict[str, Any] = {
+            "measured": measured,
+            "proof": proof,
+            "fingerprint": self._fingerprint,
+            "step_times_s": tuple(self.measurement.step_times_s),
+            "flags": self._flags(proof),
+        }
+        rival = None if self._rivals is None else self._rivals.rival
+        if self.measurement.stop is Stop.DOMINATED and rival is not None:
+            outcome = self._report.dominated(dominated_words(measured, rival), **fields)
+        else:
+            outcome = self._report.outcome(**fields)
+        if (fault := outcome_fault(self._spec, outcome)) is not None:
+            raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+        return outcome
+
+    def _take(self, step: TrainerStep) -> None:
+        if not self._steps:
+            self.startup.end_of("build", process_age_s() - step.step_time_s)
+            self._report.enter(StepPhase.WARMUP)
+        record = _record(len(self._steps) + 1, self.measurement.phase, step)
+        self.measurement.add(step.step_time_s, process_age_s(), wanted_s=self._wanted_s())
+        self._steps.append(step)
+        self._records.append(record)
+        if self._writer is not None:
+            self._writer.write(record)
+        if self.measurement.phase is StepPhase.MEASURED and self._report.phase != StepPhase.MEASURED:
+            self.startup.end_of("warmup")
+            self._report.enter(StepPhase.MEASURED)
+
+    def _wanted_s(self) -> float | None:
+        """What the best of the search asks of this layout."""
+        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+            return None
+        rival = self._rivals.look()
+        return None if rival is None else rival.step_time_s
+
+    def _measured(self) -> dict[str, Any]:
+        memory = {
+            "peak_memory_gib": self._reader.peak_memory_gib,
+            "peak_memory_allocated_gib": self._reader.peak_memory_allocated_gib,
+        }
+        known = {name: value for name, value in memory.items() if value is not None}
+        return measured_fields(self._spec, self._records) | known | self.startup.fields()
+
+    def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
+        found = {
+            "time_limit": self.measurement.stop is Stop.TIME_LIMIT,
+            "suspect_node": slows_down(self.measurement.measured_times_s),
+            "layout_unproven": bool(proof["unproven"]),
+            "numbers_disagree": not all(check["agrees"] for check in proof["cross_checks"]),
+        }
+        return tuple(flag for flag, is_so in found.items() if is_so)
+
+    def _read_other_logs(self) -> None:
+        """Trainers tell their layout on rank 0 and memory on several ranks, whoever tells of the steps."""
+        for path in self._folder.rank_logs():
+            try:
+                with path.open("rb") as stream:
+                    head = stream.read(HEAD_BYTES).decode("utf-8", errors="replace")
+            except OSError:
+                continue
+            for line in head.splitlines():
+                self._reader.note(line)
+
+
+def log_format_of(trainer: Mapping[str, Any]) -> LogFormat:
+    """A trainer's own format, a named one, or the user's patterns."""
+    patterns = trainer.get("patterns", trainer["kind"])
+    return FORMATS[patterns] if isinstance(patterns, str) else command_format(patterns)
+
+
+def _record(number: int, phase: StepPhase, step: TrainerStep) -> StepRecord:
+    return StepRecord(
+        step=number,
+        phase=phase,
+        time=utc_text(),
+        step_time_s=step.step_time_s,
+        fastest_rank_step_time_s=None,
+        loss=step.loss,
+        grad_norm=step.grad_norm,
+        samples=step.samples,
+    )

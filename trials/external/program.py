@@ -1,0 +1,104 @@
+"""`python -m trials.external SPEC_PATH`: supervises one rank of somebody else's trainer. Standard library only.
+
+Started as `trials.train` is, one process a rank, with the interpreter of the trainer. Exit code 0 when the trial was
+measured, 1 when it failed or was ended (the outcome says why), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from search_spaces.engines import broken_engine_rules
+from search_spaces.errors import InputError
+from search_spaces.trainer_rules import engines_of
+from trials.external.child import END_WITHIN_S, end_descendants
+from trials.external.following import follow
+from trials.folder import AttemptFolder, read_json
+from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.ranks.report import Report
+from trials.trial import FailureReason, TrialSpec
+
+GRACE_S = 3.0
+"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run this rank to its end, with everything its trainer started."""
+    if len(arguments) != 1:
+        print("usage: python -m trials.external SPEC_PATH", file=sys.stderr)
+        _exit(2)
+    path = Path(arguments[0])
+    try:
+        spec, env = _read_spec(path), RankEnvironment.read(os.environ)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        _exit(2)
+    try:
+        _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
+
+
+def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
+    """Whether the trial was measured; if not, the attempt's outcome says why."""
+    report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
+    spec = replace(spec, layout=spec.layout.canonical())
+    try:
+        require_possible(spec, env)
+        follow(spec, folder, env, report)
+    except BaseException as error:
+        return _tell(error, report)
+    return report.failure() is None
+
+
+def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
+    """Before anything is waited for: InputError for a layout that cannot run, TrialFailure for another world."""
+    problems = list(broken_engine_rules(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
+    if problems:
+        raise InputError(*problems)
+    if env.world_size != spec.num_gpus:
+        found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
+        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+
+
+def _read_spec(path: Path) -> TrialSpec:
+    data = read_json(path)
+    if data is None:
+        raise FileNotFoundError("there is no such spec")
+    spec = TrialSpec.from_json(data)
+    if not isinstance(spec.trainer, Mapping) or spec.trainer.get("kind", "parlay") == "parlay":
+        raise ValueError("the spec's trainer is Parlay's own: start trials.train")
+    return spec
+
+
+def _tell(error: BaseException, report: Report) -> bool:
+    """Write the outcome, after a grace if the cause seems to lie in another rank. Print the words in any case.
+
+    Whether the trial was measured meanwhile: then the end of this rank is that of all.
+    """
+    reason, excerpt = reason_of(error), excerpt_of(error)
+    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
+    while time.monotonic() < deadline and not report.has_outcome():
+        time.sleep(0.05)
+    if report.has_outcome() and report.failure() is None:
+        return True
+    print(excerpt, file=sys.stderr, flush=True)
+    report.fail(reason, excerpt)
+    return False
+
+
+def _exit(code: int) -> NoReturn:
+    for pid in end_descendants():
+        print(f"process {pid} does not end within {END_WITHIN_S:.0f} s of SIGKILL", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
