@@ -1,0 +1,142 @@
+"""What the forked ranks of the DeepSpeed engine's tests run. Arguments and answers are JSON.
+
+As a program it is the trial program, which at its end writes down which modules it has imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.trials.train.trial_processes import make_spec
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.ranks.environment import RankEnvironment
+from trials.trial import TrialSpec
+
+SEED = 7
+EPSILON, LEARNING_RATE, MAX_GRAD_NORM = 1e-4, 1e-3, 0.5
+IMPORTED = "imported.json"
+
+
+def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The whole model on one rank under torch's own AdamW, in fp32. `micro_batches`: of each step and data rank."""
+    import torch
+
+    from trials.train.data import SyntheticData
+    from trials.train.layers import TensorRanks
+    from trials.train.model import Running, Stage, StagePlan
+    from trials.train.weights import WeightSource
+
+    model, layout = _model(arguments), _layout(arguments)
+    cpu = torch.device("cpu")
+    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WeightSource(SEED, cpu), Running())
+    adamw = {"lr": LEARNING_RATE, "betas": (0.9, 0.95), "eps": EPSILON, "weight_decay": 0.01}
+    optimizer = torch.optim.AdamW(stage.parameters(), foreach=False, **adamw)
+    data, size = SyntheticData(model, layout, 0, cpu), layout.micro_batch_size
+    losses, norms = [], []
+    for step, count in enumerate(arguments["micro_batches"]):
+        first, total = step * layout.global_batch_size, count * layout.data_parallel
+        batch = data.samples(torch.arange(first, first + total * size))
+        optimizer.zero_grad()
+        pairs = zip(batch.ids.split(size), batch.targets.split(size), strict=True)
+        parts = [stage.loss(stage(ids), targets) / total for ids, targets in pairs]
+        for part in parts:
+            part.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(stage.parameters(), MAX_GRAD_NORM).item())
+        optimizer.step()
+        losses.append(sum(part.item() for part in parts))
+    return {"losses": losses, "grad_norms": norms}
+
+
+def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same by the DeepSpeed engine. `without` names what is switched off; `allows_fp16`: DeepSpeed believes that a
+    CPU has fp16; `loss_scale`: fp16's first; `extensions`: where torch would keep operators it compiles."""
+    import torch
+    import torch.distributed as dist
+
+    from trials.train import deepspeed_engine
+    from trials.train.data import Batch, SyntheticData
+    from trials.train.device import Device
+    from trials.train.engine import Training, build_engine
+    from trials.train.optimizer import Optimisation
+    from trials.train.weights import WeightSource
+    from trials.train.world import join_world
+
+    _prepare(arguments, deepspeed_engine)
+    spec = make_spec(_layout(arguments), model=_model(arguments), seed=SEED)
+    cpu = torch.device("cpu")
+    world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), Device(cpu))
+    settings = Optimisation(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM)
+    engine = build_engine(Training(spec.model, spec.layout, WeightSource(SEED, cpu), settings), world)
+    if "loss_scale" in arguments:
+        engine._engine.optimizer.loss_scaler.cur_scale = arguments["loss_scale"]
+    data = SyntheticData(spec.model, spec.layout, world.at.data, cpu)
+    losses, norms = [], []
+    for step, count in enumerate(arguments["micro_batches"]):
+        batch, end = data.batch(step), count * spec.layout.micro_batch_size
+        result = engine.train_step(Batch(batch.ids[:end], batch.targets[:end]))
+        loss = result.loss.clone()
+        dist.all_reduce(loss)  # each data rank has its own; those of a replica are alike
+        losses.append(float(loss) / dist.get_world_size())
+        norms.append(float(result.grad_norm))
+    whole = sum(parameter.numel() for parameter in engine.stages[0].parameters())
+    return {"losses": losses, "grad_norms": norms, "whole": whole} | asdict(engine.counts())
+
+
+def _prepare(arguments: Mapping[str, Any], deepspeed_engine: Any) -> None:
+    if "extensions" in arguments:
+        os.environ["TORCH_EXTENSIONS_DIR"] = arguments["extensions"]
+    if arguments.get("allows_fp16"):
+        from deepspeed.accelerator import get_accelerator
+
+        get_accelerator().is_fp16_supported = lambda: True
+    if "without" in arguments:
+        _WITHOUT[arguments["without"]](deepspeed_engine)
+
+
+def _without_sequence_gradients(deepspeed_engine: Any) -> None:
+    deepspeed_engine.reduce_in_place = lambda *_: None
+
+
+def _without_zero_1_for_half_precision(deepspeed_engine: Any) -> None:
+    """As most configurations for bf16 are written."""
+    written = deepspeed_engine.ds_config
+
+    def ds_config(layout: Layout, *arguments: Any) -> dict[str, Any]:
+        config = written(layout, *arguments)
+        config["zero_optimization"]["stage"] = layout.zero_stage
+        return {name: value for name, value in config.items() if name != "data_types"}
+
+    deepspeed_engine.ds_config = ds_config
+
+
+_WITHOUT = {"sequence_gradients": _without_sequence_gradients, "zero_1": _without_zero_1_for_half_precision}
+
+
+def _layout(arguments: Mapping[str, Any]) -> Layout:
+    return Layout.from_json(arguments["layout"])
+
+
+def _model(arguments: Mapping[str, Any]) -> ModelShape:
+    return ModelShape.from_json(arguments["model"])
+
+
+def main(spec_path: Path) -> None:
+    from trials.train.program import run_rank
+
+    folder = AttemptFolder(spec_path.parent)
+    spec = TrialSpec.from_json(read_json(spec_path) or {})
+    assert run_rank(spec, folder, RankEnvironment.read(os.environ))
+    modules = sorted(name for name, module in sys.modules.items() if module is not None)
+    write_json(folder.path / IMPORTED, {"modules": modules})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
