@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +22,8 @@ from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s
 from trials.tokens import require_tokens
 from trials.trial import FailureReason, TrialSpec
+
+Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
 
 GRACE_S = 3.0
 """How long a rank that lost a peer waits for that peer's own words before it writes its own."""
@@ -45,8 +47,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         _exit(1)
 
 
-def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
-    """Whether this rank did its part; if not, the attempt's outcome says why."""
+def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
+    """Whether this rank did its part; if not, the attempt's outcome says why. `run` is its part: a trial if absent."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     Watchdog(report, env, hang_limit_s(spec.measure)).start()
     try:
@@ -54,13 +56,17 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bo
         require_data(spec)
         env.export(os.environ)
         prepare_process(spec, os.environ)
-        from trials.train.trial_run import run_trial
-
-        run_trial(spec, folder, env, report)
+        (run or _run_trial)(spec, folder, env, report)
     except BaseException as error:
         _tell(error, report)
         return False
     return True
+
+
+def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    from trials.train.trial_run import run_trial
+
+    run_trial(spec, folder, env, report)
 
 
 def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:

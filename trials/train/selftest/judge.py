@@ -1,0 +1,64 @@
+"""What a case came to, from what its ranks left behind. Pure; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trials.selftest import (
+    Case,
+    CaseResult,
+    RankTraining,
+    Trained,
+    counting_fault,
+    largest_difference,
+    tolerance_of,
+)
+
+
+def judge_agreement(
+    case: Case,
+    accelerator: str,
+    trained: Sequence[RankTraining],
+    reference: Trained | None,
+    outcome: Mapping[str, Any] | None,
+    seconds: float,
+) -> CaseResult:
+    """A case passes when every rank trained, the counts are the layout's and nothing differs by more than tolerated.
+
+    `reference` is None when there is nothing to compare with it, because a rank failed.
+    """
+    ranks, tolerance = case.layout.num_gpus, tolerance_of(case, accelerator)
+    if reference is None or len(trained) < ranks:
+        words = _words(outcome) or f"{ranks - len(trained)} of {ranks} ranks ended without a word; see the ranks' logs"
+        return CaseResult(case.name, ranks, False, None, tolerance, seconds, words)
+    difference = largest_difference(trained, reference)
+    fault = counting_fault(case, trained, len(reference.losses))
+    if difference.value <= tolerance:
+        return CaseResult(case.name, ranks, fault is None, difference.value, tolerance, seconds, fault)
+    words = f"differs by {difference}, {tolerance:.0e} is tolerated"
+    return CaseResult(case.name, ranks, False, difference.value, tolerance, seconds, words)
+
+
+def judge_failure(
+    case: Case, codes: Sequence[int | None], outcome: Mapping[str, Any] | None, seconds: float
+) -> CaseResult:
+    """A case that must fail passes when its outcome names the reason and every rank ended by itself, and not well.
+
+    `codes`: each rank's exit code, None for one that had to be killed or was not heard of.
+    """
+    reason = None if outcome is None else outcome["reason"]
+    stuck = [rank for rank, code in enumerate(codes) if code is None]
+    if reason == case.expected.value and not stuck and 0 not in codes:
+        return CaseResult(case.name, len(codes), True, None, None, seconds)
+    found = f"ended as {reason or 'nothing at all'} instead of {case.expected}"
+    if reason == case.expected.value:
+        found = f"ranks that did not end by themselves: {stuck}" if stuck else "a rank ended as if all were well"
+    return CaseResult(case.name, len(codes), False, None, None, seconds, found)
+
+
+def _words(outcome: Mapping[str, Any] | None) -> str | None:
+    if outcome is None:
+        return None
+    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
+    return ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])

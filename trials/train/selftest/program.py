@@ -1,0 +1,226 @@
+"""`python -m trials.train.selftest SPEC_PATH`: case after case in one world of ranks, each in processes of its own.
+
+Every rank is a supervisor that imports torch and the engines once and then forks for each case it takes part in: a
+case that hangs, dies or leaves something behind spoils nothing but itself. It never touches a device, so that its
+children may. Ranks keep step by files in the shared folder: `cases/000/ended-00003.json` says how a rank's part went,
+and `cases/000/result.json`, by rank 0, that all go on.
+
+Exit code 0 when all cases were run, whatever came of them, 1 when a rank was lost on the way, 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.ranks.environment import RankEnvironment, prepare_process
+from trials.selftest import (
+    CASE_LIMIT_S,
+    Case,
+    CaseResult,
+    Expected,
+    RankTraining,
+    Results,
+    Trained,
+    read_cases,
+    trained_path,
+)
+from trials.train.selftest.judge import judge_agreement, judge_failure
+from trials.trial import TrialSpec
+
+POLL_INTERVAL_S = 0.02
+LATE_S = 60.0
+"""How much later than its own end another rank's may be seen: a network file system shows new files when it likes."""
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run this rank's part of all cases."""
+    if len(arguments) != 1:
+        print("usage: python -m trials.train.selftest SPEC_PATH", file=sys.stderr)
+        _exit(2)
+    path = Path(arguments[0])
+    try:
+        spec, env = TrialSpec.from_json(read_json(path) or {}), RankEnvironment.read(os.environ)
+        cases = read_cases(path.parent)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        _exit(2)
+    try:
+        prepare_process(replace(spec, layout=replace(spec.layout, engine="deepspeed")), os.environ)
+        _import_engines()
+        _exit(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
+
+
+def _import_engines() -> None:
+    """Once for all cases. What is missing here is missed again, and told, by the cases that need it."""
+    # Else DeepSpeed asks CUDA itself whether there are devices, and no child may use CUDA any more.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    import trials.train.fsdp_sharding
+    import trials.train.pipeline
+    import trials.train.selftest.training
+    import trials.train.torch_engine
+
+    with suppress(ImportError):
+        import trials.train.deepspeed_engine  # noqa: F401
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank's part of a case ended: its exit code, minus a signal's number; None when it had to be killed."""
+
+    code: int | None
+    host: str
+
+
+class Supervisor:
+    """One rank of the world, through all cases."""
+
+    def __init__(self, spec: TrialSpec, folder: Path, env: RankEnvironment):
+        self._spec = spec
+        self._folder = folder
+        self._env = env
+        self._results = Results()
+        self._references: dict[tuple[str, str], Trained] = {}
+
+    def run(self, cases: Sequence[Case]) -> bool:
+        """Whether all cases were run; rank 0 keeps results.json up to date."""
+        if self._env.rank == 0:
+            self._results = Results(fingerprint=self._asked_child(_fingerprint, "fingerprint.json"))
+            self._results.write(self._folder)
+        return all(self._run_case(number, case) for number, case in enumerate(cases))
+
+    def _run_case(self, number: int, case: Case) -> bool:
+        """Whether no rank was lost."""
+        place = self._folder / "cases" / f"{number:03d}"
+        place.mkdir(parents=True, exist_ok=True)
+        began, code = time.monotonic(), None
+        if self._env.rank < case.layout.num_gpus:
+            code = _run_child(lambda: self._part(case, place), CASE_LIMIT_S)
+            write_json(place / _ended_name(self._env.rank), {"code": code, "host": socket.gethostname()})
+        if self._env.rank > 0:
+            return _awaited(place, ["result.json"], CASE_LIMIT_S + 3 * LATE_S)
+        everybody = _awaited(place, [_ended_name(rank) for rank in range(case.layout.num_gpus)], LATE_S)
+        result = self._judged(case, place, time.monotonic() - began)
+        self._results = replace(self._results, results=(*self._results.results, result))
+        self._results.write(self._folder)
+        write_json(place / "result.json", result.to_json())
+        return everybody
+
+    def _part(self, case: Case, place: Path) -> bool:
+        """In the child: this rank's part of the case; whether it went well."""
+        from trials.train.selftest.part import run_part
+
+        env = replace(self._env, world_size=case.layout.num_gpus, parent_pid=os.getppid())
+        return run_part(case, self._spec, AttemptFolder(place), env)
+
+    def _judged(self, case: Case, place: Path, seconds: float) -> CaseResult:
+        ended = [_read_ended(place, rank) for rank in range(case.layout.num_gpus)]
+        outcome = read_json(AttemptFolder(place).outcome())
+        if case.expected is not Expected.AGREES:
+            return judge_failure(case, [e.code if e else None for e in ended], outcome, seconds)
+        trained = [read_json(trained_path(place, rank)) for rank in range(case.layout.num_gpus)]
+        found = [RankTraining.from_json(data) for data in trained if data is not None]
+        reference = self._reference(case) if len(found) == case.layout.num_gpus else None
+        return judge_agreement(case, self._spec.accelerator, found, reference, outcome, seconds)
+
+    def _reference(self, case: Case) -> Trained:
+        key = case.shape, case.layout.precision
+        if key not in self._references:
+            answer = self._asked_child(lambda spec: _reference(case, spec), f"reference-{'-'.join(key)}.json")
+            self._references[key] = Trained.from_json(answer)
+        return self._references[key]
+
+    def _asked_child(self, ask: Callable[[TrialSpec], Mapping[str, Any]], name: str) -> dict[str, Any]:
+        """What a child of its own answers, which may use the device."""
+        path = self._folder / name
+
+        def answer() -> bool:
+            write_json(path, ask(self._spec))
+            return True
+
+        code = _run_child(answer, CASE_LIMIT_S)
+        data = read_json(path)
+        if code != 0 or data is None:
+            raise RuntimeError(f"{name} was not to be had (exit code {code}); its words stand above")
+        return data
+
+
+def _ended_name(rank: int) -> str:
+    return f"ended-{rank:05d}.json"
+
+
+def _read_ended(place: Path, rank: int) -> Ended | None:
+    data = read_json(place / _ended_name(rank))
+    return None if data is None else Ended(**data)
+
+
+def _awaited(place: Path, names: Sequence[str], limit_s: float) -> bool:
+    """Whether files of these names came. The folder is listed: a network file system asks its server only then."""
+    deadline = time.monotonic() + limit_s
+    while not set(names) <= set(os.listdir(place)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_INTERVAL_S)
+    return True
+
+
+def _run_child(work: Callable[[], bool], limit_s: float) -> int | None:
+    """The exit code of a forked child that does this work (0 when it went well); None when it had to be killed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _work_and_exit(work)
+    deadline = time.monotonic() + limit_s
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
+    try:
+        _exit(0 if work() else 1)
+    except BaseException:
+        traceback.print_exc()
+        _exit(1)
+
+
+def _fingerprint(spec: TrialSpec) -> dict[str, Any]:
+    from trials.train.device import open_device
+    from trials.train.exchange import RankPlace
+    from trials.train.fingerprint import fingerprint
+
+    wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed"))
+    return fingerprint(wanting, open_device(spec, 0), [RankPlace(socket.gethostname(), None)])
+
+
+def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:
+    from trials.train.device import open_device
+    from trials.train.selftest.training import train_reference
+
+    return asdict(train_reference(case, open_device(spec, 0)))
+
+
+def _exit(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,176 @@
+"""A plain GPT in plain torch, of GPT-2's kind or Llama's. It shares no layer, loss, clipping or optimizer code with the
+trial program, and knows nothing of ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from search_spaces.model_shape import ModelShape
+
+MicroBatch = tuple[torch.Tensor, torch.Tensor]
+"""Token ids and the ids that follow them."""
+
+
+class RmsNorm(nn.Module):
+    """Root mean square normalisation with gain (Zhang & Sennrich, arXiv 1910.07467)."""
+
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+
+class PlainAttention(nn.Module):
+    def __init__(self, model: ModelShape):
+        super().__init__()
+        width, key_value_width = model.hidden_size, model.num_key_value_heads * model.head_size
+        self.model = model
+        self.query = nn.Linear(width, width, bias=model.has_biases)
+        self.key = nn.Linear(width, key_value_width, bias=model.has_biases)
+        self.value = nn.Linear(width, key_value_width, bias=model.has_biases)
+        self.out = nn.Linear(width, width, bias=model.has_biases)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        model, (batch, length, width) = self.model, x.shape
+        query = self.query(x).view(batch, length, model.num_attention_heads, model.head_size)
+        key = self.key(x).view(batch, length, model.num_key_value_heads, model.head_size)
+        value = self.value(x).view(batch, length, model.num_key_value_heads, model.head_size)
+        if model.position_embedding == "rotary":
+            query, key = rotate(query), rotate(key)
+        sharing = model.num_attention_heads // model.num_key_value_heads
+        key, value = key.repeat_interleave(sharing, 2), value.repeat_interleave(sharing, 2)
+        scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(model.head_size)
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        weights = scores.masked_fill(future, -math.inf).softmax(-1)
+        return self.out(torch.einsum("bhqk,bkhd->bqhd", weights, value).reshape(batch, length, width))
+
+
+def rotate(x: torch.Tensor) -> torch.Tensor:
+    """(B, S, heads, D): dimensions i and i + D / 2 as one complex number, turned by position x 10000^(-2 i / D)."""
+    length, size = x.shape[1], x.shape[3]
+    frequencies = 10000.0 ** (-torch.arange(0, size, 2, device=x.device) / size)
+    angles = torch.outer(torch.arange(length, device=x.device), frequencies)
+    real, imaginary = x.float().chunk(2, -1)
+    turned = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles).view(1, length, 1, size // 2)
+    return torch.cat([turned.real, turned.imag], -1).to(x.dtype)
+
+
+class PlainMlp(nn.Module):
+    def __init__(self, model: ModelShape):
+        super().__init__()
+        self.up = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.has_biases)
+        self.gate = None
+        if model.gated_mlp:
+            self.gate = nn.Linear(model.hidden_size, model.ffn_hidden_size, bias=model.has_biases)
+        self.down = nn.Linear(model.ffn_hidden_size, model.hidden_size, bias=model.has_biases)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.gate is None:
+            return self.down(nn.GELU(approximate="tanh")(self.up(x)))
+        return self.down(nn.SiLU()(self.gate(x)) * self.up(x))
+
+
+class PlainBlock(nn.Module):
+    def __init__(self, model: ModelShape):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
+        self.attention, self.mlp = PlainAttention(model), PlainMlp(model)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class PlainGpt(nn.Module):
+    def __init__(self, model: ModelShape):
+        super().__init__()
+        self.tokens = nn.Embedding(model.vocab_size, model.hidden_size)
+        is_learned = model.position_embedding == "learned"
+        self.positions = nn.Embedding(model.seq_length, model.hidden_size) if is_learned else None
+        self.blocks = nn.ModuleList(PlainBlock(model) for _ in range(model.num_layers))
+        self.norm = _norm(model)
+        self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
+        if model.tied_embeddings:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def _norm(model: ModelShape) -> nn.Module:
+    return nn.LayerNorm(model.hidden_size) if model.norm == "layernorm" else RmsNorm(model.hidden_size)
+
+
+def plain_weights(theirs: Mapping[str, torch.Tensor], model: ModelShape) -> dict[str, torch.Tensor]:
+    """The state of a `PlainGpt` from that of the whole model in one chunk of the trial program.
+
+    There query, key and value lie in one matrix, and so do gate and up.
+    """
+    key_value_width = model.num_key_value_heads * model.head_size
+    plain: dict[str, torch.Tensor] = {}
+    for name, tensor in theirs.items():
+        part = name.rsplit(".", 1)[-1]
+        if ".qkv." in name:
+            stem = name.removesuffix(f"qkv.{part}") + "attention"
+            parts = tensor.split([model.hidden_size, key_value_width, key_value_width])
+            plain |= {f"{stem}.{which}.{part}": p for which, p in zip(("query", "key", "value"), parts, strict=True)}
+        elif ".mlp_in." in name:
+            stem = name.removesuffix(f"mlp_in.{part}") + "mlp"
+            names = ("gate", "up") if model.gated_mlp else ("up",)
+            plain |= {f"{stem}.{n}.{part}": p for n, p in zip(names, tensor.chunk(len(names)), strict=True)}
+        else:
+            plain[_plain_name(name)] = tensor
+    return plain
+
+
+def _plain_name(name: str) -> str:
+    for theirs, ours in (
+        ("embedding.tokens.", "tokens."),
+        ("embedding.positions", "positions.weight"),
+        ("head.norm.", "norm."),
+        (".attention_out.", ".attention.out."),
+        (".mlp_out.", ".mlp.down."),
+    ):
+        if theirs in name:
+            return name.replace(theirs, ours)
+    return name
+
+
+def train_plainly(
+    gpt: PlainGpt,
+    steps: Sequence[Sequence[MicroBatch]],
+    learning_rate: float,
+    epsilon: float,
+    max_grad_norm: float,
+    autocast: torch.dtype | None,
+) -> tuple[list[float], list[float]]:
+    """(losses, gradient norms before clipping), one of each a step of several micro-batches."""
+    optimizer = torch.optim.AdamW(
+        gpt.parameters(), lr=learning_rate, betas=(0.9, 0.95), eps=epsilon, weight_decay=0.01, foreach=False
+    )
+    kind = next(gpt.parameters()).device.type
+    losses, norms = [], []
+    for micro_batches in steps:
+        optimizer.zero_grad()
+        total = 0.0
+        for ids, targets in micro_batches:
+            with torch.autocast(kind, autocast, enabled=autocast is not None):
+                loss = F.cross_entropy(gpt(ids).flatten(0, 1).float(), targets.flatten())
+            (loss / len(micro_batches)).backward()
+            total += loss.item() / len(micro_batches)
+        norms.append(nn.utils.clip_grad_norm_(gpt.parameters(), max_grad_norm).item())
+        optimizer.step()
+        losses.append(total)
+    return losses, norms
