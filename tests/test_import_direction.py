@@ -36,6 +36,7 @@ ORCHESTRATOR = (
         "orchestrator.driver_job",
         "orchestrator.site_check",
         "orchestrator.replay",
+        "orchestrator.selftest",
         "orchestrator.starting_points",
         "orchestrator.ledger_rebuild",
         "orchestrator.late_sync",

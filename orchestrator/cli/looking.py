@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +15,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.stop import Stop
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json
 from trials.text import counted, tail
@@ -231,7 +230,7 @@ def _replayed(
     section = launcher_section(loaded.recipe, None if kind is None else kind.value)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
-    stop = _Stop()
+    stop = Stop()
     watcher = ReplayWatcher(say, stop.is_asked)
     try:
         launcher, remark = make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
@@ -249,36 +248,6 @@ def _replayed(
     except OSError as error:
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
         fail(ExitCode.REFUSED, problem, as_json)
-
-
-class _Stop:
-    """Ctrl-C and SIGTERM have the run in flight cancelled. They only leave word, so that no submission is torn in two;
-    ctrl-C again leaves at once."""
-
-    def __init__(self) -> None:
-        self.code = ExitCode.INTERRUPTED
-        self._is_asked = False
-
-    def is_asked(self) -> bool:
-        return self._is_asked
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Within this block signals are heard; the handlers from before come back after it."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._hear) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT and self._is_asked:
-            raise KeyboardInterrupt
-        self._is_asked = True
-        if number == signal.SIGTERM:
-            self.code = ExitCode.STOPPED_EARLY
 
 
 def _replay_words(result: ReplayResult) -> str:

@@ -53,8 +53,11 @@ class LaunchRequest:
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """The module that runs in every rank: Parlay's trainer, or the supervisor of somebody else's."""
-    return "trials.train" if spec.trainer.get("kind", "parlay") == "parlay" else "trials.external"
+    """The module that runs in every rank: Parlay's trainer, its selftest, or the supervisor of somebody else's."""
+    return _PROGRAMS.get(spec.trainer.get("kind", "parlay"), "trials.external")
+
+
+_PROGRAMS = {"parlay": "trials.train", "selftest": "trials.train.selftest"}
 
 
 class Launcher(ABC):
