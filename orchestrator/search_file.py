@@ -286,15 +286,24 @@ def _unsaid_axes(file: SearchFile) -> Iterator[Problem]:
 
 
 def _own_trainers_rules(file: SearchFile) -> Iterator[Problem]:
-    if file.trainer.kind != "parlay" and file.measure.memory_limit_gib is not None:
-        yield Problem(
-            "contradiction",
-            f"has no effect with trainer.kind {file.trainer.kind}",
-            rule="only Parlay's own trainer limits its memory",
-            fix="remove it",
-            key="measure.memory_limit_gib",
-            value=file.measure.memory_limit_gib,
-        )
+    for key, rule in _OF_OUR_TRAINER.items():
+        value = getattr(file.measure, key)
+        if file.trainer.kind != "parlay" and value != type(file.measure).model_fields[key].default:
+            yield Problem(
+                "contradiction",
+                f"has no effect with trainer.kind {file.trainer.kind}",
+                rule=rule,
+                fix="remove it",
+                key=f"measure.{key}",
+                value=value,
+            )
+
+
+_OF_OUR_TRAINER = {
+    "memory_limit_gib": "only Parlay's own trainer limits its memory",
+    "profile": "only Parlay's own trainer is profiled",
+}
+"""What the measure section may ask of Parlay's own trainer alone."""
 
 
 def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:

@@ -81,6 +81,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
             _require_interpreter(python_of(spec))
+        if spec.launcher.kind != "recorded" and not spec.launcher.slurm.container:
             _require_script(spec.trainer.script)
         if spec.launcher.kind == "slurm":
             _require_slurm_work_dir(spec.work_dir)

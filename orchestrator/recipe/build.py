@@ -182,7 +182,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Not told apart from {names}: the 95 % intervals overlap."
     for flag in source.trial.flags:
-        yield f"The measurement is flagged {flag}."
+        yield _FLAG_WORDS.get(flag, f"The measurement is flagged {flag}.")
     if source.spec.trainer.get("kind", "parlay") == "parlay":
         yield "Measured with Parlay's own training program; not measured with another trainer."
     if source.baseline is not None and source.baseline.measured is None:
@@ -190,6 +190,12 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}."
+
+
+_FLAG_WORDS = {
+    "layout_unproven": "The trainer's log does not prove all of the layout (layout_unproven): evidence.json says what.",
+    "numbers_disagree": "A rate that the trainer prints is more than 10 % off ours (numbers_disagree): see evidence.json.",
+}
 
 
 def _why(trial: Trial) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.recipe import Recipe
+from orchestrator.recipe.trainer_files import about_trainer_files
 from trials.trainers.deepspeed_config import why_not_deepspeed
 from trials.trial import TrialSpec
 
@@ -181,11 +182,6 @@ def _files(recipe: Recipe) -> Iterator[str]:
         "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
         "measured, on the same tokens, for as many steps as a measurement takes; it is not yet your training."
     )
-    why_not = why_not_deepspeed(recipe.layout)
-    measured_with = "measured with it" if recipe.layout.engine == "deepspeed" else "not measured with DeepSpeed"
-    if why_not is None:
-        yield f"`ds_config.json`: the layout as a DeepSpeed configuration ({measured_with})."
-    else:
-        yield f"There is no `ds_config.json`: {why_not}."
+    yield from about_trainer_files(recipe.trainer, why_not_deepspeed(recipe.layout), recipe.layout.engine)
     yield "`env.txt`: the environment variables of the ranks."
     yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

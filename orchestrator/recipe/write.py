@@ -16,12 +16,10 @@ from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
+from orchestrator.recipe.trainer_files import trainer_files
 from trials.folder import sync_folder
-from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
 from trials.trial import utc_text
 
-GRADIENT_CLIPPING = 1.0
-"""The largest gradient norm in ds_config.json: what Parlay's own trainer uses."""
 CHECKED_FILES = ("spec.json", "evidence.json")
 """Files whose SHA-256 recipe.yaml holds."""
 
@@ -52,9 +50,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str) -> dic
         "env.txt": env_txt(environment),
         "launch.sh": launch_sh(source.spec, environment, source.python),
     }
-    layout = source.trial.layout
-    if why_not_deepspeed(layout) is None:
-        files["ds_config.json"] = _json(ds_config(layout, layout.global_batch_size, GRADIENT_CLIPPING))
+    files |= trainer_files(source.spec, source.python)
     sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
     recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})
     return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}

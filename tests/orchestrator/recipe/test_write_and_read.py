@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.recipe.read import read_recipe
-from orchestrator.recipe.write import GRADIENT_CLIPPING, write_recipe
+from orchestrator.recipe.trainer_files import GRADIENT_CLIPPING
+from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 from trials.trial import TrialKind
