@@ -1,14 +1,11 @@
 """The DeepSpeed engine: PipelineModule for stages, the plain engine without; ZeRO 0 to 3; our own layers inside.
 
-Written for DeepSpeed 0.19.8, whose defaults give wrong numbers or hang in several places; each guard says which.
+Written for DeepSpeed 0.19.8, whose defaults give wrong numbers in several places; each guard says which.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,18 +15,18 @@ import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.topology import ProcessTopology
-from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
 from torch import nn
 
 from search_spaces.layout import Layout
 from trials.train.data import Batch
+from trials.train.deepspeed_guards import groups_with_a_limit, join_deepspeed, lean_start
 from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
 from trials.train.gradients import clip_gradients
 from trials.train.layers import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
 from trials.train.model import Stage
 from trials.train.optimizer import build_adamw
 from trials.train.reductions import Reduction, reduce_in_place
-from trials.train.world import COLLECTIVE_LIMIT, World, group_size
+from trials.train.world import World, group_size
 from trials.trainers.deepspeed_config import ds_config
 
 AXES = {"tp": "model", "dp": "data", "pp": "pipe"}
@@ -40,9 +37,8 @@ MicroBatch = tuple[torch.Tensor, torch.Tensor]
 
 
 def build_deepspeed_engine(training: Training, world: World) -> Engine:
-    _join_deepspeed(training.device)
-    # The groups DeepSpeed makes itself wait as long as ours.
-    with _replaced(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
+    join_deepspeed(training.device)
+    with groups_with_a_limit():
         return _PlainEngine(training, world) if world.stages is None else _PipelineEngine(training, world)
 
 
@@ -61,7 +57,7 @@ class _DeepSpeedEngine(Engine):
         config = _configuration(training)
         if config["zero_optimization"]["stage"] == 0:
             optimizer.register_step_pre_hook(self._clip)
-        with _without_compiler(training.layout):
+        with lean_start(training.layout):
             self._engine, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
             )
@@ -77,13 +73,9 @@ class _DeepSpeedEngine(Engine):
         )
 
     def group_sizes(self) -> GroupSizes:
-        return GroupSizes(
-            group_size(self._world.tensor),
-            group_size(
-                self._world.stages if self._world.stages is None else self._engine.mpu.get_pipe_parallel_group()
-            ),
-            group_size(self._engine.seq_data_parallel_group),
-        )
+        pipeline = None if self._world.stages is None else self._engine.mpu.get_pipe_parallel_group()
+        data = self._engine.seq_data_parallel_group
+        return GroupSizes(group_size(self._world.tensor), group_size(pipeline), group_size(data))
 
     def _expect(self, micro_batches: int) -> None:
         """DeepSpeed divides by the number of micro-batches it was configured for."""
@@ -218,56 +210,6 @@ class _Axes:
 
 def local_stage(module: nn.Module) -> Stage:
     return next(part for part in module.modules() if isinstance(part, Stage))
-
-
-def _join_deepspeed(device: torch.device) -> None:
-    if device.type == "cpu":
-        # Else it compiles a C++ operator at every first start, and hangs for ever on the lock of a killed build.
-        # The submodule `deepspeed.comm.torch` is hidden behind a name of the real torch, hence sys.modules.
-        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
-    else:
-        # DeepSpeed takes the local rank for the device's number, which it is not where a rank sees its own GPU only.
-        os.environ["LOCAL_RANK"] = str(device.index)
-    deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-@contextmanager
-def _without_compiler(layout: Layout) -> Iterator[None]:
-    """ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile, and keeps the compiler
-    out of functions of its own: importing the compiler for that takes each rank a second or two."""
-    if layout.torch_compile:
-        yield
-        return
-    for function in (
-        coordinator.update_recompute_parameters,
-        *vars(coordinator.PartitionedParameterCoordinator).values(),
-    ):
-        _keep_undisabled(function)
-    with _replaced(torch, "compile", _as_it_is), _replaced(torch.compiler, "disable", _as_it_is):
-        yield
-
-
-def _keep_undisabled(function: Any) -> None:
-    """A function that torch disables for the compiler at its first call: leave what torch looks for from the second
-    call on, so that it does not import the compiler at the first."""
-    while (inner := getattr(function, "__wrapped__", None)) is not None:
-        inner.__dynamo_disable = inner
-        function = inner
-
-
-def _as_it_is(function: Callable | None = None, *_: Any, **__: Any) -> Callable:
-    """Instead of a decorator of the compiler, with or without arguments."""
-    return function or (lambda decorated: decorated)
 
 
 def _topology(layout: Layout) -> ProcessTopology:
