@@ -194,7 +194,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
 
 _FLAG_WORDS = {
     "layout_unproven": "The trainer's log does not prove all of the layout (layout_unproven): evidence.json says what.",
-    "numbers_disagree": "A rate that the trainer prints is more than 10 % off ours (numbers_disagree): see evidence.json.",
+    "numbers_disagree": "A rate that the trainer prints is over 10 % off ours (numbers_disagree): see evidence.json.",
 }
 
 

@@ -19,7 +19,7 @@ from trials.ranks.watchdog import Watchdog, hang_limit_s
 from trials.trainers.invocation import Invocation, invocation
 from trials.trainers.log_rank import log_rank_of
 from trials.trainers.trainer_log import LastWords, LineSplitter
-from trials.trial import FailureReason, TrialSpec
+from trials.trial import FailureReason, MeasureRules, TrialSpec
 
 TICK_S = 0.25
 PEERS_NOTICE_S = 1.5
@@ -44,7 +44,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     none, TimeoutError when rank 0 tells no address.
     """
     words = LastWords()
-    TrainerWatchdog(report, env, hang_limit_s(spec.measure), words).start()
+    TrainerWatchdog(report, env, trainer_hang_limit_s(spec.measure), words).start()
     made = invocation(spec, sys.executable, str(folder.path))
     address = meet(spec, folder, env, made.files)
     oom_kills = count_oom_kills()
@@ -64,6 +64,12 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
         raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
     if measurement is not None:
         rank.conclude_after_its_end(measurement)
+
+
+def trainer_hang_limit_s(rules: MeasureRules) -> float:
+    """Seconds without progress after which a trainer is stuck. Its steps are never shortened, so that one of minutes is
+    no hang where the time limit leaves room for many."""
+    return max(hang_limit_s(rules), rules.time_limit_s / 4)
 
 
 def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation, address: Address) -> dict[str, str]:

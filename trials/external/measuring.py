@@ -52,7 +52,9 @@ class LogMeasurement:
         return len(self._steps)
 
     def feed(self, line: str) -> None:
-        """Take in a line of the log; TrialFailure for a training that has gone mad."""
+        """Take in a line of the log, unless the measurement is done; TrialFailure for a training that has gone mad."""
+        if self.measurement.stop is not None:
+            return
         step = self._reader.feed(line)
         if step is None:
             if not self._steps:

@@ -170,8 +170,8 @@ _NANOTRON = LogFormat(
         "step_time_ms": (_finding(r"\belapsed_time_per_iteration_ms:", _PREFIXED),),
         "loss": (_finding(r"\blm_loss:", _PREFIXED),),
         "grad_norm": (_finding(r"\bgrad_norm:", _PREFIXED),),
-        "global_batch_size": (_finding(r"\bglobal_batch_size:", _PREFIXED),),
-        "consumed_samples": (_finding(r"\bconsumed_samples:", _PREFIXED),),
+        # Three digits are left of a larger one, such as 1.02K: that would be another batch.
+        "global_batch_size": (_finding(r"\bglobal_batch_size:", r"(\d+)"),),
         "tokens_per_sec": (_finding(r"\btokens_per_sec:", _PREFIXED),),
         "tokens_per_sec_per_gpu": (_finding(r"\btokens_per_sec_per_gpu:", _PREFIXED),),
         "tflops": (_finding(r"\bmodel_tflops_per_gpu:", _PREFIXED),),

@@ -103,7 +103,6 @@ DEEPSPEED_PIPELINE = "steps: 2 loss: 5.5322 iter time (s): 0.047 samples/sec: 16
                 "step_time_s": 5.35,
                 "loss": 5.29,
                 "grad_norm": 3.29,
-                "global_batch_size": 1020,
                 "tokens_per_sec": 43200,
                 "tokens_per_sec_per_gpu": 5400,
                 "tflops": 0.00744,
@@ -126,6 +125,11 @@ def test_a_step_is_read_as_each_trainer_writes_it(name, line, said):
     found = read_line(line, FORMATS[name])
     assert found.is_step
     assert found.values == pytest.approx(said)
+
+
+def test_nanotron_tells_a_batch_only_where_it_is_not_rounded():
+    line = NANOTRON.replace("global_batch_size: 1.02K", "global_batch_size: 512")
+    assert read_line(line, FORMATS["nanotron"]).values["global_batch_size"] == 512
 
 
 def test_what_else_megatron_says_of_memory_and_layout_is_read():

@@ -1,0 +1,152 @@
+"""What is made of a trainer's words: proof, cross-checks, reasons, places. No process is started."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from tests.trials.trainers.specs import LLAMA, spec_of
+from trials.classify import outcome_fault
+from trials.external.checks import cross_checks, proof_of
+from trials.external.endings import failure_of
+from trials.external.following import trainer_environment, trainer_hang_limit_s
+from trials.external.meeting import Address
+from trials.measure import throughput_fields
+from trials.ranks.environment import RankEnvironment
+from trials.trainers.invocation import Invocation
+from trials.trainers.log_rank import log_rank_of
+from trials.trainers.trainer_log import LastWords, TrainerStep
+from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
+
+SPEC = spec_of("megatron-lm", tensor_parallel=2)
+STEP_TIME_S = 0.1
+TOKENS = SPEC.global_batch_size * SPEC.model.seq_length
+MEASURED = {
+    **throughput_fields(SPEC, TOKENS, STEP_TIME_S, None),
+    "samples_per_sec": SPEC.global_batch_size / STEP_TIME_S,
+    "step_time_s": STEP_TIME_S,
+    "measured_steps": 8,
+}
+
+
+def checked(spec: TrialSpec = SPEC, **printed: float) -> dict[str, bool]:
+    steps = [TrainerStep(number, STEP_TIME_S, spec.global_batch_size, **printed) for number in range(5)]
+    measured = {**MEASURED, **throughput_fields(spec, TOKENS, STEP_TIME_S, None)}
+    return {check["name"]: check["agrees"] for check in cross_checks(spec, measured, steps)}
+
+
+def test_printed_rates_that_agree_are_told_as_such():
+    said = {"tokens_per_sec": MEASURED["tokens_per_sec"] * 1.09, "samples_per_sec": MEASURED["samples_per_sec"] * 0.91}
+    assert checked(**said) == {"tokens_per_sec": True, "samples_per_sec": True}
+    assert checked() == {}
+
+
+def test_a_printed_rate_more_than_a_tenth_off_is_told():
+    assert checked(tokens_per_sec=MEASURED["tokens_per_sec"] * 1.11) == {"tokens_per_sec": False}
+    assert checked(tflops=4 * MEASURED["model_tflops_per_gpu"]) == {"tflops": False}
+
+
+def test_flops_may_be_counted_with_and_without_what_is_repeated():
+    spec = replace(SPEC, layout=replace(SPEC.layout, activation_checkpointing="full"))
+    repeated = spec.model.hardware_flops_per_token("full") / spec.model.model_flops_per_token
+    assert repeated > 1.2
+    assert checked(spec, tflops=MEASURED["model_tflops_per_gpu"]) == {"tflops": True}
+    assert checked(spec, tflops=MEASURED["model_tflops_per_gpu"] * repeated) == {"tflops": True}
+    assert checked(spec, tflops=MEASURED["model_tflops_per_gpu"] * repeated * 1.2) == {"tflops": False}
+
+
+def outcome(proof: dict) -> Outcome:
+    mine = {name: getattr(SPEC, name) for name in ("search_id", "trial", "attempt", "nonce")}
+    return Outcome(**mine, status=OutcomeStatus.MEASURED, measured=MEASURED, proof=proof)
+
+
+def test_what_a_log_does_not_say_is_unproven_and_no_fault():
+    proof = proof_of(SPEC, {"world_size": 4.0, "tensor_parallel": 2.0, "global_batch_size": 8.0})
+    assert (proof["world_size"], type(proof["world_size"])) == (4, int)
+    assert proof["unproven"] == [
+        *("data_parallel", "local_parameters_sum", "micro_batches_per_step", "parameters", "pipeline_parallel"),
+    ]
+    assert outcome_fault(SPEC, outcome(proof)) is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("world_size", 8), ("global_batch_size", 16), ("pipeline_parallel", 2)])
+def test_what_a_log_says_against_the_spec_is_a_fault(name, value):
+    fault = outcome_fault(SPEC, outcome(proof_of(SPEC, {name: value})))
+    assert fault is not None
+    assert f"{name} is {value}, the spec says" in fault
+
+
+def test_our_own_trainer_still_has_to_prove_everything():
+    spec = replace(SPEC, trainer={"kind": "parlay"})
+    assert "the layout did not take effect" in str(outcome_fault(spec, outcome(proof_of(SPEC, {}))))
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "steps", "oom_kills", "reason"),
+    [
+        (1, ["torch.OutOfMemoryError: CUDA out of memory."], 3, 0, FailureReason.GPU_OOM),
+        (-6, ["Traceback (most recent call last):", "  x", "MemoryError"], 0, 0, FailureReason.GPU_OOM),
+        (-signal.SIGKILL, ["iteration 3"], 3, 1, FailureReason.HOST_OOM),
+        (-signal.SIGKILL, ["iteration 3"], 3, 0, FailureReason.NODE_FAILURE),
+        (-6, ["[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(...)"], 3, 0, FailureReason.HANG),
+        (
+            1,
+            ["Traceback (most recent call last):", "  x", "RuntimeError: Connection reset by peer"],
+            3,
+            0,
+            FailureReason.NODE_FAILURE,
+        ),
+        (1, ["the server socket has failed to listen: EADDRINUSE"], 0, 0, FailureReason.LAUNCH_FAILURE),
+        (1, ["the server socket has failed to listen: EADDRINUSE"], 3, 0, FailureReason.SCRIPT_ERROR),
+        (2, ["usage: pretrain_gpt.py", "error: unrecognized arguments"], 0, 0, FailureReason.SCRIPT_ERROR),
+        (-11, [], 0, 0, FailureReason.SCRIPT_ERROR),
+    ],
+)
+def test_a_reason_follows_from_the_exit_code_and_the_last_words(code, lines, steps, oom_kills, reason):
+    words = LastWords()
+    for line in lines:
+        words.feed(line)
+    failure = failure_of(code, words, steps, oom_kills)
+    assert failure.reason is reason
+    assert ("was killed by signal" if code < 0 else f"exited with code {code}") in str(failure)
+    assert all(line in str(failure) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "rank"),
+    [
+        ("megatron-lm", None, 7),
+        ("megatron-deepspeed", None, 7),
+        ("gpt-neox", None, 0),
+        ("command", None, 0),
+        ("nanotron", None, 4),  # tensor 0, data 0 of the last stage
+        ("megatron-lm", "first", 0),
+        ("command", "last", 7),
+        ("command", 3, 3),
+    ],
+)
+def test_the_rank_that_tells_of_the_steps(kind, wanted, rank):
+    trainer = {} if wanted is None else {"log_rank": wanted}
+    spec = spec_of(kind, LLAMA, trainer, tensor_parallel=2, pipeline_parallel=2)
+    assert log_rank_of(spec) == rank
+
+
+def test_a_trainer_gets_its_own_environment_and_not_ours(monkeypatch):
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHELASTIC_USE_AGENT_STORE", "PARLAY_PARENT_PID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    monkeypatch.setenv("MASTER_PORT", "1")
+    made = Invocation((), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OTHER": "2"})
+    found = trainer_environment(SPEC, RankEnvironment(3, 4, 1), made, Address("node7", 20001))
+    assert {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node7"}.items() <= found.items()
+    assert (found["MASTER_PORT"], found["LOCAL_WORLD_SIZE"]) == ("20001", "4")
+    assert (found["CUDA_DEVICE_MAX_CONNECTIONS"], found["OTHER"]) == ("8", "2")
+    assert not {"PYTHONPATH", "PYTHONSAFEPATH", "TORCHELASTIC_USE_AGENT_STORE", "PARLAY_PARENT_PID"} & set(found)
+
+
+def test_a_step_of_minutes_is_no_hang_where_the_limit_leaves_room_for_many():
+    assert trainer_hang_limit_s(MeasureRules(time_limit_s=16)) == 8
+    assert trainer_hang_limit_s(MeasureRules(time_limit_s=600)) == 300
+    assert trainer_hang_limit_s(MeasureRules(time_limit_s=7200)) == 1800

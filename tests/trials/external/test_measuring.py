@@ -1,0 +1,162 @@
+"""Logs of real trainers turned into outcomes, line by line and without a process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.trials.examples import SPEC
+from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
+from trials.classify import Ending, Life, classify
+from trials.external.measuring import LogMeasurement
+from trials.folder import AttemptFolder, write_json
+from trials.measure import Stop
+from trials.metrics import read_metrics
+from trials.ranking import BEST_SCHEMA
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
+from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
+
+GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
+STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)
+"""Of the training that printed `MEGATRON_DEEPSPEED`, iterations 5 to 10."""
+RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=1, time_limit_s=10**6)
+
+
+def recorded_spec(kind: str = "megatron-deepspeed", **changes) -> TrialSpec:
+    layout = Layout(
+        num_nodes=8,
+        tensor_parallel=8,
+        pipeline_parallel=8,
+        grad_accum_steps=1536,
+        pipeline_schedule="1f1b",
+        precision="fp16",
+        attention_kernel="flash",
+        engine=kind,
+    )
+    fields = {
+        "layout": layout,
+        "model": GPT3_175B,
+        "global_batch_size": 1536,
+        "num_gpus": 64,
+        "gpus_per_node": 8,
+        "accelerator": "a100-80gb",
+        "measure": RULES,
+        "trainer": {"kind": kind, "script": "pretrain_gpt.py"},
+    }
+    return replace(SPEC, **fields | changes)
+
+
+def recorded_lines() -> list[str]:
+    return [
+        MEGATRON_DEEPSPEED.replace("       6/", f"{number:8d}/").replace("347319.2", str(ms))
+        for number, ms in enumerate(STEP_TIMES_MS, start=5)
+    ]
+
+
+def follow(folder: Path, spec: TrialSpec, lines: list[str]) -> LogMeasurement:
+    attempt = AttemptFolder(folder / spec.search_id / "trials/t0001/a1")
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    report = Report(spec, attempt, rank=spec.num_gpus - 1, restart=0, started_at=1e9)
+    measurement = LogMeasurement(spec, attempt, report, {"python": "3.11"})
+    measurement.write_to(0)
+    for line in lines:
+        measurement.feed(line)
+    return measurement
+
+
+def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines())
+    assert measurement.measurement.stop is None  # it would have gone on
+    outcome = measurement.outcome()
+    verdict = classify(spec, outcome, Ending(Life.ENDED))
+    assert verdict.state is TrialState.MEASURED
+    measured = outcome.measured
+    assert measured["step_time_s"] == pytest.approx(346.4305)
+    assert measured["tokens_per_sec_per_gpu"] == pytest.approx(141.88, rel=1e-3)  # as it printed itself
+    assert measured["mfu"] == pytest.approx(0.49, abs=0.02)
+    assert "fastest_rank_step_time_s" not in measured
+    checks = {check["name"]: check for check in outcome.proof["cross_checks"]}
+    assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops"}
+    assert all(check["agrees"] for check in checks.values())
+    assert outcome.proof["global_batch_size"] == 1536
+    assert "layout_unproven" in outcome.flags
+    assert "numbers_disagree" not in outcome.flags
+    [first, *_] = read_metrics(AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1").metrics())
+    assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
+
+
+def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines())
+    log = AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1").rank_log(0)
+    words = MEGATRON_WORLD.replace("data-parallel size: 4", "data-parallel size: 1").replace(
+        "pipeline-model-parallel size: 2", "pipeline-model-parallel size: 8"
+    )
+    log.write_text(f"{words}\nsetting number of micro-batches to constant 1536\n")
+    outcome = measurement.outcome()
+    assert outcome.proof["unproven"] == ["local_parameters_sum", "parameters"]
+    log.write_text(MEGATRON_WORLD + "\n")
+    with pytest.raises(TrialFailure, match="pipeline_parallel is 2, the spec says 8") as caught:
+        measurement.outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
+
+
+def test_a_log_of_another_batch_is_no_number(tmp_path):
+    lines = [line.replace("batch size:  1536", "batch size:   768") for line in recorded_lines()]
+    with pytest.raises(TrialFailure, match="global_batch_size is 768, the spec says 1536"):
+        follow(tmp_path, recorded_spec(), lines).outcome()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "number", "step_time_s"),
+    [("gpt-neox", NEOX, "       5/", 0.5802), ("nanotron", NANOTRON, "iteration: 2 ", 5.35)],
+)
+def test_logs_of_other_trainers_are_followed_in_their_own_format(tmp_path, kind, line, number, step_time_s):
+    layout = Layout(data_parallel=2, grad_accum_steps=512, engine=kind)
+    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
+    spec = recorded_spec(kind, layout=layout, global_batch_size=1024, **world)
+    lines = [line.replace(number, number.replace("5" if kind == "gpt-neox" else "2", str(n))) for n in range(1, 9)]
+    outcome = follow(tmp_path, spec, lines).outcome()
+    assert outcome.measured["step_time_s"] == pytest.approx(step_time_s)
+    assert outcome.measured["measured_steps"] == 7
+
+
+def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
+    with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; 5 are"):
+        measurement.end_for_time()
+
+
+def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines())
+    measurement.end_for_time()
+    assert "time_limit" in measurement.outcome().flags
+
+
+def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
+    spec = recorded_spec(measure=replace(RULES, min_steps=18))
+    attempt = AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1")
+    attempt.path.mkdir(parents=True)
+    best = {
+        "schema": BEST_SCHEMA,
+        "search_id": spec.search_id,
+        "trial": "t0009",
+        "objective": "tokens_per_sec",
+        "global_batch_size": 1536,
+        "threshold": 10 * 1536 * 2048 / 346.0,
+        "fingerprint": {},
+    }
+    write_json(attempt.best, best)
+    lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]
+    measurement = follow(tmp_path, spec, lines)
+    assert measurement.measurement.stop is Stop.DOMINATED
+    outcome = measurement.outcome()
+    assert outcome.reason is FailureReason.DOMINATED
+    assert "t0009" in (outcome.excerpt or "")
+    assert outcome.measured["tokens_per_sec"] > 0
