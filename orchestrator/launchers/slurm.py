@@ -52,22 +52,26 @@ _LOG_LINES = 40
 
 @dataclass
 class _Tracked:
-    """What is known of an attempt.
+    """What is known of an attempt. Moments are those of `Slurm.monotonic`, but for `started_at`, which is Slurm's word.
 
     `doubtful_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
-    how often its job was requeued before this driver came.
+    how often its job was requeued before this driver came. `unaccounted_at` is the answer for which accounting did not
+    answer. `twins` are other jobs of its name, with the seconds times nodes they held.
     """
 
     request: LaunchRequest
     job_id: str | None = None
+    submitted_at: float | None = None
     is_described: bool = True
     accepted_at: float = 0.0
     doubtful_since: float | None = None
+    unaccounted_at: float | None = None
     cancelled: bool = False
     cancelled_at: float | None = None
     absent_since: float | None = None
     started_at: float | None = None
     restart: int = 0
+    twins: dict[str, float] = field(default_factory=dict)
     ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
 
 
@@ -101,6 +105,7 @@ class SlurmLauncher(Launcher):
         self._is_silent = False
         self._tracked: dict[str, _Tracked] = {}
         self._answer: Answer | None = None
+        self._asked_at = 0.0
         self._next_look_at = 0.0
         self._back_off_s = 0.0
         self._submit_again_at = 0.0
@@ -125,22 +130,33 @@ class SlurmLauncher(Launcher):
         """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
         doubtful_since = tracked.doubtful_since or 0.0
         self._look()
-        if self._answer is not None and self._answer.asked_at >= doubtful_since:
+        if self._answer is not None and self._asked_at >= doubtful_since:
             if (found := self._elder(tracked, self._answer)) is not None:
                 return found.job_id
-            if self._answer.asked_at >= doubtful_since + SETTLE_S:
+            if self._asked_at >= doubtful_since + SETTLE_S:
                 return self._forgotten_job_id(tracked)
         raise LaunchPostponed(f"Slurm may have accepted {tracked.request.spec.attempt_key}: looking for it by its name")
 
     def _forgotten_job_id(self, tracked: _Tracked) -> str | None:
-        """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one."""
-        accounted = self._accounted({tracked.request.spec.attempt_key: tracked})
-        job = max((job for job in accounted if self._is_job_of(tracked, job)), key=_age, default=None)
+        """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one.
+
+        Accounting that does not answer tells nothing; it is asked once for every list of jobs, and waited for as long
+        as a job that is absent everywhere.
+        """
+        key = tracked.request.spec.attempt_key
+        accounted = None if tracked.unaccounted_at == self._asked_at else self._accounted({key: tracked})
+        job = max((job for job in accounted or () if self._is_job_of(tracked, job)), key=_age, default=None)
         if job is not None:
             return job.job_id
-        return FORGOTTEN if _may_exist(self._job_request(tracked.request).log) else None
+        if _may_exist(self._job_request(tracked.request).log):
+            return FORGOTTEN
+        if accounted is None and self._asked_at < (tracked.doubtful_since or 0.0) + self._absence_grace_s():
+            tracked.unaccounted_at = self._asked_at
+            raise LaunchPostponed(f"nobody knows yet whether Slurm accepted {key}: its accounting does not answer")
+        return None
 
     def _submit(self, tracked: _Tracked) -> str:
+        tracked.submitted_at = self._slurm.monotonic()
         request = self._job_request(tracked.request)
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_text(request.script, render_script(request))
@@ -159,14 +175,14 @@ class SlurmLauncher(Launcher):
             raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
         if submission.status is SubmitStatus.BUSY:
             raise self._postpone(submission.words)
-        tracked.doubtful_since = self.now()
+        tracked.doubtful_since = self._slurm.monotonic()
         self._postpone(submission.words)  # the others would wait as long, and add up to more than a lease lasts
         raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
 
     def _accepted(self, tracked: _Tracked, job_id: str) -> str:
         self._back_off_s = 0.0
         tracked.job_id = job_id
-        tracked.accepted_at = self.now()
+        tracked.accepted_at = self._slurm.monotonic()
         tracked.doubtful_since = None
         tracked.ending = Ending(Life.ALIVE)
         return job_id
@@ -174,7 +190,7 @@ class SlurmLauncher(Launcher):
     def _postpone(self, words: str) -> LaunchPostponed:
         """Nobody submits for a while, longer each time: every further attempt would be told the same."""
         self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
-        self._submit_again_at = self.now() + self._back_off_s
+        self._submit_again_at = self._slurm.monotonic() + self._back_off_s
         self._postponed = f"Slurm takes no more jobs just now: {words}"
         return LaunchPostponed(self._postponed)
 
@@ -205,7 +221,7 @@ class SlurmLauncher(Launcher):
             try:
                 self._settings = self._slurm.settings()
             except SlurmUnreachable:
-                self._settings_again_at = self.now() + self._pace.interval_s
+                self._settings_again_at = self._slurm.monotonic() + self._pace.interval_s
         return self._settings
 
     # -- after a crash
@@ -215,7 +231,7 @@ class SlurmLauncher(Launcher):
         for key, request in requests.items():
             self._tracked[key] = _Tracked(request, request.job_id, is_described=False, restart=request.restart)
             if request.job_id is None and _may_exist(self._job_request(request).script):
-                self._tracked[key].doubtful_since = self.now()
+                self._tracked[key].doubtful_since = self._slurm.monotonic()
         if any(tracked.doubtful_since is not None for tracked in self._tracked.values()):
             self._look(now=True)
         for tracked in self._tracked.values():
@@ -241,14 +257,18 @@ class SlurmLauncher(Launcher):
         if not now and self._is_to_come(self._next_look_at):
             return False
         self._is_silent = False
+        began = self._slurm.monotonic()
         try:
             self._answer = self._jobs(0.0 if now else self._pace.interval_s / 2)
+            # Another driver may have asked a while ago: of that only the clock that people set tells.
+            age_s = max(0.0, self.now() - self._answer.asked_at)
+            self._asked_at = min(began, self._slurm.monotonic() - age_s)
             self._pace.answered(self._answer.took_s)
         except SlurmUnreachable as error:
             self._answer = None
             self._pace.failed()
             self._freeze(f"Slurm does not answer: {error}")
-        self._next_look_at = self.now() + self._pace.interval_s
+        self._next_look_at = self._slurm.monotonic() + self._pace.interval_s
         return True
 
     def _freeze(self, detail: str) -> None:
@@ -263,16 +283,19 @@ class SlurmLauncher(Launcher):
         missing: dict[str, _Tracked] = {}
         for key in keys:
             tracked = self._tracked[key]
-            if tracked.ending.life is Life.ENDED or answer.asked_at < tracked.accepted_at <= self.now():
+            if tracked.ending.life is Life.ENDED or self._asked_at < tracked.accepted_at:
                 continue
             job = self._elder(tracked, answer)
             if job is None:
                 missing[key] = tracked
             else:
                 tracked.job_id, tracked.absent_since = job.job_id, None
+                tracked.twins |= self._node_s_of_twins(tracked, job, answer)
                 tracked.ending = self._ending_of(tracked, job)
         if missing:
             self._look_in_accounting(missing)
+        for tracked in (self._tracked[key] for key in keys):
+            tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
 
     def _elder(self, tracked: _Tracked, answer: Answer) -> JobSnapshot | None:
         """The attempt's job among these; a younger twin, from a submission that was repeated, is cancelled.
@@ -286,6 +309,15 @@ class SlurmLauncher(Launcher):
         if alive:
             return alive[0]
         return min(jobs, key=lambda job: (job.job_id != tracked.job_id, _age(job)), default=None)
+
+    def _node_s_of_twins(self, tracked: _Tracked, elder: JobSnapshot, answer: Answer) -> dict[str, float]:
+        """What the attempt's other jobs have held so far, by id."""
+        twins = (job for job in answer.jobs if job.job_id != elder.job_id and self._is_job_of(tracked, job))
+        return {
+            job.job_id: len(job.nodes) * max(0.0, (job.ended_at or self.now()) - job.started_at)
+            for job in twins
+            if job.started_at is not None
+        }
 
     def _is_job_of(self, tracked: _Tracked, job: JobSnapshot) -> bool:
         """Name, user and time of submission: ids are given out again after a controller lost its records.
@@ -344,10 +376,18 @@ class SlurmLauncher(Launcher):
         log = _tail(self._job_request(tracked.request).log)
         ending = ended_ending(job, log, tracked.cancelled)
         restart = _last_restart(tracked.request.folder) if job.restarts is None else job.restarts
-        ending = replace(ending, restart=max(tracked.restart, restart))
+        is_metered = ending.is_metered and self._can_have_lasted(tracked, job)
+        ending = replace(ending, restart=max(tracked.restart, restart), is_metered=is_metered)
         if ending.reason is None and ending.failed:
             return replace(ending, detail=_excerpt(tracked.request.folder, job_words(job), log))
         return ending
+
+    def _can_have_lasted(self, tracked: _Tracked, job: JobSnapshot) -> bool:
+        """Whether the job's times are at most as far apart as this driver itself has known it: else a clock was set."""
+        if tracked.submitted_at is None or job.started_at is None or job.ended_at is None:
+            return True
+        known_s = self._slurm.monotonic() - tracked.submitted_at
+        return job.ended_at - job.started_at <= known_s + 1.0  # Slurm knows whole seconds
 
     def _from_folder(self, tracked: _Tracked, read: Callable[[], Ending]) -> Ending:
         """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
@@ -359,19 +399,22 @@ class SlurmLauncher(Launcher):
     # -- jobs the controller has forgotten
 
     def _look_in_accounting(self, missing: Mapping[str, _Tracked]) -> None:
-        accounted = self._accounted(missing)
+        accounted = self._accounted(missing) or ()
         for key, tracked in missing.items():
             jobs = [job for job in accounted if job.name == key and self._is_job_of(tracked, job)]
             job = max(jobs, key=_age, default=None)
             if job is not None and job.state.is_ended and job.ended_at is not None:
                 tracked.ending = self._from_folder(tracked, partial(self._ended, tracked, job))
             else:
-                min_job_age_s = (self._cluster_settings() or SlurmSettings()).min_job_age_s
-                grace_s = max(600.0, 2 * min_job_age_s)
+                grace_s = self._absence_grace_s()
                 tracked.ending = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
 
-    def _accounted(self, missing: Mapping[str, _Tracked]) -> tuple[JobSnapshot, ...]:
-        """What accounting says of these; nothing where there is none, or none that answers."""
+    def _absence_grace_s(self) -> float:
+        """How long a job must be absent everywhere to be taken for lost."""
+        return max(600.0, 2 * (self._cluster_settings() or SlurmSettings()).min_job_age_s)
+
+    def _accounted(self, missing: Mapping[str, _Tracked]) -> tuple[JobSnapshot, ...] | None:
+        """What accounting says of these: nothing where there is none, None where it does not answer."""
         self._accounting_words = ""
         known = [tracked.request.submitted_at for tracked in missing.values()]
         since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
@@ -379,19 +422,20 @@ class SlurmLauncher(Launcher):
             return self._slurm.accounted(missing, since) or ()
         except SlurmUnreachable as error:
             self._accounting_words = f" (accounting does not answer: {error})"
-            return ()
+            return None
 
     def _absent(self, tracked: _Tracked, grace_s: float) -> Ending:
         """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
         folder = tracked.request.folder
         restart = max(tracked.restart, _last_restart(folder))
         if tracked.absent_since is None:
-            tracked.absent_since = self.now()
+            tracked.absent_since = self._slurm.monotonic()
         if _has_outcome(folder, restart):
             return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
-        last_sign = last_sign_of_life(folder, None) or 0.0
-        silent_since = max(tracked.absent_since, min(last_sign, self.now()))
-        if self.now() - silent_since >= grace_s:
+        silent_s = self._slurm.monotonic() - tracked.absent_since
+        if (last_sign := last_sign_of_life(folder, None)) is not None:
+            silent_s = min(silent_s, max(0.0, self.now() - last_sign))
+        if silent_s >= grace_s:
             words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
             ran, lost = self._job_request(tracked.request).log.exists(), FailureReason.LOST
             return Ending(Life.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
@@ -417,15 +461,15 @@ class SlurmLauncher(Launcher):
         return not never_submitted and tracked.ending.life is not Life.ENDED
 
     def _is_due(self, tracked: _Tracked) -> bool:
-        return tracked.cancelled_at is None or self.now() - tracked.cancelled_at >= self._pace.interval_s
+        return tracked.cancelled_at is None or not self._is_to_come(tracked.cancelled_at + self._pace.interval_s)
 
     def _cancel_due(self, due: Mapping[str, _Tracked]) -> None:
         answer = self._answer
         if answer is None:
             return
         for tracked in due.values():
-            tracked.cancelled_at = self.now()
-            settled = tracked.doubtful_since is not None and answer.asked_at >= tracked.doubtful_since + SETTLE_S
+            tracked.cancelled_at = self._slurm.monotonic()
+            settled = tracked.doubtful_since is not None and self._asked_at >= tracked.doubtful_since + SETTLE_S
             if settled and self._elder(tracked, answer) is None:
                 tracked.doubtful_since = None
         mine = [job for job in answer.jobs if any(self._is_job_of(tracked, job) for tracked in due.values())]
@@ -433,7 +477,7 @@ class SlurmLauncher(Launcher):
             self._cancel_jobs(alive)
             self._look(now=True)
             self._read_answer(due)
-        self._next_look_at = self.now() + 1.0
+        self._next_look_at = self._slurm.monotonic() + 1.0
 
     def _cancel_jobs(self, jobs: list[JobSnapshot]) -> None:
         with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
@@ -445,8 +489,7 @@ class SlurmLauncher(Launcher):
         return self._slurm.now()
 
     def _is_to_come(self, moment: float) -> bool:
-        """Whether it is still too early; a moment further away than any wait is a clock that was set back."""
-        return 0 < moment - self.now() <= max(_LONGEST_BACK_OFF_S, self._pace.interval_s)
+        return self._slurm.monotonic() < moment
 
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)

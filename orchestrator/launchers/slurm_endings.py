@@ -19,6 +19,9 @@ _REASONS: Mapping[JobState, FailureReason] = {
     JobState.REVOKED: FailureReason.CANCELLED_BY_USER,
 }
 
+_SILENT = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
+"""Slurm gives a node up after SlurmdTimeout (300 s by default) without a word of it."""
+
 _MEMORY_WORDS = ("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit")
 """How slurmstepd tells in the job's log that the kernel killed for memory, whatever state it then reports."""
 
@@ -65,6 +68,8 @@ def ended_ending(job: JobSnapshot, log: str, cancelled: bool) -> Ending:
         ended_at=job.ended_at,
         job_id=job.job_id,
         restart=job.restarts or 0,
+        is_metered=job.started_at is not None and job.ended_at is not None,
+        nodes_were_silent=job.state in _SILENT,
     )
 
 

@@ -334,6 +334,7 @@ def test_a_clock_that_goes_back_gives_an_end_before_the_start(rig: Rig) -> None:
     assert job.started_at is not None
     assert job.ended_at == job.started_at + 10.0 - 3600.0
     assert rig.slurm.now() == rig.cluster.time - 3600.0
+    assert rig.slurm.monotonic() == rig.cluster.time
 
 
 def test_a_word_that_nobody_knows_is_kept(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm import SETTLE_S, SlurmLauncher
-from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s
+from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s, node_hours_of
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake_jobs import JobPlan
@@ -27,7 +28,7 @@ from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from tests.orchestrator.search.scripted import RULES
 from tests.orchestrator.search.slurm_rig import slurm_rig
 from trials.classify import Life
-from trials.trial import FailureReason
+from trials.trial import Attempt, FailureReason
 
 POLL_S = 30.0
 
@@ -323,6 +324,92 @@ def test_a_twin_that_runs_stays_whatever_still_waits(bench):
     bench.poll_for(2 * POLL_S, request)
     assert (bench.cluster.job(elder).state, twin.state) == (JobState.CANCELLED, JobState.RUNNING)
     assert poll_one(bench.launcher, request).job_id == twin.job_id
+
+
+def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
+    bench.cluster.on_start = lambda job: JobPlan(200.0)
+    request = bench.launched()
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)
+    bench.cluster.advance(100.0)
+    held_s = bench.cluster.cluster_time - twin.started_at
+    bench.poll_for(POLL_S, request)
+    assert twin.state is JobState.CANCELLED
+    bench.poll_for(200.0, request)
+    ending = poll_one(bench.launcher, request)
+    assert ending.life is Life.ENDED
+    assert ending.twin_node_s == pytest.approx(held_s, abs=2)
+    assert ending.is_metered
+    attempt = Attempt("t0001", "a1", "0" * 32, 1, 7200.0)
+    assert node_hours_of(attempt, ending, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
+
+
+# -- a clock that people set
+
+
+def test_a_clock_set_forward_shortens_no_settle_window(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    request = bench.request()
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(request)
+    bench.cluster.clock_ahead_s = 7200.0
+    job_id = None
+    while job_id is None:
+        with suppress(LaunchPostponed):
+            job_id = bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert [job.job_id for job in bench.cluster.jobs()] == [job_id]
+    assert len(bench.asked["submit"]) == 1
+
+
+def test_a_clock_set_forward_loses_no_job(tmp_path):
+    bench = Bench(tmp_path, has_accounting=False)
+    request = bench.launched()
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(POLL_S, request)
+    bench.cluster.clock_ahead_s = 7200.0
+    bench.poll_for(2 * POLL_S, request)
+    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+
+
+def test_a_clock_set_forward_makes_no_metered_hours(bench):
+    bench.cluster.on_start = lambda job: JobPlan(60.0)
+    request = bench.launched()
+    bench.cluster.clock_ahead_s = 7200.0
+    bench.poll_for(2 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.is_metered) == (Life.ENDED, False)
+    assert ending.ended_at - ending.started_at > 7200
+
+
+# -- a doubt that only accounting could end
+
+
+def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.cluster.accounting_down(300.0)
+    request = bench.request()
+    words = set()
+    while "submitted" not in words:
+        try:
+            bench.launcher.launch(request)
+            words.add("submitted")
+        except LaunchPostponed as postponed:
+            words.add(str(postponed))
+        bench.cluster.advance(0.5)
+    assert any("its accounting does not answer" in word for word in words)
+    assert bench.asked["submit"][1] >= 300.0
+    assert len(bench.asked["accounted"]) <= 300 / POLL_S + 1, "once for every list of jobs"
+
+
+def test_an_accounting_that_never_answers_is_waited_for_as_long_as_a_job_that_is_gone(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.cluster.accounting_down(10**6)
+    request = bench.request()
+    while len(bench.asked["submit"]) < 2:
+        with suppress(LaunchPostponed):
+            bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert 600.0 <= bench.asked["submit"][1] < 700.0
 
 
 # -- cancelling

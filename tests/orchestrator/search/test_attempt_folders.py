@@ -15,7 +15,7 @@ import pytest
 from orchestrator.in_time import InTime
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search import attempts
-from orchestrator.search.attempts import OUTCOME_GRACE_S
+from orchestrator.search.attempts import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.search.scripted import NODE, Rig, Script, ScriptedLauncher, measured_outcome
@@ -32,6 +32,7 @@ class LateLauncher(ScriptedLauncher):
     """Shows the outcomes that `node` wrote of t0001 as `shown` (None: no file) until `late_s` after their end."""
 
     node: str = "elsewhere"
+    was_silent: bool = False
     shown: bytes | None = None
     late_s: float = OUTCOME_GRACE_S / 2
 
@@ -43,7 +44,7 @@ class LateLauncher(ScriptedLauncher):
                 path.unlink()
                 if self.shown is not None:
                     path.write_bytes(self.shown)
-        return replace(ending, nodes=(self.node,))
+        return replace(ending, nodes=(self.node,), nodes_were_silent=self.was_silent)
 
 
 @pytest.fixture
@@ -89,6 +90,16 @@ def test_fault_25_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig
     assert trial.reason is reason
     waited_s = rig.launcher.clock - begun - Script().duration_s
     assert OUTCOME_GRACE_S <= waited_s < OUTCOME_GRACE_S + 5
+
+
+@pytest.mark.fault(19)
+def test_fault_19_of_nodes_that_were_silent_for_long_nothing_is_waited_for(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.launcher = LateLauncher(late_s=1e9, was_silent=True)
+    begun = rig.launcher.clock
+    rig.open_driver().run()
+    waited_s = rig.launcher.clock - begun - Script().duration_s
+    assert SILENT_NODES_GRACE_S <= waited_s < SILENT_NODES_GRACE_S + 5 < OUTCOME_GRACE_S
 
 
 @pytest.mark.fault(25)

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.launchers import slurm as slurm_launcher
 from orchestrator.launchers.slurm import SETTLE_S
 from orchestrator.search import attempts
+from orchestrator.search.attempts import SILENT_NODES_GRACE_S
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import JobPlan
@@ -166,6 +167,18 @@ def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
     rig.check(search, books_are_uncertain=True)
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
     assert search.state is SearchState.COMPLETED
+
+
+@pytest.mark.fault(9)
+def test_fault_09_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_reserved(rig):
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.cluster.at(rig.cluster.time + 100, lambda: rig.cluster.controller_down(3600.0))
+    attempt = one_attempt(rig.open_driver().run())
+    used_s = rig.slurm.used_node_s("rig-aaaaaa.t0001.a1")
+    assert attempt.reason is FailureReason.TIME_LIMIT
+    assert used_s > 3600 > attempt.reserved_s
+    assert attempt.node_hours * 3600 == pytest.approx(used_s, abs=2)
 
 
 @pytest.mark.fault(9)
@@ -325,6 +338,16 @@ def test_fault_19_a_failed_node_costs_a_retry_elsewhere(rig):
     assert (first.reason, first.nodes) == (FailureReason.NODE_FAILURE, ("n1",))
     assert (second.exclude, second.state) == (("n1",), TrialState.MEASURED)
     assert "n1" not in second.nodes
+
+
+@pytest.mark.fault(19)
+def test_fault_19_the_slot_of_a_failed_node_is_free_again_soon(rig):
+    rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.fail_node("n1"))
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    began = rig.cluster.cluster_time
+    first, second = rig.open_driver().run().trial("t0001").attempts
+    assert first.ended_at - began == pytest.approx(20, abs=1)
+    assert second.submitted_at - first.ended_at < POLL_S + SILENT_NODES_GRACE_S + 5
 
 
 @pytest.mark.fault(19)
