@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,7 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert (recipe / "code/trials/external/program.py").exists()
     words = (recipe / "README.md").read_text()
     assert "layout_unproven" in words
+    assert FAKE in (recipe / "megatron_args.txt").read_text()
 
 
 def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
@@ -103,3 +107,16 @@ def test_out_of_memory_is_an_ending_of_the_layout_with_the_trainers_words(tmp_pa
     assert answer.json["reasons"] == {"gpu_oom": 1}
     logs = parlay("logs", "t0001", "--json", cwd=tmp_path).json
     assert "CUDA out of memory" in logs["excerpt"]
+
+
+def test_the_recipes_own_script_starts_the_trainer_under_its_supervisor(finished, tmp_path):
+    _, answer = finished
+    script = Path(answer["recipe"], "launch.sh")
+    environment = {**os.environ, "PARLAY_PYTHON": sys.executable}
+    done = subprocess.run(
+        [script, "again"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    [outcome] = tmp_path.glob("again/trials/*/*/outcome.r0.json")
+    measured = json.loads(outcome.read_text())["measured"]
+    assert measured["tokens_per_sec"] == pytest.approx(answer["best"]["tokens_per_sec"], rel=0.02)
