@@ -188,7 +188,7 @@ def _told_collectives(layout: Layout) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name in _COLLECTIVES:
-            if hasattr(dist.ProcessGroup, name):
+            if name in vars(dist.ProcessGroup):
                 stack.enter_context(_replaced(dist.ProcessGroup, name, told))
         stack.enter_context(_replaced(dist.Work, "wait", waited))
         yield
@@ -196,12 +196,13 @@ def _told_collectives(layout: Layout) -> Iterator[None]:
 
 @contextmanager
 def _replaced(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    original = getattr(kind, name)
-    setattr(kind, name, change(original))
+    # What lies in the class binds `self`; what getattr gives of a class written in C++ would not, once put back.
+    stored = vars(kind)[name]
+    setattr(kind, name, change(getattr(kind, name)))
     try:
         yield
     finally:
-        setattr(kind, name, original)
+        setattr(kind, name, stored)
 
 
 def _elements(arguments: Sequence[Any]) -> int:

@@ -104,7 +104,7 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, engine
 
 
 def test_short_steps_that_were_not_short_are_no_measurement(start):
-    trial = start(make_spec(replace(LONG, pipeline_parallel=1)), program=faulty("run_short_steps_in_full"))
+    trial = start(make_spec(replace(ONE, grad_accum_steps=12)), program=faulty("run_short_steps_in_full"))
     assert trial.wait() == [1]
     assert trial.verdict().reason is FailureReason.RESULT_INVALID
     assert "micro_batches_per_step" in trial.outcome().excerpt
