@@ -7,13 +7,12 @@ import platform
 import socket
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from trials.measure import slow_ranks
+from trials.ranks.software import cpu_name, package_version
 from trials.train.device import Device
 from trials.train.exchange import RankPlace
 from trials.trial import TrialSpec
@@ -24,9 +23,9 @@ def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) ->
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "deepspeed": _deepspeed_version() if spec.layout.engine == "deepspeed" else None,
+        "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
         "cuda": torch.version.cuda,
-        "device": _cpu_name() if device.is_cpu else torch.cuda.get_device_name(device.torch_device),
+        "device": cpu_name() if device.is_cpu else torch.cuda.get_device_name(device.torch_device),
         "cpus": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "host": socket.gethostname(),
@@ -48,17 +47,3 @@ def probe_ms_by_rank(places: Sequence[RankPlace]) -> list[float]:
 def _hosts(places: Sequence[RankPlace]) -> list[str]:
     """Each once, in the order of their ranks."""
     return list(dict.fromkeys(place.host for place in places))
-
-
-def _deepspeed_version() -> str | None:
-    try:
-        return version("deepspeed")
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu_name() -> str | None:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return None
