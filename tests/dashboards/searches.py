@@ -66,6 +66,15 @@ class SearchUnderTest:
         self._end_attempt(trial, "measured", None, outcome, None)
         self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
 
+    def dominate(self, trial: str, tokens_per_sec: float) -> None:
+        """End the trial as one that stopped itself when it had seen this speed, to within 2 %."""
+        measured = {"tokens_per_sec": tokens_per_sec, "tokens_per_sec_high": tokens_per_sec * 1.02}
+        reason = FailureReason.DOMINATED
+        names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
+        outcome = Outcome(*names, OutcomeStatus.FAILED, reason=reason, measured=measured)
+        self._end_attempt(trial, "failed", reason.value, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
+        self.event(EventKind.TRIAL_ENDED, trial=trial, state="failed", reason=reason.value)
+
     def fail(self, trial: str, reason: FailureReason, excerpt: str = "it broke", again: bool = False) -> None:
         """End the trial's attempt with this reason; `again` starts its next attempt instead of ending the trial."""
         state = "cancelled" if reason.value.startswith("cancelled") else "failed"

@@ -62,6 +62,16 @@ def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reaso
     assert rows[3].split()[-1] == "gpu_oom"
 
 
+def test_a_dominated_trial_shows_what_it_reaches_at_most():
+    search = compared_search()
+    search.dominate(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
+    said = event_line(search.events[-2], search.records[-2])
+    assert said.endswith("failed dominated: 90,000 tokens/s")
+    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    assert "≤ 91,800" in rows[-1]
+    assert rows[-1].split()[-1] == "dominated"
+
+
 def repeated_search() -> SearchUnderTest:
     """The search above, whose best was measured again twice and whose baseline ran out of memory when it was."""
     search = compared_search()

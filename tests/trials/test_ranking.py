@@ -15,11 +15,13 @@ from trials.ranking import (
     Objective,
     Ranking,
     Speedup,
+    best_file,
     best_json,
     needs_second_look,
     rank,
     second_looks,
     speedup_over,
+    upper_bound_of,
     value_of,
 )
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
@@ -249,6 +251,51 @@ class TestSpeedup:
         assert speedup_over(Trial("t0002", Layout()), one, SPEED) is None
         assert speedup_over(one, Trial("t0002", Layout()), SPEED) is None
         assert speedup_over(trial(2, 100.0, grad_accum_steps=2), one, SPEED) is None
+
+
+class TestBestFile:
+    """What the driver writes down for running trials to compare themselves with."""
+
+    def threshold(self, *trials: Trial, objective: Objective = SPEED) -> float:
+        return best_file(rank(trials, objective, 8), "tiny-aaaaaa", 8)["threshold"]
+
+    def test_it_says_whose_it_is_and_what_was_measured(self):
+        told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), "tiny-aaaaaa", 8)
+        assert told["schema"] == "parlay.best/1"
+        assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
+        assert (told["objective"], told["tokens_per_sec"]) == ("tokens_per_sec", 300.0)
+        assert told["fingerprint"] == {"torch": "2.13.0"}
+
+    def test_one_run_is_as_fast_only_to_within_what_runs_differ_by(self):
+        assert self.threshold(trial(1, 300.0)) == pytest.approx(300.0 * 0.92, rel=0.01)
+
+    def test_several_that_agree_are_as_fast_to_within_less(self):
+        assert self.threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
+
+    def test_it_is_the_objectives(self):
+        alone = self.threshold(trial(1, 300.0), objective=Objective.TOKENS_PER_SEC_PER_GPU)
+        assert alone == pytest.approx(self.threshold(trial(1, 300.0)) / 8)
+
+    def test_without_a_best_there_is_none(self):
+        assert best_file(Ranking(SPEED), "tiny-aaaaaa", 8) is None
+
+
+class TestUpperBound:
+    def dominated(self, measured: dict[str, float]) -> Trial:
+        ended = trial(1, 300.0)
+        outcome = replace(OUTCOME, reason=FailureReason.DOMINATED, measured=measured)
+        attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
+        return replace(ended, state=TrialState.FAILED, reason=FailureReason.DOMINATED, attempts=(attempt,))
+
+    def test_a_dominated_trial_has_one_in_the_objectives_unit(self):
+        ended = self.dominated({"tokens_per_sec": 300.0, "tokens_per_sec_high": 320.0})
+        assert upper_bound_of(ended, SPEED) == 320.0
+        assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
+
+    def test_others_have_none(self):
+        assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
+        assert upper_bound_of(self.dominated({}), SPEED) is None
+        assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.DOMINATED), SPEED) is None
 
 
 class TestBestObject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,16 @@ def test_a_lost_node_or_a_cancelled_trial_teaches_nothing_about_its_layout():
     assert sampler.ask(5, [*history, *lost]) == in_flight
     failed = [Told(layout, reason=FailureReason.GPU_OOM) for layout in others]
     assert sampler.ask(5, [*history, *failed]) != in_flight
+
+
+def test_a_dominated_layout_is_told_as_fast_as_it_may_be():
+    outcomes = table()
+    history = [outcomes[layout] for layout in list(outcomes)[::12]]
+    other = next(layout for layout in outcomes if layout not in {told.layout for told in history})
+    sampler = DeepHyperSampler(list(outcomes), 1)
+    dominated = Told(other, reason=FailureReason.DOMINATED, at_most=9e5)
+    assert sampler.ask(5, [*history, dominated]) == sampler.ask(5, [*history, Told(other, value=9e5)])
+    assert sampler.ask(5, [*history, dominated]) != sampler.ask(5, [*history, replace(dominated, at_most=None)])
 
 
 def test_nothing_is_printed_written_or_set_up(tmp_path, monkeypatch, capfd):

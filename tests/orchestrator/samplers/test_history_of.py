@@ -32,6 +32,12 @@ def test_a_repeat_in_flight_or_failed_takes_no_value_away():
         assert told(measured("t0001", ONE), trial) == [Told(ONE, 100.0)]
 
 
+def test_of_a_dominated_layout_an_upper_bound_is_known():
+    ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.DOMINATED)
+    (found,) = history_of([ended], lambda trial: 0.0, lambda trial: 120.0)
+    assert found == Told(ONE, reason=FailureReason.DOMINATED, at_most=120.0)
+
+
 def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():
     failed = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
     assert told(failed, Trial("t0002", OTHER)) == [Told(ONE, reason=FailureReason.GPU_OOM), Told(OTHER)]

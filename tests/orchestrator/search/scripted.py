@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
@@ -164,6 +164,9 @@ class ScriptedLauncher(Launcher):
         spec = job.request.spec
         if job.script.reason is None and job.script.tokens_per_sec is not None:
             return measured_outcome(spec, job.script.tokens_per_sec, job.script.flags)
+        if job.script.reason is FailureReason.DOMINATED and job.script.tokens_per_sec is not None:
+            seen = measured_outcome(spec, job.script.tokens_per_sec)
+            return replace(seen, status=OutcomeStatus.FAILED, reason=job.script.reason, excerpt=job.script.excerpt)
         ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
         return Outcome(*ids, OutcomeStatus.FAILED, reason=job.script.reason, excerpt=job.script.excerpt)
 
@@ -198,6 +201,7 @@ class Rig:
             spec = {"name": "rig", "folder": str(folder.path)}
             history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
-        program = TrialProgram(folder, MODEL, cluster, RULES, "python3")
+        baseline = self.first[0] if self.first else None
+        program = TrialProgram(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
         goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

@@ -17,6 +17,8 @@ from search_spaces.layout import Layout
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.ledger.reader import LedgerReader
+from trials.ranking import Objective, upper_bound_of
+from trials.rival import read_rival
 from trials.trial import FailureReason, TrialState
 
 
@@ -44,6 +46,43 @@ def test_the_ledger_and_best_json_tell_what_the_driver_knows(rig):
     assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
     best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
     assert (best["trial"], best["tokens_per_sec"]) == (search.best_trial, 1800.0)
+
+
+def test_a_running_trial_finds_in_best_json_what_it_has_to_reach(rig):
+    rig.launcher.script = speed_by_layout
+    search = rig.open_driver().run()
+    last = rig.launcher.jobs[rig.launcher.launched[-1]].request
+    other = replace(last.spec, trial="t0099")
+    rival = read_rival(other, last.folder.best, {})
+    tokens = other.global_batch_size * other.model.seq_length
+    assert rival is not None
+    assert rival.trial == search.best_trial
+    # 8 % slower than its one run: what runs differ by.
+    assert rival.step_time_s == pytest.approx(tokens / 1800.0 * 1.09, rel=0.01)
+
+
+def test_the_baseline_and_what_is_measured_again_never_stop_as_dominated(rig):
+    rig.limits = replace(rig.limits, finalists=1, finalist_repeats=1)
+    rig.first = (LAYOUTS[4],)
+    rig.open_driver().run()
+    may_stop = {
+        (job.request.spec.kind.value, job.request.spec.layout.key): job.request.spec.measure.stop_dominated
+        for job in rig.launcher.jobs.values()
+    }
+    searched = {key: may for (kind, key), may in may_stop.items() if kind == "search"}
+    assert searched == {layout.key: layout != LAYOUTS[4] for layout in LAYOUTS}
+    assert not any(may for (kind, _), may in may_stop.items() if kind == "finalist")
+
+
+def test_a_dominated_trial_has_failed_and_keeps_what_it_saw_as_a_bound(rig):
+    slow = Script(tokens_per_sec=500.0, reason=FailureReason.DOMINATED, excerpt="500 tokens/s")
+    rig.launcher.script = lambda spec: slow if spec.layout == LAYOUTS[3] else speed_by_layout(spec)
+    search = rig.open_driver().run()
+    trial = next(t for t in search.trials if t.layout == LAYOUTS[3])
+    assert (trial.state, trial.reason, len(trial.attempts)) == (TrialState.FAILED, FailureReason.DOMINATED, 1)
+    assert trial.last_attempt.excerpt == "500 tokens/s"
+    assert upper_bound_of(trial, Objective.TOKENS_PER_SEC) == pytest.approx(502.5)
+    assert search.end_reason is EndReason.MAX_TRIALS
 
 
 def test_parallel_trials_are_kept_in_flight_and_never_more(rig):
