@@ -136,7 +136,9 @@ def _memory(recipe: Recipe) -> str:
 
 
 def _data(recipe: Recipe) -> str:
-    data = recipe.trainer.get("data", {})
+    kind, data = recipe.trainer.get("kind", "parlay"), recipe.trainer.get("data", {})
+    if kind != "parlay":
+        return f"what {kind} was told to train on"
     if data.get("kind") != "tokens":
         return "synthetic tokens, which no step waits for"
     return f"the {data['num_tokens']:,} tokens of {data['path']} ({data['checksum']}), the waiting for them included"

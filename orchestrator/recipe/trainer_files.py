@@ -55,7 +55,7 @@ def about_trainer_files(trainer: Mapping[str, Any], why_no_ds_config: str | None
         yield f"There is no `ds_config.json`: {why_no_ds_config}."
     else:
         yield from (
-            f"`{name}`: {_ABOUT[name]}, in which only the number of steps is a trial's." for name in _NAMES[kind]
+            f"`{name}`: {_ABOUT[name]}; how long it trains, logs and evaluates is a trial's." for name in _NAMES[kind]
         )
 
 

@@ -12,6 +12,8 @@ from trials.trial import TrialSpec
 
 AGREES_WITHIN = 0.10
 """How far a printed number may be from ours before it is reported. Definitions of FLOPs differ by less."""
+ROUNDED_BY = 0.05
+"""What is lost of a number that is printed with one digit after the point, as Megatron prints TFLOP/s."""
 
 
 def proof_of(spec: TrialSpec, said: Mapping[str, float]) -> dict[str, Any]:
@@ -50,7 +52,8 @@ def _check(name: str, printed: Sequence[float | None], candidates: Sequence[floa
         return None
     found = median(known)
     closest = min(candidates, key=lambda ours: abs(found - ours))
-    return {"name": name, "printed": found, "ours": closest, "agrees": abs(found / closest - 1) <= AGREES_WITHIN}
+    agrees = abs(found - closest) <= max(AGREES_WITHIN * closest, ROUNDED_BY)
+    return {"name": name, "printed": found, "ours": closest, "agrees": agrees}
 
 
 def _whole(value: float) -> float:
