@@ -13,6 +13,7 @@ from trials.external.kernel_oom import count_oom_kills
 from trials.external.measuring import LogMeasurement
 from trials.external.meeting import Address, meet
 from trials.folder import AttemptFolder
+from trials.metrics import MetricsWriter
 from trials.ranks.environment import RankEnvironment, process_age_s
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s
@@ -50,8 +51,8 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     oom_kills = count_oom_kills()
     measurement = None
     if env.rank == log_rank_of(spec):
-        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env))
-        measurement.write_to(env.restart)
+        writer = MetricsWriter(folder.metrics(env.restart))
+        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env), writer)
         measurement.startup.end_of("rendezvous")
     child = Child(made.words, folder.path, trainer_environment(spec, env, made, address))
     report.enter("build")
@@ -59,7 +60,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     if rank.is_done_after(child):
         return
     exit_code = child.exit_code()
-    if exit_code != 0:
+    if exit_code != 0 and not (measurement is not None and measurement.is_done):
         steps = 0 if measurement is None else measurement.num_steps
         raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
     if measurement is not None:
@@ -117,6 +118,7 @@ class _Rank:
         self._splitter = LineSplitter()
         self._copied = 0
         self._told_at: float | None = None
+        self._next_look = 0.0
 
     def is_done_after(self, child: Child) -> bool:
         """Follow the trainer; whether the trial was measured before the trainer ended."""
@@ -143,17 +145,25 @@ class _Rank:
         """Whether it is time to end: the measurement is done, time is up, or another rank has an outcome."""
         measurement = self._measurement
         if measurement is None:
-            self._report.progress()  # whether the training moves is seen in the log that tells of it
-            if self._report.has_outcome():
-                self._told_at = time.monotonic() - self._notice_s
+            self._look_for_an_outcome()
             return
-        if measurement.measurement.stop is None:
+        if not measurement.is_done:
             if process_age_s() + END_MARGIN_S < self._rules.time_limit_s:
                 return
             measurement.end_for_time()
         measurement.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
         self._report.measured(measurement.outcome())
         self._told_at = time.monotonic()
+
+    def _look_for_an_outcome(self) -> None:
+        """Another rank's; not with every word of this one, since the folder may be one that all nodes share."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + TICK_S
+        self._report.progress()  # whether the training moves is seen in the log that tells of it
+        if self._report.has_outcome():
+            self._told_at = now - self._notice_s
 
     def _take(self, line: str, is_whole: bool = True) -> None:
         """A line that nobody ended tells of no step: half a number is another one."""

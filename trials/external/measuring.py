@@ -26,7 +26,14 @@ HEAD_BYTES = 256 * 1024
 class LogMeasurement:
     """Follows one rank's log line by line until it knows enough. Used by one thread of one rank."""
 
-    def __init__(self, spec: TrialSpec, folder: AttemptFolder, report: Report, fingerprint: Mapping[str, Any]):
+    def __init__(
+        self,
+        spec: TrialSpec,
+        folder: AttemptFolder,
+        report: Report,
+        fingerprint: Mapping[str, Any],
+        writer: MetricsWriter,
+    ):
         self.measurement = Measurement(
             spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.FINALIST else 0.0
         )
@@ -37,15 +44,13 @@ class LogMeasurement:
         self._fingerprint = fingerprint
         self._reader = StepReader(log_format_of(spec.trainer), spec)
         self._rivals = RivalWatch(spec, folder.best, fingerprint) if may_stop(spec) else None
-        self._writer: MetricsWriter | None = None
+        self._writer = writer
         self._steps: list[TrainerStep] = []
         self._records: list[StepRecord] = []
-        self._restart = 0
 
-    def write_to(self, restart: int) -> None:
-        """Begin the metrics file of this run of the attempt."""
-        self._restart = restart
-        self._writer = MetricsWriter(self._folder.metrics(restart))
+    @property
+    def is_done(self) -> bool:
+        return self.measurement.stop is not None
 
     @property
     def num_steps(self) -> int:
@@ -53,14 +58,14 @@ class LogMeasurement:
 
     def feed(self, line: str) -> None:
         """Take in a line of the log, unless the measurement is done; TrialFailure for a training that has gone mad."""
-        if self.measurement.stop is not None:
+        if self.is_done:
             return
-        step = self._reader.feed(line)
+        skipped, step = self._reader.skipped, self._reader.feed(line)
+        # Whatever is said before the first step (imports, data, compilation) is progress; then only iterations are.
+        if step is not None or not self._steps or self._reader.skipped > skipped:
+            self._report.progress()
         if step is None:
-            if not self._steps:
-                self._report.progress()  # whatever is said before the first step: imports, data, compilation
             return
-        self._report.progress()
         if step.has_nan:
             found = f"loss {step.loss}, gradient norm {step.grad_norm} at iteration {step.iteration}"
             raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
@@ -113,8 +118,7 @@ class LogMeasurement:
         self.measurement.add(step.step_time_s, process_age_s(), wanted_s=self._wanted_s())
         self._steps.append(step)
         self._records.append(record)
-        if self._writer is not None:
-            self._writer.write(record)
+        self._writer.write(record)
         if self.measurement.phase is StepPhase.MEASURED and self._report.phase != StepPhase.MEASURED:
             self.startup.end_of("warmup")
             self._report.enter(StepPhase.MEASURED)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,17 +143,22 @@ def _whole(value: float | None, otherwise: int) -> int:
 
 
 class LastWords:
-    """The end of what a process said, and its first tracebacks however much it says after them."""
+    """The end of what a process said, and its first tracebacks however much it says after them.
+
+    One thread feeds it; any may ask for the tail meanwhile.
+    """
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._lock = threading.Lock()
         self._tracebacks: list[str] = []
         self._current: list[str] = []
         self._memory_line: str | None = None
 
     def feed(self, text: str) -> None:
         line = _RANK_PREFIX.sub("", text[:_KEPT_CHARACTERS])
-        self._lines.append(line)
+        with self._lock:
+            self._lines.append(line)
         self._collect(line)
         if self._memory_line is None and _OUT_OF_MEMORY.search(line):
             self._memory_line = line
@@ -174,7 +180,8 @@ class LastWords:
         return self._memory_line if cause is None else f"{self._memory_line}\n{cause}"
 
     def tail(self, lines: int) -> str:
-        return "\n".join(list(self._lines)[-lines:])
+        with self._lock:
+            return "\n".join(list(self._lines)[-lines:])
 
     def _collect(self, line: str) -> None:
         """Keep the traceback this line belongs to, whole."""

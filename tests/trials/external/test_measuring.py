@@ -15,7 +15,7 @@ from trials.classify import Ending, Life, classify
 from trials.external.measuring import LogMeasurement
 from trials.folder import AttemptFolder, write_json
 from trials.measure import Stop
-from trials.metrics import read_metrics
+from trials.metrics import MetricsWriter, read_metrics
 from trials.ranking import BEST_SCHEMA
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -58,12 +58,19 @@ def recorded_lines() -> list[str]:
     ]
 
 
-def follow(folder: Path, spec: TrialSpec, lines: list[str]) -> LogMeasurement:
-    attempt = AttemptFolder(folder / spec.search_id / "trials/t0001/a1")
+def attempt_in(folder: Path, spec: TrialSpec) -> AttemptFolder:
+    return AttemptFolder(folder / spec.search_id / "trials/t0001/a1")
+
+
+def report_in(folder: Path, spec: TrialSpec) -> Report:
+    return Report(spec, attempt_in(folder, spec), rank=spec.num_gpus - 1, restart=0, started_at=1e9)
+
+
+def follow(folder: Path, spec: TrialSpec, lines: list[str], report: Report | None = None) -> LogMeasurement:
+    attempt = attempt_in(folder, spec)
     attempt.path.mkdir(parents=True, exist_ok=True)
-    report = Report(spec, attempt, rank=spec.num_gpus - 1, restart=0, started_at=1e9)
-    measurement = LogMeasurement(spec, attempt, report, {"python": "3.11"})
-    measurement.write_to(0)
+    report = report or report_in(folder, spec)
+    measurement = LogMeasurement(spec, attempt, report, {"python": "3.11"}, MetricsWriter(attempt.metrics()))
     for line in lines:
         measurement.feed(line)
     return measurement
@@ -87,14 +94,14 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     assert outcome.proof["global_batch_size"] == 1536
     assert "layout_unproven" in outcome.flags
     assert "numbers_disagree" not in outcome.flags
-    [first, *_] = read_metrics(AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1").metrics())
+    [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
     assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
 
 
 def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):
     spec = recorded_spec()
     measurement = follow(tmp_path, spec, recorded_lines())
-    log = AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1").rank_log(0)
+    log = attempt_in(tmp_path, spec).rank_log(0)
     words = MEGATRON_WORLD.replace("data-parallel size: 4", "data-parallel size: 1").replace(
         "pipeline-model-parallel size: 2", "pipeline-model-parallel size: 8"
     )
@@ -127,6 +134,18 @@ def test_logs_of_other_trainers_are_followed_in_their_own_format(tmp_path, kind,
     assert outcome.measured["measured_steps"] == 6  # then the interval is known, and narrow
 
 
+def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
+    first, *lines = recorded_lines()
+    report = report_in(tmp_path, recorded_spec())
+    measurement = follow(tmp_path, recorded_spec(), [first], report)
+    report.last_progress = 0.0
+    measurement.feed("some warning")
+    assert report.last_progress == 0.0
+    measurement.feed(lines[0].replace("skipped iterations:   0", "skipped iterations:   1"))
+    assert report.last_progress > 0.0
+    assert measurement.num_steps == 1
+
+
 def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
     with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; 5 are"):
@@ -141,7 +160,7 @@ def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
 
 def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     spec = recorded_spec(measure=replace(RULES, min_steps=18))
-    attempt = AttemptFolder(tmp_path / spec.search_id / "trials/t0001/a1")
+    attempt = attempt_in(tmp_path, spec)
     attempt.path.mkdir(parents=True)
     best = {
         "schema": BEST_SCHEMA,
