@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trials.ranks.environment import RankEnvironment
-
 from trials.folder import AttemptFolder, write_json
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.environment import RankEnvironment
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 DEFAULT_ROW = {"step_time_s": 1.0}

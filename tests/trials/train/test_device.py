@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from trials.ranks.failures import TrialFailure
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
+from trials.ranks.failures import TrialFailure
 from trials.train import device
 from trials.train.device import CLEAN_WITHIN_S, CONTEXT_GIB, DIRTY_GIB, GIB, open_device, time_work_ms
 from trials.trial import FailureReason

@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from trials.ranks.environment import RankEnvironment
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials import ports
 from trials.folder import AttemptFolder, read_json
 from trials.ports import PORTS, usable_ports
+from trials.ranks.environment import RankEnvironment
 from trials.train.world import open_store
 from trials.trial import Rendezvous
 
