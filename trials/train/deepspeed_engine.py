@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.topology import ProcessTopology
+from deepspeed.utils import safe_set_full_fp32_param
 from torch import nn
 
 from search_spaces.layout import Layout
@@ -23,7 +24,7 @@ from trials.train.deepspeed_guards import groups_with_a_limit, join_deepspeed, l
 from trials.train.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
 from trials.train.gradients import clip_gradients
 from trials.train.layers import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
-from trials.train.model import Stage
+from trials.train.model import Running, Stage
 from trials.train.optimizer import build_adamw
 from trials.train.reductions import Reduction, reduce_in_place
 from trials.train.world import World, group_size
@@ -61,6 +62,8 @@ class _DeepSpeedEngine(Engine):
             self._engine, *_ = deepspeed.initialize(
                 model=module, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
             )
+        if training.dtype != torch.float32:
+            _give_exact_masters(self._stage, training, world)
         self._sum_before_data_ranks()
 
     def counts(self) -> EngineCounts:
@@ -242,6 +245,23 @@ def _mark_parameters(stage: Stage) -> None:
     for parameter in stage.parameters():
         parameter.model_parallel = id(parameter) in counted  # type: ignore[attr-defined]
         parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
+
+
+def _give_exact_masters(stage: Stage, training: Training, world: World) -> None:
+    """DeepSpeed's fp32 weights start as the rounded ones; draw the exact ones again, part by part, and give it those,
+    so that every layout starts from the same weights."""
+    blocks = iter(stage.blocks)
+
+    def give_block(exact: nn.Module) -> None:
+        for parameter, values in zip(next(blocks).parameters(), exact.parameters(), strict=True):
+            safe_set_full_fp32_param(parameter, values.data)
+            values.data = values.data.new_empty(0)
+
+    model, plan, ranks, weights, _ = training.stage_arguments(world.at.stage, world)
+    exact = Stage(model, plan, ranks, weights, Running(), on_part=give_block)
+    for name, values in exact.named_parameters():
+        if not name.startswith("blocks."):
+            safe_set_full_fp32_param(stage.get_parameter(name), values.data)
 
 
 def _held_weights(parameter: Any) -> int:
