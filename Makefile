@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: setup demo servers test test-fast check format lint types imports readme clean
+.PHONY: setup demo servers test test-fast parity-full check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -38,6 +38,10 @@ test: .venv/.dev servers
 
 test-fast: .venv/.dev
 	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'
+
+# Every combination of the layouts that decide how a model is cut, against a plain GPT: half an hour; docs/parity.md.
+parity-full: .venv/.dev
+	@$(BIN)/python -m tests.trials.train.parity_table
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.dev servers format lint types imports readme

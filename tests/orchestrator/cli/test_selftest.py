@@ -1,0 +1,125 @@
+"""parlay selftest as a user runs it: real ranks, plain processes and jobs of a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, Answer, environment, parlay, write_search
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+
+PLAIN = ("--case", "clipping-zero0-pipeline", "--case", "tied-zero3")
+
+
+def results_of(answer: Answer) -> dict[str, bool]:
+    return {result["name"]: result["passed"] for result in answer.json["results"]}
+
+
+def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told(tmp_path):
+    path = write_search(tmp_path, TINY_SEARCH)
+    answer = parlay(
+        "selftest", path, *PLAIN, "--case", "gpu_oom", "--case", "hang", "--json", cwd=tmp_path, timeout_s=230.0
+    )
+    assert answer.code == 0, answer.err
+    assert results_of(answer) == dict.fromkeys(("clipping-zero0-pipeline", "tied-zero3", "gpu_oom", "hang"), True)
+    assert max(r["difference"] for r in answer.json["results"][:2]) <= 1e-5
+    assert answer.json["fingerprint"]["torch"]
+    assert answer.json["detail"] is None
+
+
+def test_a_library_that_sums_nothing_is_found_out(tmp_path):
+    """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
+    path = write_search(tmp_path, TINY_SEARCH)
+    breaking = tmp_path / "site"
+    breaking.mkdir()
+    # Python reads this file at its start, before any module of ours.
+    (breaking / "sitecustomize.py").write_text(BROKEN_SUM)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{breaking}:$PYTHONPATH" exec "{COMMAND[0]}" "$@"\n')
+    python.chmod(0o755)
+    answer = parlay(
+        *("selftest", path, *PLAIN, "--set", f"trainer.python={python}", "--json"), cwd=tmp_path, timeout_s=200.0
+    )
+    assert answer.code == 3, answer.err
+    assert not any(results_of(answer).values())
+    assert "differs by" in answer.json["results"][0]["words"]
+    assert "FAILED" in answer.err
+
+
+BROKEN_SUM = """
+import sys
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+class Breaking:
+    def find_spec(self, name, path=None, target=None):
+        if name == "trials.train.reductions":
+            sys.meta_path.remove(self)
+            import torch.distributed
+
+            torch.distributed.all_reduce = lambda *arguments, **options: Done()
+
+
+sys.meta_path.insert(0, Breaking())
+"""
+
+
+def test_only_a_whole_selftest_is_kept_and_it_is_listed_before(tmp_path):
+    path = write_search(tmp_path, TINY_SEARCH)
+    listed = parlay("selftest", path, "--list", "--json", cwd=tmp_path).json["cases"]
+    assert {"name": "hang", "ranks": 2} in listed
+    assert {case["ranks"] for case in listed} == {1, 2}
+    answer = parlay("selftest", path, "--case", "tied-zero3", cwd=tmp_path, timeout_s=200.0)
+    assert answer.code == 0, answer.err
+    assert "1 of 1 cases passed" in answer.out
+    assert not Path(os.environ["PARLAY_HOME"], "selftest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        (["--case", "nosuch"], "--case"),
+        (["--set", "trainer.kind=megatron-lm", "--set", "trainer.script=train.py"], "trainer.kind"),
+    ],
+)
+def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, changes, key):
+    path = write_search(tmp_path, TINY_SEARCH)
+    (tmp_path / "train.py").touch()
+    answer = parlay("selftest", path, *changes, "--json", cwd=tmp_path)
+    assert answer.code == 2
+    assert answer.json["error"]["key"] == key
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_selftest_is_one_job_on_two_nodes_of_a_real_slurm(tmp_path, slurm_sandbox):
+    path = write_search(
+        tmp_path, TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")
+    )
+    before = jobs_of(slurm_sandbox)
+    words = ("selftest", path, "--launcher", "slurm", *PLAIN, "--case", "hang", "--json")
+    done = subprocess.run(
+        [*COMMAND, *map(str, words)],
+        cwd=tmp_path,
+        env=environment() | slurm_sandbox.environment,
+        capture_output=True,
+        text=True,
+        timeout=230.0,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [result["passed"] for result in found["results"]] == [True, True, True]
+    assert found["fingerprint"]["job_id"] in jobs_of(slurm_sandbox) - before
+    assert len(jobs_of(slurm_sandbox) - before) == 1
+
+
+def jobs_of(sandbox) -> set[str]:
+    return set(sandbox.ask("squeue", "--noheader", "--states=all", "--format=%A").stdout.split())

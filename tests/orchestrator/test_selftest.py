@@ -1,0 +1,154 @@
+"""Which part of a cluster a selftest takes, which cases it runs, and what is said and kept of what it found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.base import Launcher, LaunchPostponed
+from orchestrator.selftest import SelftestReport, SelftestWatcher, cases_for, record, selftest, world_of
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
+from trials.classify import Ending, Life
+from trials.folder import SearchFolder, read_json
+from trials.parity_cases import named_case
+from trials.selftest import CaseResult, Results, read_cases
+
+CPU, H100 = ACCELERATORS["cpu"], ACCELERATORS["h100-80gb"]
+PAIR = Cluster(CPU, 2, 1)
+CASES = [named_case("one"), named_case("two", data_parallel=2)]
+GOOD = [CaseResult(case.name, case.layout.num_gpus, True, 1e-7, 1e-5, 1.0) for case in CASES]
+
+
+class ScriptedLauncher(Launcher):
+    """Takes the attempt at the second asking; each poll adds a result, until `ending` is all there is to say."""
+
+    name = "scripted"
+
+    def __init__(self, results: list[CaseResult], ending: Ending):
+        self.results, self.ending = results, ending
+        self.request = None
+        self.asked = self.polls = 0
+        self.cancelled: list[str] = []
+        self.clock = 0.0
+
+    def launch(self, request):
+        self.asked += 1
+        if self.asked == 1:
+            raise LaunchPostponed("the queue is full")
+        self.request = request
+        return "7"
+
+    def adopt(self, requests):
+        return {}
+
+    def poll(self, keys):
+        self.polls += 1
+        Results(tuple(self.results[: self.polls]), {"torch": "2.13.0"}).write(self.request.folder.path)
+        return dict.fromkeys(keys, self.ending if self.polls > len(self.results) else Ending(Life.ALIVE, started=True))
+
+    def cancel(self, keys):
+        self.cancelled += keys
+        return set()
+
+    def now(self):
+        return self.clock
+
+    def wait(self, seconds):
+        self.clock += seconds
+
+    def close(self):
+        pass
+
+
+def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
+    folder = SearchFolder(tmp_path / "selftest-abc123")
+    return selftest(launcher, folder, PAIR, CASES, sys.executable, SelftestWatcher(**watching))
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "num_nodes", "per_node", "nodes"),
+    [(8, 1, 8, 1), (16, 1, 8, 1), (4, 1, 4, 1), (8, 16, 4, 2), (4, 2, 4, 2), (2, 8, 2, 4), (1, 3, 1, 3), (1, 1, 1, 1)],
+)
+def test_a_selftest_takes_up_to_eight_ranks_and_two_nodes_where_there_are(gpus_per_node, num_nodes, per_node, nodes):
+    world = world_of(Cluster(H100, gpus_per_node, num_nodes))
+    assert (world.gpus_per_node, world.num_nodes) == (per_node, nodes)
+
+
+def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
+    cases = cases_for(PAIR)
+    assert max(case.layout.num_gpus for case in cases) == 2
+    assert [case.name for case in cases[-2:]] == ["gpu_oom", "hang"]
+    assert [case.name for case in cases_for(PAIR, ["hang", "tied-zero3"])] == ["tied-zero3", "hang"]
+
+
+def test_a_case_that_there_is_not_is_refused_by_name():
+    with pytest.raises(InputError, match="no case is named 'nosuch'"):
+        cases_for(PAIR, ["hang", "nosuch"])
+
+
+def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
+    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED, started=True))
+    report = run(tmp_path, launcher)
+    assert report.passed
+    assert report.found == Results(tuple(GOOD), {"torch": "2.13.0"})
+    request = launcher.request
+    assert request.argv[1:3] == ("-m", "trials.train.selftest")
+    assert read_cases(request.folder.path) == CASES
+    assert (Path(request.code) / "trials/train/selftest/program.py").exists()
+    assert (request.spec.num_gpus, request.spec.num_nodes) == (2, 1)
+
+
+def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path):
+    told: list[str] = []
+    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED, started=True))
+    run(tmp_path, launcher, result=lambda result: told.append(result.name), note=told.append)
+    assert told == ["the queue is full", "one", "two"]
+
+
+def test_one_case_that_failed_fails_the_selftest(tmp_path):
+    bad = CaseResult("two", 2, False, 0.5, 1e-5, 1.0, "differs")
+    report = run(tmp_path, ScriptedLauncher([GOOD[0], bad], Ending(Life.ENDED, started=True)))
+    assert not report.passed
+    assert report.failed == [bad]
+    assert report.detail is None
+
+
+def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path):
+    launcher = ScriptedLauncher(GOOD[:1], Ending(Life.ENDED, started=True, failed=True, detail="rank 1 was killed"))
+    report = run(tmp_path, launcher)
+    assert not report.passed
+    assert report.detail == "1 of 2 cases were run: rank 1 was killed"
+    assert launcher.clock < 5.0
+
+
+def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
+    launcher = ScriptedLauncher(GOOD[:1], Ending(Life.ENDED, started=True))
+    report = run(tmp_path, launcher)
+    assert report.detail == "1 of 2 cases were run: the ranks' logs may say why"
+    assert launcher.clock > 90.0
+
+
+def test_a_selftest_that_is_told_to_stop_is_cancelled(tmp_path):
+    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, launcher, is_told_to_stop=lambda: launcher.polls == 1)
+    assert launcher.cancelled == ["selftest-abc123.t0001.a1"]
+
+
+def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
+    passed = SelftestReport(tuple(CASES), Results(tuple(GOOD), {"torch": "2.13.0"}))
+    failed = SelftestReport(tuple(CASES), Results((GOOD[0],)), "1 of 2 cases were run: killed")
+    record(failed, "slurm", Cluster(H100, 4, 2), tmp_path)
+    record(passed, "local", PAIR, tmp_path)
+    record(passed, "slurm", Cluster(H100, 4, 2), tmp_path)
+    record(failed, "local", PAIR, tmp_path)
+    kept = read_json(tmp_path / "selftest.json")
+    assert kept["schema"] == "parlay.selftest_record/1"
+    assert {name: entry["passed"] for name, entry in kept["selftests"].items()} == {"h100-80gb": True, "cpu": False}
+    entry = kept["selftests"]["h100-80gb"]
+    assert (entry["launcher"], entry["num_nodes"], entry["gpus_per_node"]) == ("slurm", 2, 4)
+    assert entry["fingerprint"] == {"torch": "2.13.0"}
+    assert entry["at"].endswith("Z")

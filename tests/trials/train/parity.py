@@ -1,0 +1,43 @@
+"""Cases on warm ranks, beside the reference each is compared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.trials.train.ranks import WarmRanks
+from trials.parity_cases import named_case
+from trials.selftest import Case, Difference, RankTraining, Trained, largest_difference
+
+PROGRAMS = "tests.trials.train.rank_programs"
+
+
+class Parity:
+    """Runs cases, and the reference of each shape and precision once."""
+
+    def __init__(self, ranks: WarmRanks):
+        self._ranks = ranks
+        self._references: dict[tuple[str, str], Trained] = {}
+
+    def reference(self, shape: str, precision: str = "fp32") -> Trained:
+        if (shape, precision) not in self._references:
+            arguments = {"case": named_case("reference", shape, precision=precision).to_json()}
+            [answer] = self._ranks.run(f"{PROGRAMS}:train_reference", 1, arguments)
+            self._references[shape, precision] = Trained.from_json(answer)
+        return self._references[shape, precision]
+
+    def train(self, given: Case, steps: int = 10) -> list[RankTraining]:
+        return [RankTraining.from_json(answer) for answer in self._answers(given, steps)]
+
+    def train_without(self, given: Case, without: str, steps: int) -> list[RankTraining]:
+        """With a reduction or a guard switched off, which every rank was about to use."""
+        answers = self._answers(given, steps, without)
+        assert all(answer.pop("switched_off") for answer in answers)
+        return [RankTraining.from_json(answer) for answer in answers]
+
+    def difference(self, given: Case, trained: list[RankTraining]) -> Difference:
+        return largest_difference(trained, self.reference(given.shape, given.layout.precision))
+
+    def _answers(self, given: Case, steps: int, without: str | None = None) -> list[dict[str, Any]]:
+        arguments = {"case": given.to_json(), "steps": steps, "without": without}
+        answers = self._ranks.run(f"{PROGRAMS}:train_layout", given.layout.num_gpus, arguments)
+        return [a if without else {k: v for k, v in a.items() if k != "switched_off"} for a in answers]
