@@ -183,6 +183,8 @@ def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
             today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
             notes.append(f"{name} {_scalar(today)} cannot be measured yet; baseline has {_scalar(runnable[name])}.")
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
+    if found.source.startswith("megatron"):
+        notes.append(f"To measure with that one, write trainer: {{kind: {found.source}, script: ...}}; docs/trainers.md.")
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
 
 

@@ -69,6 +69,7 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
     space = candidates_of(spec)
     assert spec.baseline in space.feasible
     assert len(space.feasible) > 20
+    assert "To measure with that one, write trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
     assert "precision bf16 cannot be measured yet; baseline has fp32." in notes
     assert "# - precision bf16 cannot be measured yet; baseline has fp32." in text
 

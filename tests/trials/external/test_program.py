@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.trials.external.ranks import FAKE, RULES, Ranks, spec_for, start
+from tests.trials.trainers.specs import LLAMA
 from trials.folder import read_json, write_json
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
@@ -195,6 +196,21 @@ def test_a_command_is_followed_by_the_users_own_patterns(tmp_path):
     assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
     assert outcome.measured["loss_first"] == 9.99
     assert "world_size" in outcome.proof["unproven"]
+
+
+@pytest.mark.parametrize("kind", ["megatron-deepspeed", "gpt-neox", "nanotron"])
+def test_every_trainer_is_told_its_layout_and_followed(tmp_path, kind):
+    spec = spec_for(kind=kind, template={"data_path": "/data"})
+    model = LLAMA if kind == "nanotron" else spec.model
+    layout = replace(spec.layout, engine=kind, precision="bf16", attention_kernel="flash")
+    ranks = start(tmp_path, replace(spec, layout=layout, model=model))
+    assert set(ranks.wait()) == {0}, ranks.logs()
+    outcome = ranks.outcome()
+    assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
+    written = {path.name for path in ranks.folder.path.iterdir()}
+    assert {"megatron-deepspeed": "ds_config.json", "gpt-neox": "gpt_neox.yml", "nanotron": "nanotron.yaml"}[
+        kind
+    ] in written
 
 
 def test_patterns_that_match_nothing_are_told_with_what_the_log_says(tmp_path):
