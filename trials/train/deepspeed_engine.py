@@ -170,7 +170,7 @@ class _PipelineEngine(_DeepSpeedEngine):
 
 class _StagePipeline(PipelineModule):
     """Builds only the local stage. It names no tied weights: DeepSpeed looks for their gradients in a place where, with
-    half precision or offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
+    fp16, or bf16 and offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
 
     def __init__(self, training: Training, world: World):
         prepare = _preparation(training, axes=None)
@@ -274,8 +274,8 @@ def _held_weights(parameter: Any) -> int:
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """What the micro-batches have added up to, where DeepSpeed keeps it: in fp32 apart from the parameter's own type,
-    by its bf16 optimizer or with offload, else as torch does. RuntimeError when the step passed the parameter by."""
+    """What the micro-batches have added up to, where DeepSpeed keeps it: in fp32 beside 16-bit weights, by its bf16
+    optimizer or by ZeRO, else where torch does. RuntimeError when the step passed the parameter by."""
     for name in ("_hp_grad", "grad_accum", "grad"):
         if (gradient := getattr(parameter, name, None)) is not None:
             return gradient
