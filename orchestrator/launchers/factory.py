@@ -46,7 +46,7 @@ def make_launcher(
 
     `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
     clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
-    take long, so that a turn in which much of it hangs costs no lease.
+    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.

@@ -7,7 +7,7 @@ is over, and only then submitted again. Absent is not done, and unreachable is n
 
 from __future__ import annotations
 
-import os
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,6 +19,7 @@ from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, last_sign_of_life, program_environment
 from orchestrator.launchers.slurm_endings import alive_ending, ended_ending, job_words, unknown_ending
+from orchestrator.launchers.slurm_traces import end_of, excerpt, has_outcome, last_restart, may_exist
 from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
@@ -27,9 +28,7 @@ from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
 from slurm.shared_answer import Answer
 from trials.classify import Ending, Life
-from trials.folder import AttemptFolder, read_json, write_text
-from trials.text import tail
-from trials.tracebacks import first_cause
+from trials.folder import write_text
 from trials.trial import FailureReason
 
 SETTLE_S = 60.0
@@ -47,7 +46,6 @@ CHECK_INTERVAL_S = 60.0
 _NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
 _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
-_LOG_LINES = 40
 
 
 @dataclass
@@ -148,7 +146,7 @@ class SlurmLauncher(Launcher):
         job = max((job for job in accounted or () if self._is_job_of(tracked, job)), key=_age, default=None)
         if job is not None:
             return job.job_id
-        if _may_exist(self._job_request(tracked.request).log):
+        if may_exist(self._job_request(tracked.request).log):
             return FORGOTTEN
         if accounted is None and self._asked_at < (tracked.doubtful_since or 0.0) + self._absence_grace_s():
             tracked.unaccounted_at = self._asked_at
@@ -230,7 +228,7 @@ class SlurmLauncher(Launcher):
         """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
         for key, request in requests.items():
             self._tracked[key] = _Tracked(request, request.job_id, is_described=False, restart=request.restart)
-            if request.job_id is None and _may_exist(self._job_request(request).script):
+            if request.job_id is None and may_exist(self._job_request(request).script):
                 self._tracked[key].doubtful_since = self._slurm.monotonic()
         if any(tracked.doubtful_since is not None for tracked in self._tracked.values()):
             self._look(now=True)
@@ -290,7 +288,7 @@ class SlurmLauncher(Launcher):
                 missing[key] = tracked
             else:
                 tracked.job_id, tracked.absent_since = job.job_id, None
-                tracked.twins |= self._node_s_of_twins(tracked, job, answer)
+                tracked.twins = self._node_s_of_twins(tracked, job, answer)
                 tracked.ending = self._ending_of(tracked, job)
         if missing:
             self._look_in_accounting(missing)
@@ -311,13 +309,14 @@ class SlurmLauncher(Launcher):
         return min(jobs, key=lambda job: (job.job_id != tracked.job_id, _age(job)), default=None)
 
     def _node_s_of_twins(self, tracked: _Tracked, elder: JobSnapshot, answer: Answer) -> dict[str, float]:
-        """What the attempt's other jobs have held so far, by id."""
-        twins = (job for job in answer.jobs if job.job_id != elder.job_id and self._is_job_of(tracked, job))
-        return {
-            job.job_id: len(job.nodes) * max(0.0, (job.ended_at or self.now()) - job.started_at)
-            for job in twins
-            if job.started_at is not None
+        """What the attempt's other jobs have held so far, by id; also of those that the controller has forgotten."""
+        most_s = self._known_s(tracked)
+        held = {
+            job.job_id: len(job.nodes) * min(max(0.0, (job.ended_at or self.now()) - job.started_at), most_s)
+            for job in answer.jobs
+            if job.started_at is not None and self._is_job_of(tracked, job)
         }
+        return {job_id: node_s for job_id, node_s in (tracked.twins | held).items() if job_id != elder.job_id}
 
     def _is_job_of(self, tracked: _Tracked, job: JobSnapshot) -> bool:
         """Name, user and time of submission: ids are given out again after a controller lost its records.
@@ -373,21 +372,27 @@ class SlurmLauncher(Launcher):
 
     def _ended(self, tracked: _Tracked, job: JobSnapshot) -> Ending:
         """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
-        log = _tail(self._job_request(tracked.request).log)
+        log = end_of(self._job_request(tracked.request).log)
         ending = ended_ending(job, log, tracked.cancelled)
-        restart = _last_restart(tracked.request.folder) if job.restarts is None else job.restarts
+        restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
         is_metered = ending.is_metered and self._can_have_lasted(tracked, job)
         ending = replace(ending, restart=max(tracked.restart, restart), is_metered=is_metered)
         if ending.reason is None and ending.failed:
-            return replace(ending, detail=_excerpt(tracked.request.folder, job_words(job), log))
+            return replace(ending, detail=excerpt(tracked.request.folder, job_words(job), log))
         return ending
 
     def _can_have_lasted(self, tracked: _Tracked, job: JobSnapshot) -> bool:
-        """Whether the job's times are at most as far apart as this driver itself has known it: else a clock was set."""
-        if tracked.submitted_at is None or job.started_at is None or job.ended_at is None:
+        """Whether the job's times are at most as far apart as its attempt is old: else a clock was set between them."""
+        if job.started_at is None or job.ended_at is None:
             return True
-        known_s = self._slurm.monotonic() - tracked.submitted_at
-        return job.ended_at - job.started_at <= known_s + 1.0  # Slurm knows whole seconds
+        return job.ended_at - job.started_at <= self._known_s(tracked)
+
+    def _known_s(self, tracked: _Tracked) -> float:
+        """Seconds since this driver submitted the attempt, infinite where an earlier one did; one more, since Slurm's
+        are whole ones."""
+        if tracked.submitted_at is None:
+            return math.inf
+        return self._slurm.monotonic() - tracked.submitted_at + 1.0
 
     def _from_folder(self, tracked: _Tracked, read: Callable[[], Ending]) -> Ending:
         """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
@@ -427,10 +432,10 @@ class SlurmLauncher(Launcher):
     def _absent(self, tracked: _Tracked, grace_s: float) -> Ending:
         """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
         folder = tracked.request.folder
-        restart = max(tracked.restart, _last_restart(folder))
+        restart = max(tracked.restart, last_restart(folder))
         if tracked.absent_since is None:
             tracked.absent_since = self._slurm.monotonic()
-        if _has_outcome(folder, restart):
+        if has_outcome(folder, restart):
             return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
         silent_s = self._slurm.monotonic() - tracked.absent_since
         if (last_sign := last_sign_of_life(folder, None)) is not None:
@@ -509,42 +514,3 @@ def _age(job: JobSnapshot) -> tuple[float, int]:
     """What sorts jobs from the oldest to the youngest."""
     digits = "".join(c for c in job.job_id if c.isdigit())
     return (job.submitted_at or 0.0, int(digits or 0))
-
-
-def _may_exist(path: Path) -> bool:
-    """Whether the file is there, or its file system does not say: then a doubt is the safer answer."""
-    try:
-        return path.exists()
-    except OSError:
-        return True
-
-
-def _last_restart(folder: AttemptFolder) -> int:
-    """How often the job was requeued, as its own files tell: accounting does not say it."""
-    try:
-        return folder.last_restart()
-    except OSError:
-        return 0
-
-
-def _has_outcome(folder: AttemptFolder, restart: int) -> bool:
-    """Whether a whole outcome lies there. The folder is listed first: network file systems look again only then."""
-    try:
-        with os.scandir(folder.path) as entries:
-            names = {entry.name for entry in entries}
-        return folder.outcome(restart).name in names and read_json(folder.outcome(restart)) is not None
-    except (OSError, ValueError):
-        return False
-
-
-def _excerpt(folder: AttemptFolder, words: str, log: str) -> str:
-    """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log."""
-    logs = (_tail(path, 400) for path in folder.rank_logs())
-    return "\n".join(part for part in (words, first_cause(logs) or log) if part)
-
-
-def _tail(path: Path, lines: int = _LOG_LINES) -> str:
-    try:
-        return tail(path, lines)
-    except OSError:
-        return ""
