@@ -59,11 +59,12 @@ def _deepspeed_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 def _torch_fsdp(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     """ZeRO 2 and 3 are FSDP2, which decides by itself when and in what portions it communicates."""
-    if layout.zero_stage >= 2 and (layout.overlap_comm or layout.bucket_mib is not None):
+    given = ["overlap_comm true"] * layout.overlap_comm
+    given += [] if layout.bucket_mib is None else [f"bucket_mib {layout.bucket_mib}"]
+    if layout.zero_stage >= 2 and given:
         yield (
             "fsdp",
-            f"zero_stage is {layout.zero_stage} with overlap_comm {str(layout.overlap_comm).lower()}"
-            f" and bucket_mib {layout.bucket_mib}",
+            f"zero_stage is {layout.zero_stage} with {' and '.join(given)}",
             "torch's ZeRO 2 and 3 overlap block by block in any case, and have no buckets",
             "leave overlap_comm false and bucket_mib out, or set zero_stage to 0 or 1",
         )

@@ -675,7 +675,8 @@ def test_a_table_without_a_row_for_this_search_is_refused(tmp_path: Path):
 
 
 def test_a_table_that_is_to_be_run_holds_to_every_rule(tmp_path: Path):
-    (tmp_path / "table.csv").write_text(render_table(only({}, {"engine": "torch"})))
+    few = {"engine": "torch", "pipeline_parallel": "4", "data_parallel": "1", "micro_batch_size": "256"}
+    (tmp_path / "table.csv").write_text(render_table(only({}, few | {"grad_accum_steps": "1"})))
     spec = loaded(tmp_path, TABLE_SEARCH, "launcher={kind: local}")
     with pytest.raises(InputError, match="no layout of 2 is legal") as caught:
         candidates_of(spec)

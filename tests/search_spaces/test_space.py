@@ -207,8 +207,8 @@ def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and
 
 
 def test_row_14_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
-    with pytest.raises(InputError, match=r"torch\.precision removed 1"):
-        search_space(workload("a100-80gb"), {"precision": ["fp16"]})
+    with pytest.raises(InputError, match=r"torch\.fsdp removed 1"):
+        search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
 
 
 def test_row_15_over_a_million_points_need_the_sampling_switch():
@@ -260,12 +260,19 @@ def test_the_baseline_joins_the_candidates_wherever_it_lies():
 
 
 def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
-    broken = Layout(tensor_parallel=8, data_parallel=1, micro_batch_size=3, grad_accum_steps=2, offload="optimizer")
+    broken = Layout(
+        tensor_parallel=8,
+        data_parallel=1,
+        micro_batch_size=3,
+        grad_accum_steps=2,
+        offload="optimizer",
+        engine="deepspeed",
+    )
     with pytest.raises(InputError) as caught:
         search_space(workload(), {}, broken)
     problems = caught.value.problems
     assert {p.key for p in problems} == {"baseline"}
-    assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "torch.offload"]
+    assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "deepspeed.offload"]
     assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but num_nodes 1 x gpus_per_node 4 = 4" in problems[0].message
     assert "= 6 sequences, but global_batch_size is 16" in problems[3].message
 
@@ -290,7 +297,7 @@ def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by
         "world": replace(runs, tensor_parallel=4),
         "tp_across_nodes": Layout(num_nodes=2, tensor_parallel=8, grad_accum_steps=16),
         "batch": replace(runs, grad_accum_steps=3),
-        "torch.offload": replace(runs, offload="optimizer"),
+        "torch.fsdp": replace(runs, zero_stage=3, overlap_comm=True),
         "nanotron.not_ours": replace(runs, engine="nanotron"),
     }
     space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
@@ -319,12 +326,11 @@ def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():
 
 
 def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
-    axes = {"tensor_parallel": [1, 3], "micro_batch_size": [1, 2], "precision": ["fp32", "fp16"]}
+    axes = {"tensor_parallel": [1, 3], "micro_batch_size": [1, 2], "overlap_comm": [False, True], "zero_stage": [2]}
     texts = [rejected.text for rejected in search_space(workload(), axes).rejected()]
     assert len(texts) == len(set(texts)) == 6
-    assert texts[-1] == (
-        "tensor_parallel 1, micro_batch_size 2, precision fp16: "
-        "precision is fp16; the torch engine runs precision fp32 or bf16"
+    assert (
+        texts[-1] == "tensor_parallel 1, micro_batch_size 2, overlap_comm true: zero_stage is 2 with overlap_comm true"
     )
 
 
