@@ -48,7 +48,7 @@ def _torch_schedule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
         yield (
             "rounds",
             f"{micro_batches} micro-batches in {rounds} rounds over {stages} stages",
-            "torch's interleaved 1F1B deals the micro-batches of a step to equal rounds, one for each full set of stages",
+            "torch's interleaved 1F1B deals a step's micro-batches to equal rounds, one for each full set of stages",
             f"use a micro_batch_size that makes grad_accum_steps a multiple of {stages}",
         )
 
