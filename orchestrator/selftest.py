@@ -14,7 +14,7 @@ from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder, read_json, write_json
-from trials.parity_cases import MOST_RANKS, SHAPES, covering_cases, failing_cases
+from trials.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
 from trials.selftest import Case, CaseResult, Results, write_cases
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec, utc_text
 
@@ -74,7 +74,10 @@ def world_of(cluster: Cluster) -> Cluster:
 
 def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
     """The cases that fit, or those of these names. InputError for a name that is none of them."""
-    every = [*covering_cases(world.accelerator.name, world.num_gpus), *failing_cases(world.num_gpus)]
+    name, ranks = world.accelerator.name, world.num_gpus
+    # On a CPU each compiled case takes minutes, and a C++ compiler.
+    compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
+    every = [*covering_cases(name, ranks), *compiled, *failing_cases(ranks)]
     unknown = set(names) - {case.name for case in every}
     if unknown:
         raise InputError.of(

@@ -84,6 +84,13 @@ def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
     assert [case.name for case in cases_for(PAIR, ["hang", "tied-zero3"])] == ["tied-zero3", "hang"]
 
 
+def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
+    assert not [case for case in cases_for(world_of(Cluster(CPU, 8, 1))) if case.layout.torch_compile]
+    on_two = [case.name for case in cases_for(Cluster(H100, 2, 1)) if case.layout.torch_compile]
+    assert "compiled-one-rank" in on_two
+    assert "compiled-tensor-pipeline" not in on_two
+
+
 def test_a_case_that_there_is_not_is_refused_by_name():
     with pytest.raises(InputError, match="no case is named 'nosuch'"):
         cases_for(PAIR, ["hang", "nosuch"])
