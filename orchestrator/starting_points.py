@@ -170,26 +170,31 @@ def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
 
 
 def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
-    """The layout run today, with what Parlay's own trainer cannot do yet replaced by what it can; each is noted."""
+    """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
     if not found.layout:
         return {}
-    engine = "deepspeed" if found.source != "megatron-lm" or found.layout.get("zero_stage") else "torch"
+    engine = "torch" if found.source == "megatron-lm" else "deepspeed"
     layout = Layout(**{"engine": engine, **found.layout, **_FITTING_SIZES})
     runnable = dict(found.layout)
     for problem in broken_engine_rules(layout, _ANY_GPT):
         rule = problem.code.partition(".")[2]
-        name = "virtual_pipeline_stages" if rule == "pipeline_schedule" else rule
-        if name in runnable:
-            today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
-            notes.append(f"{name} {_scalar(today)} cannot be measured yet; baseline has {_scalar(runnable[name])}.")
+        for name in _FIELDS_OF_RULES.get(rule, (rule,)):
+            if name in runnable:
+                today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
+                nearest = _scalar(runnable[name])
+                notes.append(f"{name} {_scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
     if found.source.startswith("megatron"):
-        notes.append(f"To measure with that one, write trainer: {{kind: {found.source}, script: ...}}; docs/trainers.md.")
+        notes.append(
+            f"To measure with that one, write trainer: {{kind: {found.source}, script: ...}}; docs/trainers.md."
+        )
     return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
 
 
 _NEAREST = {"zero_stage": 1}
 """What comes closest to a value that cannot be run; for the other fields it is the default."""
+_FIELDS_OF_RULES = {"pipeline_schedule": ("virtual_pipeline_stages",), "fsdp": ("overlap_comm", "bucket_mib")}
+"""What to give up for a rule that is not named after one field."""
 _FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
 _DEFAULTS = {
     name: value
@@ -202,7 +207,7 @@ def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
     if FILL_IN in model.values():
         return
     for problem in broken_engine_rules(Layout(engine=engine), ModelShape.from_json(model)):
-        yield f"Parlay's trainer cannot run this model yet: {problem.message}."
+        yield f"Parlay's trainer cannot run this model: {problem.message}."
 
 
 def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:

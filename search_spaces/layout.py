@@ -96,15 +96,21 @@ class Layout:
         """The same training written the one way that counts: fields without effect take their neutral value.
 
         One stage has no schedule and no chunks; several chunks are interleaved and the other way round; one tensor
-        rank has no sequence parallelism; one data rank without offload has nothing for ZeRO to shard.
+        rank has no sequence parallelism; one data rank without offload has nothing for ZeRO to shard, no gradients to
+        reduce beside the backward pass, and no buckets; data ranks and stages have an order only where there are both.
         """
         schedule, chunks = _canonical_schedule(self)
+        is_alone = self.data_parallel == 1 and self.offload == "none"
+        has_order = self.data_parallel > 1 and self.pipeline_parallel > 1
         return replace(
             self,
             pipeline_schedule=schedule,
             virtual_pipeline_stages=chunks,
             sequence_parallel=self.sequence_parallel and self.tensor_parallel > 1,
-            zero_stage=0 if self.data_parallel == 1 and self.offload == "none" else self.zero_stage,
+            zero_stage=0 if is_alone else self.zero_stage,
+            rank_order=self.rank_order if has_order else RANK_ORDERS[0],
+            overlap_comm=self.overlap_comm and not is_alone,
+            bucket_mib=None if is_alone else self.bucket_mib,
         )
 
     def to_json(self) -> dict[str, Any]:

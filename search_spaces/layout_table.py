@@ -76,12 +76,16 @@ class LayoutTable:
         loose = self.is_word("pipeline_schedule", "none") | self.is_word("pipeline_schedule", "interleaved_1f1b")
         schedule = np.where(loose, code("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
         schedule = np.where(chunked, code("pipeline_schedule", "interleaved_1f1b"), schedule)
-        unsharded = (self["data_parallel"] == 1) & self.is_word("offload", "none")
+        alone = (self["data_parallel"] == 1) & self.is_word("offload", "none")
+        ordered = piped & (self["data_parallel"] > 1)
         return self.with_columns(
             pipeline_schedule=np.where(piped, schedule, code("pipeline_schedule", "none")),
             virtual_pipeline_stages=np.where(piped, self["virtual_pipeline_stages"], 1),
             sequence_parallel=np.where(self["tensor_parallel"] > 1, self["sequence_parallel"], 0),
-            zero_stage=np.where(unsharded, 0, self["zero_stage"]),
+            zero_stage=np.where(alone, 0, self["zero_stage"]),
+            rank_order=np.where(ordered, self["rank_order"], code("rank_order", names.RANK_ORDERS[0])),
+            overlap_comm=np.where(alone, 0, self["overlap_comm"]),
+            bucket_mib=np.where(alone, _NO_VALUE, self["bucket_mib"]),
         )
 
     def distinct(self) -> LayoutTable:

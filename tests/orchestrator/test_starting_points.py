@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from orchestrator.search_file import candidates_of, load_search_file
@@ -63,15 +65,17 @@ def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_pat
         grad_accum_steps=16,
         zero_stage=1,
         activation_checkpointing="full",
+        sequence_parallel=True,
         pipeline_schedule="1f1b",
-        engine="deepspeed",
+        precision="bf16",
+        engine="torch",
     )
     space = candidates_of(spec)
     assert spec.baseline in space.feasible
     assert len(space.feasible) > 20
     assert "To measure with that one, write trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
-    assert "precision bf16 cannot be measured yet; baseline has fp32." in notes
-    assert "# - precision bf16 cannot be measured yet; baseline has fp32." in text
+    assert not [note for note in notes if "cannot be measured" in note]
+    assert "# - To measure with that one, write trainer" in text
 
 
 def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
@@ -100,21 +104,23 @@ def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path
     assert any("four CPU ranks were taken" in note for note in notes)
 
 
-def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
+def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
     spec, notes, _ = started_from(tmp_path, "config.json", HF_LLAMA)
     assert spec.model.position_embedding == "rotary"
-    for field in ("norm is rmsnorm", "position_embedding is rotary", "gated_mlp is true", "num_key_value_heads is 8"):
-        assert any(note.startswith("Parlay's trainer cannot run this model yet") and field in note for note in notes)
+    assert not [note for note in notes if "cannot run" in note]
+    assert candidates_of(spec).feasible
 
 
-def test_what_cannot_be_measured_yet_is_replaced_by_the_nearest_and_noted(tmp_path):
-    script = MEGATRON_LM.replace(
-        "--use-distributed-optimizer", "--zero-stage 3 --num-virtual-stages-per-pipeline-rank 2"
-    )
-    spec, notes, _ = started_from(tmp_path, "x.sh", script)
-    assert (spec.baseline.zero_stage, spec.baseline.virtual_pipeline_stages) == (1, 1)
-    assert "zero_stage 3 cannot be measured yet; baseline has 1." in notes
-    assert "virtual_pipeline_stages 2 cannot be measured yet; baseline has 1." in notes
+def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
+    odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
+    _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
+    assert "Parlay's trainer cannot run this model: heads of size 127." in notes
+
+
+def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
+    spec, notes, _ = started_from(tmp_path, "x.sh", MEGATRON_DEEPSPEED.replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
+    assert (spec.baseline.zero_stage, spec.baseline.precision) == (0, "fp32")
+    assert "precision fp16 cannot be measured by deepspeed; baseline has fp32." in notes
     candidates_of(spec)
 
 

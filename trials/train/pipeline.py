@@ -1,4 +1,7 @@
-"""Pipeline schedules by torch.distributed.pipelining: GPipe, 1F1B and interleaved 1F1B over this rank's chunks."""
+"""Pipeline schedules by torch.distributed.pipelining: GPipe, 1F1B and interleaved 1F1B over this rank's chunks.
+
+Imported only where there is a pipeline: torch's pipelining brings the whole compiler, a second or two a rank.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from trials.train.data import Batch
 from trials.train.engine import Training
@@ -46,8 +48,10 @@ class Pipeline:
         return self._schedules[micro_batches]
 
     def _build(self, micro_batches: int) -> Any:
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
         name = self._training.layout.pipeline_schedule
-        parts: list[Any] = [self._part(index, chunk) for index, chunk in enumerate(self._chunks)]
+        parts = [self._part(index, chunk) for index, chunk in enumerate(self._chunks)]
         # Gradients are scaled through the loss: where they add up outside of `grad`, torch would not find them.
         options: dict[str, Any] = {"loss_fn": self._scaled_loss, "scale_grads": False}
         if name == "interleaved_1f1b":
@@ -58,7 +62,9 @@ class Pipeline:
     def _scaled_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self._chunks[-1].loss(logits, targets) * self._factor
 
-    def _part(self, index: int, chunk: Stage) -> PipelineStage:
+    def _part(self, index: int, chunk: Stage) -> Any:
+        from torch.distributed.pipelining import PipelineStage
+
         inputs, outputs = _shapes(chunk, self._training)
         return PipelineStage(
             chunk,

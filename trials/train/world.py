@@ -71,14 +71,14 @@ def group_size(group: dist.ProcessGroup | None) -> int:
 
 def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, device: Device) -> World:
     """Meet all other ranks and form the layout's groups; torch's DistError or TimeoutError when they stay away."""
-    device_id = None if device.is_cpu else device.torch_device
+    # No device_id: with it NCCL splits each new group from the world at once, which every rank of the world has to take
+    # part in, and a stage between the two that share the token table is in no group with them.
     dist.init_process_group(
         device.backend,
         store=open_store(spec, folder, env),
         rank=env.rank,
         world_size=env.world_size,
         timeout=COLLECTIVE_LIMIT,
-        device_id=device_id,
     )
     return _form_groups(spec.layout.canonical(), env.rank, spec.model.tied_embeddings)
 
