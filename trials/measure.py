@@ -120,7 +120,8 @@ class ShortSteps:
     """Two numbers of micro-batches a step, from whose times that of a step of `full` follows: T = a + b m.
 
     The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step does, so that its
-    memory peak is the same; both are multiples of the stages, as interleaved schedules want it.
+    memory peak is the same; both are multiples of the stages, as interleaved schedules want it. It is not much shorter
+    than a twelfth of a full step: what disturbs it is multiplied by what it lacks.
     """
 
     short: int
@@ -131,10 +132,12 @@ class ShortSteps:
     def of(cls, layout: Layout) -> ShortSteps | None:
         """None where there is nothing to gain, since a pair of them would cost more than half a full step, and with
         GPipe, which holds all of a step's micro-batches at once."""
-        short = layout.pipeline_parallel * (layout.virtual_pipeline_stages + 1)
-        if layout.pipeline_schedule == "gpipe" or 6 * short > layout.grad_accum_steps:
+        stages, full = layout.pipeline_parallel, layout.grad_accum_steps
+        least = stages * (layout.virtual_pipeline_stages + 1)
+        if layout.pipeline_schedule == "gpipe" or 6 * least > full:
             return None
-        return cls(short, 2 * short, layout.grad_accum_steps)
+        short = max(least, full // (12 * stages) * stages)
+        return cls(short, 2 * short, full)
 
     def full_time_s(self, short_s: float, long_s: float) -> float:
         """The line through both, at a full step."""
@@ -215,7 +218,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 def is_slower_than(wanted_s: float, measured_times_s: Sequence[float]) -> bool:
     """Whether a layout with these measured steps takes longer than `wanted_s` a step on another day and node, too: the
     lower end of its 95 % interval over runs (`trials/spread.py`). False with too few steps, and where they drift."""
-    interval = median_interval(measured_times_s)
+    interval = _time_interval(measured_times_s)
     if interval is None or slows_down(measured_times_s):
         return False
     middle_s = median(measured_times_s)
@@ -247,6 +250,13 @@ def slow_ranks(probe_ms_by_rank: Sequence[float]) -> tuple[int, ...]:
 def percentile(values: Sequence[float], fraction: float) -> float:
     """The smallest value that at least this fraction of the values does not exceed (nearest rank)."""
     return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]
+
+
+def _time_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of their median. Unknown, too, where it reaches below zero, as short steps that were disturbed may
+    have it."""
+    interval = median_interval(times_s)
+    return None if interval is None or interval[0] <= 0 else interval
 
 
 def _is_precise(measured: Sequence[float], relative_width: float) -> bool:
@@ -284,7 +294,7 @@ def measured_fields(
         **_losses(records),
     }
     tokens = samples * spec.model.seq_length
-    speed = throughput_fields(spec, tokens, step_time_s, median_interval(times_s))
+    speed = throughput_fields(spec, tokens, step_time_s, _time_interval(times_s))
     return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
 
 

@@ -146,6 +146,7 @@ class TestDominated:
         assert self.stop_after((1.0,) * 12, wanted_s=0.91) == (6, Stop.DOMINATED)
 
     def test_waits_while_the_steps_vary(self):
+        assert self.stop_after((1.0, 1.0, 1.0, 1.0, 1.0, -1.0), wanted_s=0.1) == (6, None)
         assert self.stop_after((0.7, 1.3) * 4, wanted_s=0.8) == (8, None)
 
     def test_needs_a_rival(self):
@@ -178,6 +179,9 @@ class TestShortSteps:
         chunks = replace(self.LONG, virtual_pipeline_stages=3, pipeline_schedule="interleaved_1f1b")
         assert ShortSteps.of(chunks) == ShortSteps(16, 32, 96)
 
+    def test_are_not_much_shorter_than_a_twelfth_of_a_full_step(self):
+        assert ShortSteps.of(replace(self.LONG, grad_accum_steps=1000)) == ShortSteps(80, 160, 1000)
+
     @pytest.mark.parametrize("layout", [replace(LONG, grad_accum_steps=47), replace(LONG, pipeline_schedule="gpipe")])
     def test_are_not_for_steps_that_are_short_or_whose_memory_they_would_not_show(self, layout):
         assert ShortSteps.of(layout) is None
@@ -187,7 +191,6 @@ class TestShortSteps:
 
 
 class TestPace:
-    SHORT = ShortSteps(2, 4, 64)
     SPEC = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=64))
 
     def go(self, spec: TrialSpec, seconds_a_micro_batch: float, steps: int, first_s: float = 0.0) -> Pace:
@@ -201,19 +204,19 @@ class TestPace:
 
     def test_a_short_step_that_tells_of_a_short_full_one_is_the_only_one(self):
         assert not self.go(self.SPEC, -0.1, 4).is_extrapolated
-        assert self.counts == [2, 64, 64, 64]
+        assert self.counts == [5, 64, 64, 64]
         assert self.told[0] is None
 
     def test_a_slow_start_does_not_make_a_step_long(self):
         assert not self.go(self.SPEC, 0.1, 6, first_s=60.0).is_extrapolated
-        assert self.counts == [2, 2, 4, 64, 64, 64]
+        assert self.counts == [5, 5, 10, 64, 64, 64]
         assert self.told[:3] == [None, None, None]
 
     def test_steps_longer_than_half_a_minute_go_on_in_pairs(self):
         assert self.go(self.SPEC, 1.0, 7).is_extrapolated
-        assert self.counts == [2, 2, 4, 2, 4, 2, 4]
+        assert self.counts == [5, 5, 10, 5, 10, 5, 10]
         assert [told is not None for told in self.told] == [False, False, True, False, True, False, True]
-        assert self.told[-1] == (pytest.approx(65.0), pytest.approx(3.0 + 5.0))
+        assert self.told[-1] == (pytest.approx(65.0), pytest.approx(6.0 + 11.0))
         assert LONGEST_STEP_S < 65.0
 
     @pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
@@ -372,6 +375,12 @@ class TestMeasuredFields:
         assert (fields["step_time_low_s"], fields["step_time_high_s"]) == (16.5, 16.5)
         assert fields["fastest_rank_step_time_s"] == 8.25
         assert fields["tokens_per_sec"] == 64 * 2 * 2 * 64 / 16.5
+
+    def test_short_steps_that_were_disturbed_leave_the_interval_unknown(self):
+        times = [9.0, 9.0, *[1.0, 1.5] * 6, 4.0, 1.5]
+        fields = measured_fields(SPEC, records(times), ShortSteps(2, 4, 64))
+        assert fields["step_time_s"] == 16.5
+        assert not {"step_time_low_s", "tokens_per_sec_high"} & set(fields)
 
     def test_without_a_known_peak_there_is_no_utilisation(self):
         assert not {"mfu", "mfu_causal", "hfu"} & set(measured_fields(SPEC, records(list(self.TIMES))))

@@ -130,7 +130,7 @@ def _believed(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount], 
     """The outcome with its proof; TrialFailure when what was counted is not what the spec says."""
     proof = proof_of(spec, counts, loop.micro_batches, loop.short_steps)
     proven = replace(outcome, proof=proof)
-    fault = outcome_fault(spec, proven) or samples_fault(spec, proof, loop.micro_batches)
+    fault = samples_fault(spec, proof, loop.micro_batches) or outcome_fault(spec, proven)
     if fault is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return proven
