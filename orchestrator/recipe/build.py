@@ -189,7 +189,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         yield f"The layout run today ({source.baseline.trial}) was not measured: {_why(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
-        yield f"Host memory grows: at this rate a node is full at step {full_at}."
+        yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
 
 
 _FLAG_WORDS = {
