@@ -53,6 +53,9 @@ class TrainingLoop:
         self._device = device
         self._report = report
         self._rivals = rivals
+        for stage in engine.stages:
+            # A full step may take longer than anything that is not stuck; a micro-batch does not.
+            stage.register_forward_pre_hook(lambda *_: report.progress())
 
     def run(self, writer: MetricsWriter | None) -> None:
         """Train and measure; `writer` on one rank only. TrialFailure for a time limit too short or a loss gone mad."""
