@@ -138,9 +138,9 @@ SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """Every way in which an engine was seen to train something else without a word, as a case of its own."""
 
 COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "compiled-one-rank": ("llama", {"torch_compile": True}),
-    "compiled-tensor-pipeline": ("gpt2", {"torch_compile": True, **TP2, **PP2}),
-    "compiled-data-deepspeed": ("gpt2", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
+    "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
+    "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
+    "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
 }
 
 
