@@ -22,7 +22,7 @@ def available_gib(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
     left = [_meminfo_bytes(proc, "MemAvailable")]
     for folder, (limit, used, inactive_file) in _limited_groups(proc, cgroups):
         # A process may be shown the path its group has outside of its container, where nothing lies inside.
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(OSError, ValueError):
             cache = _statistics(folder / "memory.stat").get(inactive_file, 0)
             left.append(_number(folder / limit) - _number(folder / used) + cache)
     return max(0, min(left)) / GIB
@@ -34,7 +34,8 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 def _limited_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     """This process's memory cgroup with all above it, and the names of its files in that version."""
-    for line in (proc / "self/cgroup").read_text().splitlines():
+    groups = proc / "self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else []:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             yield from ((folder, _V2) for folder in _with_parents(cgroups, path))

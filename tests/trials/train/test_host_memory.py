@@ -67,6 +67,10 @@ def test_a_group_that_does_not_show_inside_of_the_container_limits_nothing(proc,
     assert available_gib(proc, tmp_path / "cgroup") == 100
 
 
+def test_a_kernel_without_cgroups_limits_nothing(proc, tmp_path):
+    assert available_gib(proc, tmp_path / "cgroup") == 100
+
+
 def test_what_is_overdrawn_leaves_nothing(proc, tmp_path):
     in_group(proc, "0::/job_7")
     group_2(tmp_path / "cgroup/job_7", str(4 * GIB), 5, 0)
