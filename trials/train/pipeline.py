@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from trials.train.data import Batch
 from trials.train.engine import Training
@@ -26,6 +27,10 @@ class Pipeline:
         self._world = world
         self._schedules: dict[int, Any] = {}
         self._factor = 1.0
+        assert world.stages is not None
+        # NCCL makes a group's communicator at its first use, and waits there for all of its ranks. That would be in the
+        # middle of a step, since torch begins with pairs of stages, and goes on in the group with sends and receives.
+        dist.all_reduce(torch.zeros(1, device=training.device), group=world.stages)
 
     def run(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor | None:
         """Forward and backward; gradients are those of the micro-batches' summed loss times `factor`.
@@ -33,13 +38,14 @@ class Pipeline:
         Returns their mean loss on the last stage, None elsewhere.
         """
         self._factor = factor
-        schedule = self._schedule(micro_batches)
+        # Else the last stage keeps the logits of all micro-batches until the end, and copies them into one tensor.
+        step = partial(self._schedule(micro_batches).step, return_outputs=False)
         inputs = (batch.ids,) if self._chunks[0].embedding is not None else ()
         if self._chunks[-1].head is None:
-            schedule.step(*inputs)
+            step(*inputs)
             return None
         losses: list[torch.Tensor] = []
-        schedule.step(*inputs, target=batch.targets, losses=losses)
+        step(*inputs, target=batch.targets, losses=losses)
         return torch.stack([loss.detach() for loss in losses]).mean() / factor
 
     def _schedule(self, micro_batches: int) -> Any:

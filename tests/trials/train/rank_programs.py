@@ -36,6 +36,21 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     return asdict(trained) | {"switched_off": len(used)}
 
 
+def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
+    """One step of a layout with stages: how many micro-batches' logits torch kept until its end, and how many tensors
+    its schedule made of them."""
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import _PipelineSchedule
+
+    kept: list[int] = []
+    returned: list[Any] = []
+    clear, merge = PipelineStage.clear_runtime_states, _PipelineSchedule._merge_outputs
+    PipelineStage.clear_runtime_states = lambda stage: (kept.append(len(stage.output_chunks)), clear(stage))[1]
+    _PipelineSchedule._merge_outputs = lambda schedule, chunks: (returned.append(chunks), merge(schedule, chunks))[1]
+    train_layout({**arguments, "steps": 2}, folder)  # a step begins with clearing what the one before left
+    return {"kept": max(kept), "returned": len(returned)}
+
+
 def switch_off(name: str) -> list[str]:
     """Make the reduction or guard of this name do nothing; the list grows each time it would have been used."""
     used: list[str] = []
