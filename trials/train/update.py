@@ -16,6 +16,9 @@ from trials.train.reductions import Reduction, reduce_in_place
 from trials.train.sharding import Sharding
 from trials.train.world import World
 
+PIECE_ELEMENTS = 2**24
+"""64 MiB in fp32: large enough for a bus's full speed."""
+
 
 class LossScale:
     """fp16's dynamic scale: halved when gradients overflow, doubled after many steps without. 1 where not needed."""
@@ -50,7 +53,8 @@ class Update:
         self._world = world
         self._max_grad_norm = settings.max_grad_norm
         self._shares_gradients = sharding.shares_gradients
-        self._masters = [_on_host(m) for m in sharding.masters] if is_offloaded else list(sharding.masters)
+        self._masters = [_on_host(m) for m in sharding.masters] if is_offloaded else sharding.masters
+        sharding.masters = ()  # else those on the device would stay there beside the ones on the host
         self._host_gradients = [torch.zeros_like(m, pin_memory=m.is_pinned()) for m in self._masters if is_offloaded]
         self._parameters = [torch.nn.Parameter(master) for master in self._masters]
         self._optimizer = build_adamw(self._parameters, settings, self._masters[0].device)
@@ -99,10 +103,14 @@ class Update:
 
 @torch.no_grad()
 def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Between devices and types, waiting once at the end."""
+    """Between devices and types, waiting once at the end where there are two devices.
+
+    Piece by piece: what comes to a GPU in another type lies there in both for a moment.
+    """
     for target, source in zip(targets, sources, strict=True):
-        target.copy_(source, non_blocking=True)
-    if any(tensor.is_cuda for tensor in (*targets, *sources)):
+        for piece, values in zip(target.split(PIECE_ELEMENTS), source.split(PIECE_ELEMENTS), strict=True):
+            piece.copy_(values, non_blocking=True)
+    if any(target.device != source.device for target, source in zip(targets, sources, strict=True)):
         torch.cuda.current_stream().synchronize()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +14,9 @@ from tests.trials.train.trial_processes import MODEL
 from trials.train.flat_sharding import FlatSharding, cut
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
+from trials.train.optimizer import Optimisation
 from trials.train.sharding import Traits
+from trials.train.update import Update
 from trials.train.weights import WeightSource
 from trials.train.world import Coordinates, World
 
@@ -87,6 +90,18 @@ def test_sixteen_bit_weights_have_exact_masters_and_gradients_that_add_up_in_fp3
     largest = max(float(gradient.max()) for gradient in sharding.gradients())
     assert largest == 3 * 256.5
     assert parameter.grad is None
+
+
+def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
+    sharding = flat(make_stage(), torch.bfloat16)
+    on_device = [weakref.ref(master) for master in sharding.masters]
+    update = Update(sharding, ALONE, Optimisation(), uses_fp16=False, is_offloaded=True)
+    assert [master() for master in on_device] == [None]
+    sharding.begin_step(micro_batches=1)
+    before = sharding.weights[0].clone()
+    sharding.gradients()[0].fill_(1.0)
+    update.step()
+    assert not torch.equal(sharding.weights[0], before)
 
 
 def test_a_new_step_begins_with_no_gradient():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trials.metrics import StepPhase, StepRecord
+from trials.train import update
 from trials.train.gradients import clip_factor, square_sum
 from trials.train.loop import too_many_skipped
 from trials.train.update import LossScale
@@ -45,6 +46,14 @@ def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
     assert square_sum([torch.tensor([3.0]), torch.tensor([[4.0]])], cpu) == pytest.approx(25.0)
     assert clip_factor(torch.tensor(0.5), 1.0) == 1.0
     assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
+
+
+def test_weights_are_copied_piece_by_piece_whatever_their_shape(monkeypatch):
+    monkeypatch.setattr(update, "PIECE_ELEMENTS", 3)
+    sources = [torch.arange(7.0), torch.arange(8.0).view(4, 2), torch.empty(0)]
+    targets = [torch.zeros_like(source, dtype=torch.bfloat16) for source in sources]
+    update._copy(targets, sources)
+    assert all(torch.equal(target.float(), source) for target, source in zip(targets, sources, strict=True))
 
 
 def records(*norms: float | None) -> list[StepRecord]:
