@@ -111,8 +111,10 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout
 
 
 def test_short_steps_that_were_not_short_are_no_measurement(start):
-    trial = start(make_spec(replace(ONE, grad_accum_steps=12)), program=faulty("run_short_steps_in_full"))
-    assert trial.wait() == [1]
+    rules = replace(RULES, min_steps=5, max_steps=5, max_warmup_steps=1)
+    spec = make_spec(replace(ONE, micro_batch_size=1, grad_accum_steps=12), measure=rules)
+    trial = start(spec, program=faulty("run_short_steps_in_full"))
+    assert trial.wait(100.0) == [1]
     assert trial.verdict().reason is FailureReason.RESULT_INVALID
     assert "trained" in trial.outcome().excerpt
 
