@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -191,6 +192,8 @@ class Block(nn.Module):
         self.is_gated = model.gated_mlp
         self.rotary = rotary
         self.recompute_scores = recompute_scores
+        # Of NVIDIA's since Ampere; AMD's say 9.0.
+        self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
         self.attention_norm = Norm(model, ranks, weights.device)
         self.qkv = column("qkv", (h, kv, kv))
         self.attention_out = row("attention_out", h)
@@ -207,7 +210,8 @@ class Block(nn.Module):
         query, key, value = (self._split_heads(part) for part in qkv.split(self.qkv_parts, -1))
         if self.rotary is not None:
             query, key = self.rotary(query), self.rotary(key)
-        mixed = recomputed(_mix, query, key, value) if self.recompute_scores else _mix(query, key, value)
+        inputs = query, key, value, _kernel_knows_groups(query, self.has_flash)
+        mixed = recomputed(_mix, *inputs) if self.recompute_scores else _mix(*inputs)
         return mixed.transpose(1, 2).flatten(2)
 
     def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
@@ -267,18 +271,27 @@ class Rotary:
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
 
-def recomputed(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+def recomputed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
     """Nothing of `function` is kept but its inputs; the backward pass runs it again."""
     run = checkpoint if torch.compiler.is_compiling() else _LEAN_CHECKPOINT
     # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
     return run(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
-def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
     """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): the values as causal attention mixes
     them, each key-value head serving equally many neighbouring heads."""
+    heads_served = query.shape[1] // key.shape[1]
+    if heads_served > 1 and not knows_groups:
+        key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
     is_grouped = key.shape[1] != query.shape[1]
     return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+
+
+def _kernel_knows_groups(query: torch.Tensor, has_flash: bool) -> bool:
+    """The memory efficient kernel, all that a GPU has for fp32, or without flash, wants a key-value head for each head;
+    without one torch finds no kernel at all. The plain products repeat them anyway."""
+    return not query.is_cuda or (has_flash and query.dtype != torch.float32)
 
 
 def _token_table(model: ModelShape, weights: WeightSource) -> torch.Tensor:

@@ -41,8 +41,8 @@ class Sharding(ABC):
     """The weights of a rank's model chunks. Every rank calls the same methods in the same order.
 
     `weights` are what this rank updates, in the type they are held in; `masters` the same in fp32, in the same order,
-    and the same tensors where the weights are fp32 already; `Update` takes them over. `loss_divisor` is what a data rank
-    divides its mean loss by, so that the gradients summed over the data ranks are the mean over all their samples.
+    and the same tensors where the weights are fp32 already; `Update` takes them over. `loss_divisor` is what a data
+    rank divides its mean loss by, so that the gradients summed over the data ranks are the mean over all their samples.
     `shares_gradients`: each data rank has the sums of its own part only.
     """
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.trials.train.trial_processes import MODEL
 from trials.train.layers import TensorRanks
-from trials.train.model import Running, Stage, StagePlan
+from trials.train.model import Running, Stage, StagePlan, _kernel_knows_groups, _mix
 from trials.train.weights import WeightSource
 
 WEIGHTS = WeightSource(seed=11, device=torch.device("cpu"))
@@ -58,3 +59,22 @@ def test_what_passes_through_is_counted():
     for sequences in (2, 3):
         first(torch.zeros((sequences, MODEL.seq_length), dtype=torch.long))
     assert (first.micro_batches, first.samples) == (2, 5)
+
+
+def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones():
+    query, key, value = (torch.randn((2, heads, 8, 4)) for heads in (6, 2, 2))
+    assert torch.allclose(_mix(query, key, value, False), _mix(query, key, value, True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("is_cuda", "dtype", "has_flash", "knows_groups"),
+    [
+        (True, torch.bfloat16, True, True),
+        (True, torch.float32, True, False),
+        (True, torch.float16, False, False),
+        (False, torch.float32, True, True),
+    ],
+)
+def test_heads_are_grouped_only_where_the_kernel_takes_groups(is_cuda, dtype, has_flash, knows_groups):
+    query = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
+    assert _kernel_knows_groups(query, has_flash) is knows_groups
