@@ -14,7 +14,14 @@ EXCERPT_CHARACTERS = 4000
 
 # Matched on names and words because the same fault has other types in other versions and back ends of torch.
 _MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
-_MEMORY_WORDS = ("DefaultCPUAllocator", "can't allocate memory", "out of memory", "bad_alloc")
+_MEMORY_WORDS = (
+    "DefaultCPUAllocator",
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "Failed to CUDA calloc",  # NCCL, whose error would be a lost peer's
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
 
 

@@ -25,6 +25,14 @@ from trials.trial import FailureReason, TrialSpec
 
 Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
 
+_SPLIT = {
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "ffn": "ffn_hidden_size",
+    "vocab": "vocab_size",
+}
+"""What tensor ranks share, by rule."""
+
 GRACE_S = 3.0
 """How long a rank that lost a peer waits for that peer's own words before it writes its own."""
 
@@ -95,7 +103,7 @@ def require_data(spec: TrialSpec) -> None:
 def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
     """Each tensor rank holds as many heads, features and rows of the vocabulary as any other."""
     size = spec.layout.tensor_parallel
-    for rule, field in (("heads", "num_attention_heads"), ("ffn", "ffn_hidden_size"), ("vocab", "vocab_size")):
+    for rule, field in _SPLIT.items():
         value = getattr(spec.model, field)
         if value % size:
             yield Problem(rule, f"{field} {value} is not a multiple of tensor_parallel {size}")

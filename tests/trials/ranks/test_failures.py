@@ -27,6 +27,10 @@ def wrapped(cause: BaseException) -> BaseException:
 CPU_ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4"
 )
+NCCL_OOM = (
+    "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error\nncclUnhandledCudaError: Call to CUDA function "
+    "failed.\nLast error:\nFailed to CUDA calloc async 608 bytes"
+)
 GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"
 
 
@@ -38,6 +42,11 @@ GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.
         (RuntimeError(CPU_ALLOCATOR), FailureReason.GPU_OOM),
         (MemoryError(), FailureReason.GPU_OOM),
         (RuntimeError("std::bad_alloc"), FailureReason.GPU_OOM),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            FailureReason.GPU_OOM,
+        ),
+        (dist.DistBackendError(NCCL_OOM), FailureReason.GPU_OOM),
         (RuntimeError(GLOO_RESET), FailureReason.NODE_FAILURE),
         (dist.DistBackendError("NCCL error: remote process exited"), FailureReason.NODE_FAILURE),
         (dist.DistStoreError("wait timeout after 60000ms"), FailureReason.NODE_FAILURE),

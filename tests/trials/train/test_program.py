@@ -100,10 +100,15 @@ def test_another_world_than_the_layouts_is_refused_at_once(start):
     [
         (replace(ONE, pipeline_parallel=2, grad_accum_steps=1), {}, "1 micro-batches for 2 stages"),
         (TP2, {"model": replace(MODEL, vocab_size=63)}, "vocab_size 63 is not a multiple of tensor_parallel 2"),
+        (
+            TP2,
+            {"model": replace(MODEL, num_key_value_heads=1)},
+            "num_key_value_heads 1 is not a multiple of tensor_parallel 2",
+        ),
         (ONE, {"global_batch_size": 5}, "global batch is 4, the spec's 5"),
         (ONE, {"num_gpus": 2}, "the layout has 1 ranks, the spec 2"),
     ],
-    ids=["engine", "shards", "batch", "world"],
+    ids=["engine", "shards", "key-value-shards", "batch", "world"],
 )
 def test_a_layout_that_cannot_run_is_refused_at_once(start, layout, fields, words):
     trial = start(make_spec(layout, **fields))
