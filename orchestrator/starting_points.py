@@ -236,11 +236,11 @@ def _space(
         "tensor_parallel": _around(layout.get("tensor_parallel"), gpus),
         "pipeline_parallel": _around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
         "micro_batch_size": _around(layout.get("micro_batch_size"), min(batch, 8)),
-        "activation_checkpointing": ["none", "full"],
+        "activation_checkpointing": _with_todays(["none", "full"], layout.get("activation_checkpointing")),
         "engine": engine,
     }
     if engine == "deepspeed":
-        axes["zero_stage"] = [0, 1]
+        axes["zero_stage"] = _with_todays([0, 1], layout.get("zero_stage"))
     fixed = {
         n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", "data_parallel", "grad_accum_steps")
     }
@@ -249,7 +249,11 @@ def _space(
 
 def _around(today: int | None, most: int) -> list[int]:
     powers = [2**n for n in range(7) if 2**n <= min(most, _MOST_RANKS_LISTED)]
-    return sorted({*powers, *([] if today is None else [today])})
+    return sorted(_with_todays(powers, today))
+
+
+def _with_todays(values: list[Any], today: Any) -> list[Any]:
+    return values if today is None or today in values else [*values, today]
 
 
 def _render(draft: _Draft) -> str:

@@ -22,7 +22,7 @@ STANDARD_INPUT = "-"
 LONGEST_LINE_BYTES = 64 * 2**20
 _LONGEST_NAMES = 500
 _TEXTS_AT_ONCE = 512
-_LINE_RULE = "each line is a JSON object whose {fields} are text, one of them at least not empty"
+_LINE_RULE = "each line is a JSON object with text under {fields}, not empty under all of them"
 _LINE_FIX = "correct the line, or leave such lines out with --skip-bad"
 
 

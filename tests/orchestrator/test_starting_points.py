@@ -96,6 +96,21 @@ def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(
     assert spec.baseline in candidates_of(spec).feasible
 
 
+def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
+    config = {
+        "train_batch_size": 256,
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": True},
+        "bf16": {"enabled": True},
+    }
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
+    assert "zero_stage: [0, 1, 2]" in render_from(tmp_path / "ds_config.json")[0]
+    selective = MEGATRON_LM.replace("--recompute-granularity full", "--recompute-granularity selective")
+    spec, _, text = started_from(tmp_path, "x.sh", selective)
+    assert spec.baseline.activation_checkpointing == "selective"
+    assert "activation_checkpointing: [none, full, selective]" in text
+
+
 def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):
     spec, notes, _ = started_from(tmp_path, "config.json", HF_GPT2)
     assert spec.model.num_layers == 12

@@ -101,7 +101,7 @@ def test_a_bad_line_is_named_with_its_place_and_its_rule_and_leaves_nothing(tmp_
         prepare(Preparation((name,), ("text",)), BYTES, out)
     problem = caught.value.problems[0]
     assert (problem.file, problem.line) == (name, 2)
-    assert "JSON object whose text are text" in problem.rule
+    assert "JSON object with text under text," in problem.rule
     assert "--skip-bad" in problem.fix
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from search_spaces.errors import InputError, shown
-from search_spaces.layout import LAYOUT_FIELDS
+from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.steps import train_iterations
 from trials.trial import TrialSpec
@@ -61,7 +61,8 @@ def placeholders_in(template: str) -> frozenset[str]:
 
 
 def require_template(template: str) -> None:
-    """InputError for an unknown placeholder, a brace that stands alone, quotes that do not end, no command at all."""
+    """InputError for an unknown placeholder, a value that its field never has, a brace that stands alone, quotes that
+    do not end, no command at all."""
     for message, rule, fix in _faults(template):
         raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
 
@@ -77,6 +78,8 @@ def _faults(template: str) -> Iterator[tuple[str, str, str | None]]:
             )
         elif part["name"] and part["name"] not in PLACEHOLDERS:
             yield f"has the placeholder {{{part['name']}}}", "one of " + ", ".join(PLACEHOLDERS), None
+        elif part["value"] is not None:
+            yield from _impossible_value(part["name"], part["value"])
     try:
         words = shlex.split(_PART.sub("x", template))
     except ValueError as error:
@@ -84,6 +87,19 @@ def _faults(template: str) -> Iterator[tuple[str, str, str | None]]:
         return
     if not words:
         yield "has no word", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
+
+
+def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str | None]]:
+    """A field of words or a switch that never is this value: its text would never be there."""
+    default = getattr(Layout(), name, None)
+    if isinstance(default, bool) and value not in ("true", "false"):
+        yield f"asks for {name} {shown(value)}", "true or false", "correct the value before the colon"
+    elif isinstance(default, str):
+        try:
+            replace(Layout(), **{name: value})
+        except InputError as error:
+            rule = error.problems[0].rule or "a value the field may have"
+            yield f"asks for {name} {shown(value)}", rule, "correct the value before the colon"
 
 
 def _filled(part: re.Match[str], values: Mapping[str, str]) -> str:

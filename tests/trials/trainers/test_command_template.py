@@ -43,6 +43,8 @@ def test_the_names_a_template_asks_for_are_known():
         ("train tensor_parallel}", "has a } that belongs to no placeholder"),
         ("train {}", "has a { that"),
         ("train {zero_stage=3:{python}}", "that belongs to no placeholder"),
+        ("train {activation_checkpointing=ful:--recompute}", "asks for activation_checkpointing 'ful'"),
+        ("train {sequence_parallel=1:--sp}", "asks for sequence_parallel '1'"),
         ("train 'unended", "cannot be split into words: No closing quotation"),
         ("   ", "has no word"),
     ],
