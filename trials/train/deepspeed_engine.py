@@ -53,7 +53,7 @@ class _DeepSpeedEngine(Engine):
         self._stage = local_stage(module)
         self.stages = (self._stage,)
         _mark_parameters(self._stage)
-        optimizer = build_adamw(self._stage.parameters(), training.optimisation, training.device)
+        optimizer = build_adamw(self._stage.parameters(), training.optimisation)
         self._clipped_norm: torch.Tensor | None = None
         config = _configuration(training)
         if config["zero_optimization"]["stage"] == 0:

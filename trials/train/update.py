@@ -57,7 +57,7 @@ class Update:
         sharding.masters = ()  # else those on the device would stay there beside the ones on the host
         self._host_gradients = [torch.zeros_like(m, pin_memory=m.is_pinned()) for m in self._masters if is_offloaded]
         self._parameters = [torch.nn.Parameter(master) for master in self._masters]
-        self._optimizer = build_adamw(self._parameters, settings, self._masters[0].device)
+        self._optimizer = build_adamw(self._parameters, settings)
 
     def step(self) -> torch.Tensor:
         """After the backward passes: update the weights; the gradients' norm over the whole model, before clipping.

@@ -9,6 +9,7 @@ from trials.metrics import StepPhase, StepRecord
 from trials.train import update
 from trials.train.gradients import clip_factor, square_sum
 from trials.train.loop import too_many_skipped
+from trials.train.optimizer import Optimisation, build_adamw
 from trials.train.update import LossScale
 
 FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
@@ -46,6 +47,14 @@ def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
     assert square_sum([torch.tensor([3.0]), torch.tensor([[4.0]])], cpu) == pytest.approx(25.0)
     assert clip_factor(torch.tensor(0.5), 1.0) == 1.0
     assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
+
+
+def test_weights_in_host_memory_are_updated_in_one_pass_over_them():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        parameter = torch.nn.Parameter(torch.ones(4))
+        parameter.grad = torch.ones(4)
+        build_adamw([parameter], Optimisation()).step()
+    assert "aten::_fused_adamw_" in {event.name for event in profiler.events()}
 
 
 def test_weights_are_copied_piece_by_piece_whatever_their_shape(monkeypatch):
