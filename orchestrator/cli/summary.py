@@ -83,7 +83,9 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
     sys.stdout.write(
-        "\n".join([_state_words(search), answer_in_words(search, spec), *_causes(search), *_next_words(search, folder)])
+        "\n".join(
+            [_state_words(search), answer_in_words(search, spec), *_causes(search, spec), *_next_words(search, folder)]
+        )
         + "\n"
     )
 
@@ -126,16 +128,24 @@ def _state_words(search: SearchRecord) -> str:
     return words + (f"\n{search.detail}" if search.detail else "")
 
 
-def _causes(search: SearchRecord) -> list[str]:
+def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
     """Where no layout was feasible: how often each reason ended a trial, and what to relax about it."""
     if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
         return []
     reasons = Counter(trial.reason for trial in search.trials if trial.reason is not None)
     rows = [
-        f"  {reason:<16}{count:>4} of {len(search.trials)}  {_WHAT_TO_RELAX.get(reason, _WHAT_TO_READ)}"
+        f"  {reason:<16}{count:>4} of {len(search.trials)}  {_what_to_relax(reason, spec)}"
         for reason, count in reasons.most_common()
     ]
     return ["why no layout was feasible, and what to relax:", *rows]
+
+
+def _what_to_relax(reason: FailureReason, spec: SearchSpec) -> str:
+    words = _WHAT_TO_RELAX.get(reason, _WHAT_TO_READ)
+    limit_gib = spec.measure.memory_limit_gib
+    if reason is not FailureReason.GPU_OOM or limit_gib is None:
+        return words
+    return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
 
 
 def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:

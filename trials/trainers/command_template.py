@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from search_spaces.errors import InputError, shown
 from search_spaces.layout import LAYOUT_FIELDS, Layout
@@ -96,7 +96,7 @@ def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str | N
         yield f"asks for {name} {shown(value)}", "true or false", "correct the value before the colon"
     elif isinstance(default, str):
         try:
-            replace(Layout(), **{name: value})
+            Layout.from_json(Layout().to_json() | {name: value})
         except InputError as error:
             rule = error.problems[0].rule or "a value the field may have"
             yield f"asks for {name} {shown(value)}", rule, "correct the value before the colon"

@@ -28,6 +28,13 @@ def test_fault_41_when_every_layout_fails_the_answer_has_the_causes_in_a_table_a
     assert "Traceback" not in out + err
 
 
+def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    search = str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY))
+    assert run(["run", search, "--set", "measure.memory_limit_gib=0.25"]) == 3
+    assert "more nodes, a measure.memory_limit_gib above 0.25\n" in capfd.readouterr().out
+
+
 @pytest.mark.fault(45)
 def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(
     tmp_path, monkeypatch, capfd
