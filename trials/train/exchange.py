@@ -60,6 +60,11 @@ def exchange_places(mine: RankPlace) -> list[RankPlace]:
     return [place for place in places if place is not None]
 
 
+def meet(device: torch.device) -> None:
+    """Returns when all ranks are here, once the device is synchronised. Collective over the world."""
+    dist.all_reduce(torch.zeros(1, device=device))
+
+
 def exchange_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
     """Every rank's view, in rank order. Collective over the world."""
     return [RankStep(*row) for row in _gather(astuple(mine), device)]

@@ -16,7 +16,7 @@ from trials.rival import RivalWatch
 from trials.train.data import Batch, TrainingData
 from trials.train.device import Device, resident_gib
 from trials.train.engine import Engine, StepResult
-from trials.train.exchange import RankStep, exchange_steps
+from trials.train.exchange import RankStep, exchange_steps, meet
 from trials.train.world import Coordinates
 from trials.trial import FailureReason, TrialKind, TrialSpec, utc_text
 
@@ -102,6 +102,8 @@ class TrainingLoop:
         take_batch = self._data.begin(number - 1)
         wanted_s = self._wanted_s()
         samples_before = self._engine.stages[0].samples
+        # Else the others' steps would begin with waiting for rank 0, which writes and reads files between steps.
+        meet(self._device.torch_device)
         self._device.synchronize()
         started = time.perf_counter()
         batch = take_batch()

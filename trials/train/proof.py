@@ -42,6 +42,17 @@ def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
     return None
 
 
+def placement_fault(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
+    """What is wrong with where the ranks run, or None: those of a node must be consecutive, as every layout takes for
+    granted. `hosts` in rank order."""
+    for first in range(0, len(hosts), spec.gpus_per_node):
+        node = hosts[first : first + spec.gpus_per_node]
+        if len(set(node)) > 1:
+            found = f"ranks {first} to {first + len(node) - 1} run on {', '.join(dict.fromkeys(node))}"
+            return f"{found}, where they should share a node: ranks are not started node by node"
+    return None
+
+
 def _micro_batches_per_step(
     spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None
 ) -> float | list[int]:

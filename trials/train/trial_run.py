@@ -24,7 +24,7 @@ from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.host_memory import available_gib
 from trials.train.loop import TrainingLoop, open_metrics
 from trials.train.optimizer import Optimisation
-from trials.train.proof import proof_of, samples_fault
+from trials.train.proof import placement_fault, proof_of, samples_fault
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
 from trials.trial import FailureReason, Outcome, TrialSpec
@@ -40,6 +40,8 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     report.progress()
     world = join_world(spec, folder, env, device)
     places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
+    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
+        raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     startup.end_of("rendezvous")
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:

@@ -54,6 +54,14 @@ def get_slower_from_the_fourteenth_step_on() -> None:
     TorchEngine.train_step = train_step  # type: ignore[method-assign]
 
 
+def write_slowly_between_steps() -> None:
+    """As on a file system that takes its time; rank 0 alone writes."""
+    from trials.metrics import MetricsWriter
+
+    original = MetricsWriter.write
+    MetricsWriter.write = lambda self, record: (time.sleep(0.2), original(self, record))[1]  # type: ignore[method-assign]
+
+
 def use_a_gpu_that_somebody_else_uses() -> None:
     import torch
 

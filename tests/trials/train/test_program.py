@@ -133,6 +133,12 @@ def test_what_was_counted_must_be_what_the_spec_says(start, fault, words):
     assert words in outcome.excerpt
 
 
+def test_what_rank_0_does_between_steps_is_in_no_step(start):
+    trial = start(make_spec(TP2), program=faulty("write_slowly_between_steps"))
+    assert set(trial.wait()) == {0}
+    assert trial.outcome().measured["step_time_s"] < 0.2
+
+
 def test_too_few_steps_before_the_time_limit_are_no_measurement(start):
     trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=4.0)))
     assert trial.wait() == [1]

@@ -9,7 +9,7 @@ from tests.trials.train.trial_processes import MODEL, make_spec
 from trials.classify import Ending, Life, classify
 from trials.measure import ShortSteps
 from trials.train.exchange import RankCount
-from trials.train.proof import proof_of, samples_fault
+from trials.train.proof import placement_fault, proof_of, samples_fault
 from trials.trial import Outcome, OutcomeStatus, TrialState
 
 PLANNED = [3] * 10
@@ -125,3 +125,18 @@ def test_the_fault_names_the_data_rank_and_both_numbers():
     counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
     proof = proof_of(SPEC, counts, PLANNED)
     assert samples_fault(SPEC, proof, PLANNED) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_wrong"),
+    [
+        (["n1", "n1", "n2", "n2"], False),
+        (["n1"] * 4, False),  # a sandbox shows one host as many
+        (["n1", "n2", "n1", "n2"], True),
+    ],
+)
+def test_ranks_dealt_to_nodes_by_turns_are_refused(hosts, is_wrong):
+    fault = placement_fault(replace(SPEC, gpus_per_node=2), hosts)
+    assert (fault is not None) is is_wrong
+    if fault is not None:
+        assert "ranks 0 to 1 run on n1, n2" in fault
