@@ -227,9 +227,9 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
     def backward(ctx, gradient):
         probabilities, local, is_mine = ctx.saved_tensors
         rows = torch.arange(len(local), device=local.device)
-        logits_gradient = probabilities.clone()
-        logits_gradient[rows, local] -= is_mine.to(probabilities.dtype)
-        return logits_gradient.mul_(gradient / len(local)), None, None
+        # In place, as nothing goes back twice: the logits' gradient is as large as anything a rank holds.
+        probabilities[rows, local] -= is_mine.to(probabilities.dtype)
+        return probabilities.mul_(gradient / len(local)), None, None
 
 
 def _local_ids(ids: torch.Tensor, rows: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
