@@ -54,6 +54,11 @@ def start_reduce_scatter(
     return dist.reduce_scatter_tensor(mine, all_parts, group=group, async_op=True)
 
 
+def reduce_scatter(reduction: Reduction, mine: torch.Tensor, all_parts: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """The same at once: torch.compile breaks a block apart at whatever is waited for later."""
+    dist.reduce_scatter_tensor(mine, all_parts, group=group)
+
+
 def start_gather(all_parts: torch.Tensor, mine: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
     """Begin to put every rank's `mine` side by side into `all_parts`."""
     return dist.all_gather_into_tensor(all_parts, mine, group=group, async_op=True)
@@ -63,7 +68,7 @@ def scatter_sequence(reduction: Reduction, partial: torch.Tensor, group: dist.Pr
     """Each rank's part (B, S, H) of a sum -> this rank's positions (B, S / ranks, H) of the sum."""
     parts = torch.cat(partial.chunk(dist.get_world_size(group), SEQUENCE_DIM))
     mine = parts.new_empty((partial.shape[0], partial.shape[1] // dist.get_world_size(group), *partial.shape[2:]))
-    start_reduce_scatter(reduction, mine, parts, group).wait()
+    reduce_scatter(reduction, mine, parts, group)
     return mine
 
 
@@ -71,5 +76,5 @@ def gather_sequence(mine: torch.Tensor, group: dist.ProcessGroup) -> torch.Tenso
     """Each rank's positions (B, S / ranks, H) -> all positions (B, S, H)."""
     size = dist.get_world_size(group)
     parts = mine.new_empty((size * mine.shape[0], *mine.shape[1:]))
-    start_gather(parts, mine.contiguous(), group).wait()
+    dist.all_gather_into_tensor(parts, mine.contiguous(), group=group)
     return torch.cat(parts.chunk(size), SEQUENCE_DIM)

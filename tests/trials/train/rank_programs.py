@@ -17,7 +17,10 @@ from trials.ranks.environment import RankEnvironment
 from trials.selftest import Case, case_spec
 from trials.train import deepspeed_engine, reductions
 from trials.train.device import Device
+from trials.train.layers import TensorRanks
+from trials.train.model import Running, Stage, StagePlan
 from trials.train.selftest import training
+from trials.train.weights import WeightSource
 
 CPU = Device(torch.device("cpu"))
 
@@ -49,6 +52,25 @@ def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[st
     _PipelineSchedule._merge_outputs = lambda schedule, chunks: (returned.append(chunks), merge(schedule, chunks))[1]
     train_layout({**arguments, "steps": 2}, folder)  # a step begins with clearing what the one before left
     return {"kept": max(kept), "returned": len(returned)}
+
+
+def graphs_of_compiled_blocks(arguments: Mapping[str, Any], folder: Path) -> int:
+    """Into how many graphs torch's compiler takes the blocks of a model, forward; none is turned into code."""
+    compiled: list[Any] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: Any) -> Callable:
+        compiled.append(graph)
+        return graph.forward
+
+    store = torch.distributed.FileStore(str(folder / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    model = Case.from_json(arguments["case"]).model
+    group = TensorRanks(0, 1, torch.distributed.group.WORLD, arguments["splits_sequence"])
+    stage = Stage(model, StagePlan.of(model, 0, 1), group, WeightSource(1, CPU.torch_device), Running())
+    for block in stage.blocks:
+        block.compile(backend=count)
+    stage(torch.zeros((2, model.seq_length), dtype=torch.long)).sum().backward()
+    return len(compiled)
 
 
 def switch_off(name: str) -> list[str]:
@@ -107,6 +129,7 @@ _LEFT_OUT: dict[str, Callable] = {
     "reduce_in_place": _keep,
     "start_reduce": _keep,
     "start_reduce_scatter": _keep_share,
+    "reduce_scatter": _keep_share,
 }
 """What each function that sums leaves behind when it does not."""
 

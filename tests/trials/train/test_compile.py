@@ -1,0 +1,18 @@
+"""A block is compiled whole: where the compiler breaks it apart, a layout is called compiled that hardly is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.trials.train.parity import PROGRAMS
+from tests.trials.train.ranks import WarmRanks
+from trials.parity_cases import named_case
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("splits_sequence", [False, True])
+@pytest.mark.parametrize("shape", ["gpt2", "llama"])
+def test_a_tensor_parallel_block_is_one_graph_for_all_layers(ranks: WarmRanks, shape, splits_sequence):
+    arguments = {"case": named_case("compiled", shape).to_json(), "splits_sequence": splits_sequence}
+    assert ranks.run(f"{PROGRAMS}:graphs_of_compiled_blocks", 1, arguments) == [1]
