@@ -96,11 +96,13 @@ class Layout:
         """The same training written the one way that counts: fields without effect take their neutral value.
 
         One stage has no schedule and no chunks; several chunks are interleaved and the other way round; one tensor
-        rank has no sequence parallelism; one data rank without offload has nothing for ZeRO to shard, no gradients to
-        reduce beside the backward pass, and no buckets; data ranks and stages have an order only where there are both.
+        rank has no sequence parallelism; one data rank (without offload, or by the torch engine) has nothing for ZeRO
+        to shard, no gradients to reduce beside the backward pass, and no buckets; data ranks and stages have an order
+        only where there are both.
         """
         schedule, chunks = _canonical_schedule(self)
-        is_alone = self.data_parallel == 1 and self.offload == "none"
+        # DeepSpeed offloads with ZeRO only; the torch engine with one data rank does the same at every stage.
+        is_alone = self.data_parallel == 1 and (self.offload == "none" or self.engine == "torch")
         has_order = self.data_parallel > 1 and self.pipeline_parallel > 1
         return replace(
             self,

@@ -76,7 +76,8 @@ class LayoutTable:
         loose = self.is_word("pipeline_schedule", "none") | self.is_word("pipeline_schedule", "interleaved_1f1b")
         schedule = np.where(loose, code("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
         schedule = np.where(chunked, code("pipeline_schedule", "interleaved_1f1b"), schedule)
-        alone = (self["data_parallel"] == 1) & self.is_word("offload", "none")
+        needs_no_zero = self.is_word("offload", "none") | self.is_word("engine", "torch")
+        alone = (self["data_parallel"] == 1) & needs_no_zero
         ordered = piped & (self["data_parallel"] > 1)
         return self.with_columns(
             pipeline_schedule=np.where(piped, schedule, code("pipeline_schedule", "none")),
