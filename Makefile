@@ -31,10 +31,11 @@ demo: .venv/.trainer
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
-# Tests that start ranks and servers come one after the other; the rest share the cores.
+# Tests that wait for servers and Slurm share the cores, file by file; those whose ranks train take them one by one.
 test: .venv/.dev servers
 	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 -m 'not processes'
-	@$(BIN)/python -m pytest $(LEFT_OUT) -m processes
+	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 --dist=loadfile -m processes --ignore=tests/trials
+	@$(BIN)/python -m pytest -m processes tests/trials
 
 test-fast: .venv/.dev
 	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'
