@@ -140,7 +140,7 @@ def test_what_rank_0_does_between_steps_is_in_no_step(start):
 
 
 def test_too_few_steps_before_the_time_limit_are_no_measurement(start):
-    trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=4.0)))
+    trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=8.0)))
     assert trial.wait() == [1]
     assert trial.outcome().reason is FailureReason.TIME_LIMIT
     assert "are the least that counts" in trial.outcome().excerpt
