@@ -6,10 +6,8 @@ measured, 1 when it failed or was ended (the outcome says why), 2 for bad usage.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,32 +18,17 @@ from search_spaces.errors import InputError
 from search_spaces.trainer_rules import engines_of
 from trials.external.child import END_WITHIN_S, end_descendants
 from trials.external.following import follow
-from trials.folder import AttemptFolder, read_json
+from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
-from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.ranks.failures import excerpt_of, reason_of
+from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
-from trials.trial import FailureReason, TrialSpec
-
-GRACE_S = 3.0
-"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
+from trials.trial import TrialSpec
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run this rank to its end, with everything its trainer started."""
-    if len(arguments) != 1:
-        print("usage: python -m trials.external SPEC_PATH", file=sys.stderr)
-        _exit(2)
-    path = Path(arguments[0])
-    try:
-        spec, env = _read_spec(path), RankEnvironment.read(os.environ)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        _exit(2)
-    try:
-        _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
-    except BaseException:
-        traceback.print_exc()
-        _exit(1)
+    run_program("trials.external", arguments, _read_spec, run_rank, _leave)
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
@@ -65,16 +48,11 @@ def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
     problems = list(broken_engine_rules(spec.layout, spec.model, engines_of(spec.trainer["kind"])))
     if problems:
         raise InputError(*problems)
-    if env.world_size != spec.num_gpus:
-        found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
-        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+    require_world(spec, env)
 
 
 def _read_spec(path: Path) -> TrialSpec:
-    data = read_json(path)
-    if data is None:
-        raise FileNotFoundError("there is no such spec")
-    spec = TrialSpec.from_json(data)
+    spec = read_spec(path)
     if not isinstance(spec.trainer, Mapping) or spec.trainer.get("kind", "parlay") == "parlay":
         raise ValueError("the spec's trainer is Parlay's own: start trials.train")
     return spec
@@ -86,9 +64,7 @@ def _tell(error: BaseException, report: Report) -> bool:
     Whether the trial was measured meanwhile: then the end of this rank is that of all.
     """
     reason, excerpt = reason_of(error), excerpt_of(error)
-    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
-    while time.monotonic() < deadline and not report.has_outcome():
-        time.sleep(0.05)
+    wait_for_the_cause(reason, report)
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)
@@ -96,9 +72,7 @@ def _tell(error: BaseException, report: Report) -> bool:
     return False
 
 
-def _exit(code: int) -> NoReturn:
+def _leave(code: int) -> NoReturn:
     for pid in end_descendants():
         print(f"process {pid} does not end within {END_WITHIN_S:.0f} s of SIGKILL", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    leave_at_once(code)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
-from trials.folder import AttemptFolder, read_json
+from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
-from trials.ranks.failures import TrialFailure, data_failures, excerpt_of, is_about_a_peer, reason_of
+from trials.ranks.failures import data_failures, excerpt_of, reason_of
+from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s
 from trials.tokens import require_tokens
@@ -33,26 +32,10 @@ _SPLIT = {
 }
 """What tensor ranks share, by rule."""
 
-GRACE_S = 3.0
-"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
-
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run this rank and end the process at once: an interpreter's tidy end takes a second with torch, or for ever."""
-    if len(arguments) != 1:
-        print("usage: python -m trials.train SPEC_PATH", file=sys.stderr)
-        _exit(2)
-    path = Path(arguments[0])
-    try:
-        spec, env = _read_spec(path), RankEnvironment.read(os.environ)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"{path}: {error}", file=sys.stderr)
-        _exit(2)
-    try:
-        _exit(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
-    except BaseException:
-        traceback.print_exc()
-        _exit(1)
+    run_program("trials.train", arguments, read_spec, run_rank, leave_at_once)
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
@@ -88,9 +71,7 @@ def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
         problems.append(Problem("batch", found))
     if problems:
         raise InputError(*problems)
-    if env.world_size != spec.num_gpus:
-        found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
-        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+    require_world(spec, env)
 
 
 def require_data(spec: TrialSpec) -> None:
@@ -109,22 +90,13 @@ def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
             yield Problem(rule, f"{field} {value} is not a multiple of tensor_parallel {size}")
 
 
-def _read_spec(path: Path) -> TrialSpec:
-    data = read_json(path)
-    if data is None:
-        raise FileNotFoundError("there is no such spec")
-    return TrialSpec.from_json(data)
-
-
 def _tell(error: BaseException, report: Report) -> None:
     """Write the outcome, after a grace if the cause seems to lie in another rank. Print the traceback in any case."""
     reason, excerpt = reason_of(error), excerpt_of(error)
     if reason is FailureReason.GPU_OOM:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)
-    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
-    while time.monotonic() < deadline and not report.has_outcome():
-        time.sleep(0.05)
+    wait_for_the_cause(reason, report)
     report.fail(reason, excerpt)
 
 
@@ -132,9 +104,3 @@ def _lift_memory_limit() -> None:
     from trials.train.device import lift_memory_limit
 
     lift_memory_limit()
-
-
-def _exit(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,0 +1,76 @@
+"""What every rank's program does around its training: spec and place, exit codes, who may tell what went wrong.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from trials.folder import AttemptFolder, read_json
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.failures import TrialFailure, is_about_a_peer
+from trials.ranks.report import Report
+from trials.trial import FailureReason, TrialSpec
+
+GRACE_S = 3.0
+"""How long a rank that lost a peer waits for that peer's own words before it writes its own."""
+
+
+def run_program(
+    module: str,
+    arguments: Sequence[str],
+    read: Callable[[Path], TrialSpec],
+    run_rank: Callable[[TrialSpec, AttemptFolder, RankEnvironment], bool],
+    leave: Callable[[int], NoReturn],
+) -> NoReturn:
+    """Leave with 0 when this rank did its part, 1 when it failed or was ended, 2 for bad usage."""
+    if len(arguments) != 1:
+        print(f"usage: python -m {module} SPEC_PATH", file=sys.stderr)
+        leave(2)
+    path = Path(arguments[0])
+    try:
+        spec, env = read(path), RankEnvironment.read(os.environ)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        leave(2)
+    try:
+        leave(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
+    except BaseException:
+        traceback.print_exc()
+        leave(1)
+
+
+def read_spec(path: Path) -> TrialSpec:
+    """FileNotFoundError where there is none, ValueError and the like for a damaged one."""
+    data = read_json(path)
+    if data is None:
+        raise FileNotFoundError("there is no such spec")
+    return TrialSpec.from_json(data)
+
+
+def require_world(spec: TrialSpec, env: RankEnvironment) -> None:
+    """TrialFailure unless as many ranks were started as the spec says."""
+    if env.world_size != spec.num_gpus:
+        found = f"{env.world_size} ranks were started, the spec says {spec.num_gpus}"
+        raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
+
+
+def wait_for_the_cause(reason: FailureReason, report: Report) -> None:
+    """Where the cause seems to lie in another rank, that one may tell it first."""
+    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
+    while time.monotonic() < deadline and not report.has_outcome():
+        time.sleep(0.05)
+
+
+def leave_at_once(code: int) -> NoReturn:
+    """An interpreter's tidy end takes a second with torch, or for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
