@@ -19,6 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
 from statistics import median, median_low
 from typing import Any
 
@@ -208,11 +210,19 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     coverage is 1 - 2 P(Binomial(n, 1/2) < k).
     """
     ordered, n = sorted(values), len(values)
-    tail, k = 0.0, 0
-    while 2 * (tail + math.comb(n, k) * 0.5**n) <= 1 - confidence:
-        tail += math.comb(n, k) * 0.5**n
-        k += 1
+    k = _values_cut_off(n, confidence)
     return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+@lru_cache
+def _values_cut_off(n: int, confidence: float) -> int:
+    """The largest k of the interval above. In whole numbers: 2^-n is no float from a thousand steps on."""
+    most = math.floor(Fraction(1 - confidence) * 2 ** (n - 1)) if n else 0
+    tail, ways, k = 0, 1, 0
+    while (tail := tail + ways) <= most:
+        ways = ways * (n - k) // (k + 1)
+        k += 1
+    return k
 
 
 def is_slower_than(wanted_s: float, measured_times_s: Sequence[float]) -> bool:

@@ -235,6 +235,11 @@ class TestMedianInterval:
         # Conover, Practical Nonparametric Statistics: 95 % confidence limits of the median.
         assert median_interval(list(range(1, count + 1))) == ranks
 
+    def test_of_thousands_of_values_has_the_ranks_of_the_normal_approximation(self):
+        count = 5000
+        low, high = median_interval(list(range(1, count + 1)))
+        assert (low, high) == pytest.approx((2500 - 1.96 * 5000**0.5 / 2, 2501 + 1.96 * 5000**0.5 / 2), abs=2)
+
     def test_is_unknown_below_six_values(self):
         assert median_interval([1.0] * 5) is None
         assert median_interval([]) is None
