@@ -31,11 +31,11 @@ demo: .venv/.trainer
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
-# Tests that wait for servers and Slurm share the cores, file by file; those whose ranks train take them one by one.
+# Tests that train and tests that wait for servers share the cores, file by file; those that tell by the clock do not.
 test: .venv/.dev servers
 	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 -m 'not processes'
-	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 --dist=loadfile -m processes --ignore=tests/trials
-	@$(BIN)/python -m pytest -m processes tests/trials
+	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m 'processes and not alone'
+	@$(BIN)/python -m pytest $(LEFT_OUT) -m alone
 
 test-fast: .venv/.dev
 	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'

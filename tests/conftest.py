@@ -20,6 +20,10 @@ def own_home(tmp_path_factory, monkeypatch):
     return home
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """In the gate a skip whose reason is not on the list is a failure: a test nobody runs proves nothing."""
     if os.environ.get("PARLAY_GATE") and _unlisted_skips(session) and session.exitstatus == 0:

@@ -21,7 +21,7 @@ from trials.ledger.journal import Journal
 from trials.ranking import Objective, rank
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(420)]
 
 BUDGET_NODE_HOURS = 0.5
 THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")

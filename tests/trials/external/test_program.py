@@ -18,7 +18,7 @@ from trials.folder import read_json, write_json
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(90)]
 
 
 def run(folder: Path, *, codes: set[int], **given) -> tuple[Outcome, Ranks]:

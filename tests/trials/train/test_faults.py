@@ -10,7 +10,7 @@ from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
 from trials.trial import FailureReason, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(120)]
 
 OTHERS_END_WITHIN_S = 5.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)

@@ -16,7 +16,7 @@ from trials.metrics import StepPhase, read_metrics
 from trials.ranking import BEST_SCHEMA
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(120)]
 
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)

@@ -19,7 +19,7 @@ from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, ma
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(120)]
 
 ENDS_WITHIN_S = 10.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
