@@ -15,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.text import printable
+from dashboards.trial_words import flag_lines, flag_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
-_LINES_AROUND_TABLE = 5
+_LINES_AROUND_TABLE = 4
 _LONGEST_REMARK = 160
 _ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
 _OF_ATTEMPTS = (
@@ -50,6 +51,7 @@ class LiveView:
         self._console = console_for(stream)
         self._live: Live | None = None
         self._has_lines = False
+        self._told_flags: set[str] = set()
 
     def __enter__(self) -> LiveView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -67,20 +69,32 @@ class LiveView:
         if self._live is not None:
             self._live.update(self._drawn(search))
         elif (line := event_line(event, search)) is not None:
-            self._print(line, search)
+            self._print_line(line, search)
+            self._explain_flags(event, search)
 
-    def _print(self, line: str, search: SearchRecord) -> None:
+    def _print_line(self, line: str, search: SearchRecord) -> None:
         if not self._has_lines and _is_recorded(search):
-            self._console.print(Text("times are those of the measured table's simulated clock"), soft_wrap=True)
-        self._console.print(Text(line), soft_wrap=True)
+            self._print("times are those of the measured table's simulated clock")
+        self._print(line)
         self._has_lines = True
+
+    def _explain_flags(self, event: Event, search: SearchRecord) -> None:
+        """What a flag means, below the first measurement that has it."""
+        for flag in _flags_in(event, search):
+            if flag not in self._told_flags:
+                self._told_flags.add(flag)
+                self._print(f"  {printable(flag_words(flag))}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
 
     def _drawn(self, search: SearchRecord) -> Group:
         ranking = rank(search.trials, self._objective, self._global_batch_size)
-        room = max(1, self._console.height - _LINES_AROUND_TABLE)
+        below = [*map(printable, flag_lines(search.trials)), progress_line(search, ranking)]
+        room = max(1, self._console.height - _LINES_AROUND_TABLE - len(below))
         trials = _newest_and_best(search, ranking, room)
-        footer = Text(progress_line(search, ranking), no_wrap=True, overflow="ellipsis")
-        return Group(_table(trials, ranking, self._baseline_key), footer)
+        footer = [Text(line, no_wrap=True, overflow="ellipsis") for line in below]
+        return Group(_table(trials, ranking, self._baseline_key), *footer)
 
 
 class _Console(Console):
@@ -164,12 +178,16 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         again = " again" if trial.kind is TrialKind.FINALIST else ""
         return f"{trial.trial} proposed{again}: {trial.layout.key}"
     if event.kind in _OF_ATTEMPTS:
-        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, search.trial(data['trial']))}"
+        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, _attempt_of(event, search))}"
     return None
 
 
-def _attempt_words(event: Event, trial: Trial) -> str:
-    attempt = next(a for a in trial.attempts if a.attempt == event.data["attempt"])
+def _attempt_of(event: Event, search: SearchRecord) -> Attempt:
+    trial = search.trial(event.data["trial"])
+    return next(a for a in trial.attempts if a.attempt == event.data["attempt"])
+
+
+def _attempt_words(event: Event, attempt: Attempt) -> str:
     if event.kind is EventKind.ATTEMPT_LAUNCHED:
         return f"queued as {attempt.job_id}" if attempt.job_id else "queued"
     if event.kind is EventKind.ATTEMPT_RUNNING:
@@ -182,13 +200,22 @@ def _attempt_words(event: Event, trial: Trial) -> str:
 def _ending_words(attempt: Attempt) -> str:
     if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
         measured = attempt.outcome.measured
-        memory = measured.get("peak_memory_gib")
+        memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
         words = [f"{_interval(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
-        return "measured: " + ", ".join(words + ([] if memory is None else [f"{memory:.4g} GiB"]))
+        words += [] if memory is None else [f"{memory:.4g} GiB"]
+        return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
     ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
     return " ".join(filter(None, ending)) + _remark(attempt.excerpt)
+
+
+def _flags_in(event: Event, search: SearchRecord) -> tuple[str, ...]:
+    """Those that the event's line shows."""
+    if event.kind is not EventKind.ATTEMPT_ENDED:
+        return ()
+    attempt = _attempt_of(event, search)
+    return attempt.outcome.flags if attempt.state is TrialState.MEASURED and attempt.outcome is not None else ()
 
 
 def _remark(excerpt: str | None) -> str:
@@ -213,7 +240,8 @@ def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[
 
 
 def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) -> Table:
-    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today, r is a repeat.
+    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today, r is a repeat, !
+    has a flag.
 
     A trial in the ranking shows its layout over all runs, and how many they are.
     """
@@ -240,7 +268,9 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
 def _marks(trial: Trial, ranking: Ranking, baseline_key: str | None) -> str:
     rank_mark = "*" if trial is ranking.best else "=" if trial in ranking.ties else ""
     is_repeat = trial.kind is TrialKind.FINALIST and trial not in ranking.ordered
-    return rank_mark + ("b" if trial.layout.key == baseline_key else "") + ("r" if is_repeat else "")
+    is_flagged = trial.measured is not None and bool(trial.flags)
+    marks = {"b": trial.layout.key == baseline_key, "r": is_repeat, "!": is_flagged}
+    return rank_mark + "".join(mark for mark, holds in marks.items() if holds)
 
 
 def _shape(trial: Trial) -> list[str]:

@@ -229,6 +229,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
         "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
         "ties": [tie.trial for tie in ranking.ties],
+        "flags": list(best.flags),
     }
 
 

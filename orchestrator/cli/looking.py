@@ -68,6 +68,7 @@ def status(
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
+    from dashboards.trial_words import flag_words
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words, recipe_path
     from trials.ranking import best_json, rank
@@ -82,7 +83,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
     data |= {"recipe": recipe_path(found.folder)}
-    answer(data, as_json, f"{answer_in_words(found.record, spec)}\nrecipe: {data['recipe'] or 'not written yet'}")
+    lines = [answer_in_words(found.record, spec), *map(flag_words, winner["flags"])]
+    answer(data, as_json, "\n".join([*lines, f"recipe: {data['recipe'] or 'not written yet'}"]))
 
 
 def logs(

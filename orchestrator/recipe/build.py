@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dashboards.trial_words import flag_words
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.cluster import Cluster
 from search_spaces.presets import accelerator_named
@@ -182,7 +183,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Not told apart from {names}: the 95 % intervals overlap."
     for flag in source.trial.flags:
-        yield _FLAG_WORDS.get(flag, f"The measurement is flagged {flag}.")
+        yield f"Flagged {flag_words(flag)}."
     if source.spec.trainer.get("kind", "parlay") == "parlay":
         yield "Measured with Parlay's own training program; not measured with another trainer."
     if source.baseline is not None and source.baseline.measured is None:
@@ -190,12 +191,6 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
-
-
-_FLAG_WORDS = {
-    "layout_unproven": "The trainer's log does not prove all of the layout (layout_unproven): evidence.json says what.",
-    "numbers_disagree": "A rate that the trainer prints is over 10 % off ours (numbers_disagree): see evidence.json.",
-}
 
 
 def _why(trial: Trial) -> str:

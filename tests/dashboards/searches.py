@@ -51,7 +51,8 @@ class SearchUnderTest:
         self.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=f"job-{trial}-{attempt}")
         self.event(EventKind.ATTEMPT_RUNNING, **which, started_at=self._at, nodes=["node1", "node2"])
 
-    def measure(self, trial: str, tokens_per_sec: float) -> None:
+    def measure(self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), **fields: Any) -> None:
+        """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
         measured = {
             "step_time_s": 1000 / tokens_per_sec,
             "tokens_per_sec": tokens_per_sec,
@@ -59,11 +60,11 @@ class SearchUnderTest:
             "tokens_per_sec_high": tokens_per_sec * 1.02,
             "peak_memory_gib": 1.5,
             "startup_parts_s": {"import": 1.25},
+            **fields,
         }
-        outcome = Outcome(
-            SEARCH_ID, trial, self._attempt(trial), "0" * 32, OutcomeStatus.MEASURED, measured=measured
-        ).to_json()
-        self._end_attempt(trial, "measured", None, outcome, None)
+        names = (SEARCH_ID, trial, self._attempt(trial), "0" * 32)
+        outcome = Outcome(*names, OutcomeStatus.MEASURED, flags=flags, measured=measured)
+        self._end_attempt(trial, "measured", None, outcome.to_json(), None)
         self.event(EventKind.TRIAL_ENDED, trial=trial, state="measured", reason=None)
 
     def dominate(self, trial: str, tokens_per_sec: float) -> None:

@@ -189,6 +189,26 @@ def test_every_event_that_matters_is_one_line():
     assert words[-2:] == ["t0002 is the best", "search completed max_trials"]
 
 
+def test_flags_stand_in_the_line_of_a_measurement_and_are_explained_once():
+    search = SearchUnderTest()
+    for flags in (("extrapolated",), ("time_limit", "extrapolated")):
+        search.measure(search.start(Layout()), 1000.0, flags)
+    lines = _plain_lines(search)
+    first, second = (i for i, line in enumerate(lines) if " measured: " in line)
+    assert lines[first].endswith("1 s a step, 1.5 GiB; flagged extrapolated")
+    assert lines[first + 1].startswith("  extrapolated: its step time follows from ")
+    assert lines[second].endswith("; flagged time_limit, extrapolated")
+    assert lines[second + 1].startswith("  time_limit: ")
+    assert sum("extrapolated: " in line for line in lines) == 1
+
+
+def test_a_flagged_measurement_has_a_mark_in_the_table():
+    search = compared_search()
+    search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
+    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    assert [row.split()[1] for row in rows if row.startswith("t0005")] == ["!"]
+
+
 def _plain_lines(search: SearchUnderTest) -> list[str]:
     """What a log file gets of all this search's events."""
     stream = io.StringIO()
@@ -211,6 +231,16 @@ def test_a_terminal_gets_a_table_in_place_of_lines(monkeypatch):
         view._live.refresh()
     assert "t0002 *" in stream.getvalue()
     assert "proposed" not in stream.getvalue()
+
+
+def test_below_the_table_in_place_stands_what_its_flags_mean(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    stream, search = Terminal(), compared_search()
+    search.measure(search.start(Layout(micro_batch_size=8, grad_accum_steps=2)), 9.0, ("suspect_node",))
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        view.update(search.record, search.events[-1])
+        view._live.refresh()
+    assert "! t0005 suspect_node: a slow device" in stream.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown"])

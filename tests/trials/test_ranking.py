@@ -175,9 +175,11 @@ class TestRepeats:
         assert measured["peak_memory_gib"] == 3.0
 
     def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
-        best = best_json(rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
+        flagged = trial(1, 300.0, flags=("extrapolated",))
+        best = best_json(rank([flagged, again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
         assert (best["trial"], best["value"], best["tokens_per_sec"]) == ("t0001", pytest.approx(220), best["value"])
         assert best["tokens_per_sec_low"] < best["tokens_per_sec"] < best["tokens_per_sec_high"]
+        assert best["flags"] == ["extrapolated"]
 
 
 class TestSuspects:
@@ -310,6 +312,7 @@ class TestBestObject:
             "tokens_per_sec_low": 285.0,
             "tokens_per_sec_high": 315.0,
             "ties": ["t0002"],
+            "flags": [],
         }
 
     def test_bounds_that_are_unknown_are_null(self):

@@ -84,6 +84,13 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert FAKE in (recipe / "megatron_args.txt").read_text()
 
 
+def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):
+    place, answer = in_its_home
+    assert answer["best"]["flags"] == ["layout_unproven"]
+    assert "\nlayout_unproven: the trainer's log does not prove" in parlay("best", cwd=place).out
+    assert "\n! t0001, t0002, t0003, t0004 layout_unproven: the trainer's log" in parlay("status", cwd=place).out
+
+
 def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
     place, answer = in_its_home
     replayed = parlay("replay", answer["search_id"], "--repeats", "3", "--json", cwd=place)

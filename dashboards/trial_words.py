@@ -1,0 +1,44 @@
+"""What a trial's outcome holds, in words for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trials.trial import Trial
+
+FLAG_WORDS: Mapping[str, str] = {
+    "extrapolated": "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
+    "time_limit": "the time limit came before the interval was narrow enough; enough steps were measured to count",
+    "failed_after_result": "a rank ended badly after the result was written; the numbers stand, the logs tell the rest",
+    "suspect_node": "a slow device, or steps that became slower: perhaps the machine; one such run is never the best",
+    "fingerprint_changed": "other software or hardware than the first measurement's, so not to be compared with it",
+    "lone_outlier": "out of line with runs like it; one such run is never the best",
+    "host_memory_grows": "host memory grows with the steps, and a long training may end for it",
+    "profile_failed": "the profiled steps after the measurement failed; the numbers stand, without a breakdown",
+    "layout_unproven": "the trainer's log does not prove all of the layout; its outcome's proof.unproven lists what",
+    "numbers_disagree": "a rate the trainer prints is over 10 % off ours; its outcome's proof.cross_checks has both",
+    "imported": "taken over from elsewhere, not measured by this search",
+}
+"""What each of the contract's flags means, after a colon."""
+
+_MOST_NAMED = 6
+
+
+def flag_words(flag: str) -> str:
+    """The flag and what it means, in one line."""
+    return f"{flag}: {FLAG_WORDS.get(flag, 'a flag of another version of Parlay')}"
+
+
+def flag_lines(trials: Sequence[Trial]) -> list[str]:
+    """A line for each flag that measurements have, with the names of these trials."""
+    flagged: dict[str, list[str]] = {}
+    for trial in trials:
+        for flag in trial.flags if trial.measured else ():
+            flagged.setdefault(flag, []).append(trial.trial)
+    return [f"! {_named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
+
+
+def _named(names: Sequence[str]) -> str:
+    """The trials, or the first few of many."""
+    left_out = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {left_out} more" if left_out > 0 else "")

@@ -1,0 +1,30 @@
+"""What a trial's outcome holds, in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dashboards.trial_words import FLAG_WORDS, flag_lines, flag_words
+from search_spaces.layout import Layout
+from tests.dashboards.searches import SearchUnderTest
+
+CONTRACT = Path(__file__).resolve().parents[2] / "docs" / "contract.md"
+
+
+def test_every_flag_of_the_contract_has_its_words_in_one_line():
+    (row,) = re.findall(r"^\| flags \| (.*) \|$", CONTRACT.read_text(), re.MULTILINE)
+    assert set(FLAG_WORDS) == set(re.findall(r"\w+", re.sub(r"\([^()]*\)", "", row)))
+    assert all("\n" not in words and len(words) < 100 for words in FLAG_WORDS.values())
+    assert "another version" in flag_words("younger_than_this")
+
+
+def test_a_flag_is_told_once_with_the_measurements_that_have_it():
+    search = SearchUnderTest()
+    for number in range(8):
+        search.measure(search.start(Layout(micro_batch_size=number + 1)), 5.0, ("extrapolated",))
+    search.measure(search.start(Layout()), 5.0, ("time_limit", "extrapolated"))
+    first, second = flag_lines(search.record.trials)
+    assert first.startswith("! t0001, t0002, t0003, t0004, t0005, t0006 and 3 more extrapolated: its step time ")
+    assert second.startswith("! t0009 time_limit: ")
+    assert flag_lines(search.records[3].trials) == []
