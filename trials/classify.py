@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trials.measure import PROBE_SIZE, short_steps_of
+from trials.tracebacks import is_about_a_dead_device
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, TrialState, Word, utc_seconds
 
 
@@ -97,14 +98,14 @@ def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdic
     """The verdict on an ended attempt; ValueError while it is alive or unknown.
 
     A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
-    what the launcher knows; an end without either is a broken script. An outcome that cannot be believed is not kept
-    in the verdict: the excerpt says what is wrong with it.
+    what the launcher knows; an end without either is a broken script, unless its words tell of a dead GPU. An outcome
+    that cannot be believed is not kept in the verdict: the excerpt says what is wrong with it.
     """
     if ending.life is not Life.ENDED:
         raise ValueError(f"an attempt that is {ending.life} has no verdict yet")
     if outcome is not None:
         return _from_outcome(spec, outcome, ending)
-    reason = ending.reason or FailureReason.SCRIPT_ERROR
+    reason = ending.reason or _reason_of_words(ending.detail)
     detail = ending.detail or "the ranks ended without an outcome"
     return Verdict(_state_for(reason), reason, None, detail)
 
@@ -139,7 +140,13 @@ def _reason(outcome: Outcome, ending: Ending) -> FailureReason:
     """A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish."""
     if outcome.reason in _KNOWN_BY_THE_RANK:
         return outcome.reason
-    return ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
+    reason = ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
+    return _reason_of_words(outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
+
+
+def _reason_of_words(words: str | None) -> FailureReason:
+    """Of an end that nobody gave another reason."""
+    return FailureReason.NODE_FAILURE if is_about_a_dead_device(words or "") else FailureReason.SCRIPT_ERROR
 
 
 def _state_for(reason: FailureReason) -> TrialState:

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 TRACEBACK = "Traceback (most recent call last):"
@@ -14,15 +15,29 @@ PEER_TYPES = ("DistBackendError", "DistNetworkError", "DistStoreError", "QueueEm
 PEER_WORDS = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo/transport", "NCCL error")
 """How a rank tells that it lost another one, which is a consequence and no cause."""
 
+# The texts of cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable and HIP's alike; NVML's; the driver's Xids in the
+# kernel's words: https://docs.nvidia.com/deploy/xid-errors. What a broken program brings about as well (an illegal
+# address, a launch that failed) is not among them.
+_DEAD_DEVICE = re.compile(
+    r"uncorrectable (?:ECC|NVLink) error|GPU has fallen off the bus|GPU is lost"
+    r"|\bXid\b(?: \([^)]*\))?:? (?:48|63|64|79|94|95)\b",
+    re.IGNORECASE,
+)
+
 
 def first_cause(logs: Iterable[str]) -> str | None:
-    """The first traceback over all ranks' logs that is not about a lost peer; else the first of all; None without one.
+    """What tells of a dead device, over all ranks' logs; else the first traceback that is not about a lost peer; else
+    the first of all; None without one.
 
     `logs` are the texts of the ranks' logs in rank order; the excerpt runs from the traceback's first line to its end.
+    Of a dead device it may be one line: NCCL's watchdog ends the process without a traceback.
     """
+    logs = list(logs)
     found = [excerpt for log in logs for excerpt in tracebacks(log)]
+    dead = [excerpt for excerpt in found if is_about_a_dead_device(excerpt)]
+    dead = dead or [line for log in logs for line in log.splitlines() if is_about_a_dead_device(line)]
     causes = [excerpt for excerpt in found if not is_about_a_peer(excerpt)]
-    return next(iter(causes or found), None)
+    return next(iter(dead or causes or found), None)
 
 
 def tracebacks(log: str) -> list[str]:
@@ -39,6 +54,11 @@ def tracebacks(log: str) -> list[str]:
             if line and not line[0].isspace():
                 current = None
     return ["\n".join(part) for part in found]
+
+
+def is_about_a_dead_device(words: str) -> bool:
+    """Whether they tell that a GPU, its memory or its link is broken, which is the machine's fault alone."""
+    return _DEAD_DEVICE.search(words) is not None
 
 
 def is_about_a_peer(excerpt: str) -> bool:

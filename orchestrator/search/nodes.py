@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from trials.ledger.events import SearchRecord
 from trials.measure import slow_ranks
 from trials.ranking import SUSPECT_NODE
+from trials.tracebacks import is_about_a_dead_device
 from trials.trial import Attempt, FailureReason, Trial
 
 _BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU)
@@ -35,12 +36,13 @@ def _bad_nodes(trial: Trial, reasons: tuple[FailureReason, ...]) -> Iterator[str
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
-    """The node of the rank whose GPU was not clean; for anything else all the attempt ran on: a rank that tells of a
-    hang or of a lost peer waited for another."""
-    rank = None if attempt.outcome is None else attempt.outcome.rank
-    if attempt.reason is not FailureReason.DIRTY_GPU or rank is None:
+    """The node of the rank whose GPU was not clean, or is dead; for anything else all the attempt ran on: a rank that
+    tells of a hang or of a lost peer waited for another."""
+    told = attempt.outcome
+    if told is None or told.rank is None:
         return attempt.nodes
-    return _nodes_of(trial, attempt, [rank])
+    is_own = attempt.reason is FailureReason.DIRTY_GPU or is_about_a_dead_device(told.excerpt or "")
+    return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
 
 
 def _other_runs(search: SearchRecord, trial: Trial) -> list[Trial]:

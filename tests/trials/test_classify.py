@@ -78,6 +78,15 @@ class TestWhatCountsFirst:
         )
         assert (verdict.state, verdict.reason) == (TrialState.CANCELLED, FailureReason.CANCELLED_BY_USER)
 
+    def test_a_dead_gpu_is_the_machines_fault_whoever_tells_of_it(self):
+        words = "rank 3: CUDA error: uncorrectable ECC error encountered"
+        assert classify(SPEC, None, replace(ENDED, detail=words)).reason is FailureReason.NODE_FAILURE
+        told = classify(SPEC, failed(FailureReason.SCRIPT_ERROR, words), ENDED)
+        assert (told.reason, told.excerpt) == (FailureReason.NODE_FAILURE, words)
+        cancelled = replace(ENDED, reason=FailureReason.CANCELLED_BY_USER, detail=words)
+        assert classify(SPEC, None, cancelled).reason is FailureReason.CANCELLED_BY_USER
+        assert classify(SPEC, failed(FailureReason.GPU_OOM, words), ENDED).reason is FailureReason.GPU_OOM
+
     def test_a_failure_without_a_reason_is_a_broken_script(self):
         assert classify(SPEC, failed(None), ENDED).reason is FailureReason.SCRIPT_ERROR
 

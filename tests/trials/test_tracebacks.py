@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trials.tracebacks import TRACEBACK, first_cause, is_about_a_peer, tracebacks
+from trials.tracebacks import TRACEBACK, first_cause, is_about_a_dead_device, is_about_a_peer, tracebacks
 
 PEER = f"""\
 {TRACEBACK}
@@ -96,3 +96,37 @@ def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_
 
 def test_nothing_is_about_no_peer():
     assert not is_about_a_peer("")
+
+
+ABORT = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: "
+    "uncorrectable ECC error encountered\nAborted (core dumped)"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_dead"),
+    [
+        (ABORT, True),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", True),
+        ("NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", True),
+        ("NVRM: Xid (PCI:0000:65:00): 48, pid=1234, An uncorrectable double bit error (DBE) has been detected", True),
+        ("kernel: NVRM: Xid (PCI:0000:65:00): 64, pid='N/A', Row Remapper: Failed to remap row", True),
+        ("Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system", True),
+        ("NVRM: Xid (PCI:0000:65:00): 31, pid=1234, Ch 00000008, MMU Fault", False),  # an illegal address of ours
+        ("NVRM: Xid (PCI:0000:65:00): 480", False),
+        ("CUDA error: unspecified launch failure", False),
+        ("xid 64", True),
+        ("maxid 64", False),
+    ],
+)
+def test_a_dead_device_is_known_by_its_words(words, is_dead):
+    assert is_about_a_dead_device(words) is is_dead
+
+
+def test_a_dead_device_is_the_cause_although_its_process_ended_without_a_traceback():
+    logs = [PEER, CAUSE, f"step 3\n{ABORT}\n"]
+    assert first_cause(logs) == ABORT.splitlines()[1]
+    told = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
+    assert first_cause([*logs, told]) == told

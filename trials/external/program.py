@@ -64,7 +64,7 @@ def _tell(error: BaseException, report: Report) -> bool:
     Whether the trial was measured meanwhile: then the end of this rank is that of all.
     """
     reason, excerpt = reason_of(error), excerpt_of(error)
-    wait_for_the_cause(reason, report)
+    wait_for_the_cause(error, report)
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What an exception in a rank means: out of memory, a dead peer, a hang, a broken script. Imports no torch."""
+"""What an exception in a rank means: out of memory, a dead GPU or peer, a hang, a broken script. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from search_spaces.errors import InputError
-from trials.tracebacks import PEER_TYPES, PEER_WORDS
+from trials.tracebacks import PEER_TYPES, PEER_WORDS, is_about_a_dead_device
 from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000
@@ -50,6 +50,8 @@ def reason_of(error: BaseException) -> FailureReason:
             return cause.reason
         if isinstance(cause, InputError):
             return FailureReason.INVALID_LAYOUT
+    if any(_tells_of_a_dead_device(cause) for cause in chain):
+        return FailureReason.NODE_FAILURE
     if any(_matches(cause, _MEMORY_TYPES, _MEMORY_WORDS) for cause in chain):
         return FailureReason.GPU_OOM
     if any(_matches(cause, ("TimeoutError",), _WAITED_WORDS) for cause in chain):
@@ -61,6 +63,8 @@ def reason_of(error: BaseException) -> FailureReason:
 
 def reason_of_words(words: str) -> FailureReason:
     """The reason behind what a process said of its end: the line that names an exception, or its last lines."""
+    if is_about_a_dead_device(words):
+        return FailureReason.NODE_FAILURE
     if any(name in words for name in (*_MEMORY_TYPES, *_MEMORY_WORDS)):
         return FailureReason.GPU_OOM
     if any(name in words for name in ("TimeoutError", *_WAITED_WORDS)):
@@ -70,9 +74,10 @@ def reason_of_words(words: str) -> FailureReason:
     return FailureReason.SCRIPT_ERROR
 
 
-def is_about_a_peer(reason: FailureReason) -> bool:
-    """Whether the cause lies in another rank, which may yet tell it."""
-    return reason in (FailureReason.NODE_FAILURE, FailureReason.HANG)
+def is_about_a_peer(error: BaseException) -> bool:
+    """Whether the cause lies in another rank, which may yet tell it. A rank whose own GPU is dead is that rank."""
+    is_own = any(is_about_a_dead_device(str(cause)) for cause in _chain(error))
+    return reason_of(error) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
 
 
 def excerpt_of(error: BaseException) -> str:
@@ -86,6 +91,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _tells_of_a_dead_device(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and is_about_a_dead_device(str(error))
 
 
 def _matches(error: BaseException, types: tuple[str, ...], words: tuple[str, ...]) -> bool:

@@ -62,9 +62,9 @@ def require_world(spec: TrialSpec, env: RankEnvironment) -> None:
         raise TrialFailure(FailureReason.RESULT_INVALID, f"the world is not the layout's: {found}")
 
 
-def wait_for_the_cause(reason: FailureReason, report: Report) -> None:
+def wait_for_the_cause(error: BaseException, report: Report) -> None:
     """Where the cause seems to lie in another rank, that one may tell it first."""
-    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(reason) else 0.0)
+    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(error) else 0.0)
     while time.monotonic() < deadline and not report.has_outcome():
         time.sleep(0.05)
 

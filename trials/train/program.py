@@ -96,7 +96,7 @@ def _tell(error: BaseException, report: Report) -> None:
     if reason is FailureReason.GPU_OOM:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)
-    wait_for_the_cause(reason, report)
+    wait_for_the_cause(error, report)
     report.fail(reason, excerpt)
 
 

@@ -14,10 +14,11 @@ from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, 
 FOUR_RANKS_ON_TWO_NODES = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2)
 
 
-def failed(name: str, reason: FailureReason, *nodes: str, rank: int | None = None) -> Trial:
+def failed(name: str, reason: FailureReason, *nodes: str, rank: int | None = None, excerpt: str | None = None) -> Trial:
     outcome = None
     if rank is not None:
-        outcome = Outcome("nodes-aaaaaa", name, "a1", "0" * 32, OutcomeStatus.FAILED, reason=reason, rank=rank)
+        told = {"reason": reason, "rank": rank, "excerpt": excerpt}
+        outcome = Outcome("nodes-aaaaaa", name, "a1", "0" * 32, OutcomeStatus.FAILED, **told)
     attempt = Attempt(
         name, "a1", "0" * 32, 2, 60.0, state=TrialState.FAILED, reason=reason, nodes=nodes, outcome=outcome
     )
@@ -50,6 +51,8 @@ def test_after_a_hang_only_the_trial_itself_goes_elsewhere(reason):
 def test_the_rank_that_told_of_it_names_the_node():
     assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=3)) == ("n2",)
     assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=1)) == ("n1",)
+    ecc = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+    assert avoided(failed("t0001", FailureReason.NODE_FAILURE, "n1", "n2", rank=3, excerpt=ecc)) == ("n2",)
 
 
 @pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.SCRIPT_ERROR, FailureReason.TIME_LIMIT])

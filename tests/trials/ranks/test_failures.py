@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from search_spaces.errors import InputError
-from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of
+from trials.ranks.failures import TrialFailure, excerpt_of, is_about_a_peer, reason_of, reason_of_words
 from trials.trial import FailureReason
 
 
@@ -32,6 +32,11 @@ NCCL_OOM = (
     "failed.\nLast error:\nFailed to CUDA calloc async 608 bytes"
 )
 GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4242"
+ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be asynchronously reported"
+NCCL_ECC = (
+    "NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error\nncclUnhandledCudaError: Call to CUDA function "
+    "failed.\nLast error:\nCuda failure 'uncorrectable ECC error encountered'"
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,8 @@ GLOO_RESET = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.
             FailureReason.GPU_OOM,
         ),
         (dist.DistBackendError(NCCL_OOM), FailureReason.GPU_OOM),
+        (RuntimeError(ECC), FailureReason.NODE_FAILURE),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), FailureReason.SCRIPT_ERROR),
         (RuntimeError(GLOO_RESET), FailureReason.NODE_FAILURE),
         (dist.DistBackendError("NCCL error: remote process exited"), FailureReason.NODE_FAILURE),
         (dist.DistStoreError("wait timeout after 60000ms"), FailureReason.NODE_FAILURE),
@@ -70,8 +77,15 @@ def test_an_exception_has_its_reason_also_when_wrapped(error, reason):
 
 
 def test_only_a_lost_or_silent_peer_is_about_another_rank():
-    about_peers = {reason for reason in FailureReason if is_about_a_peer(reason)}
+    about_peers = {reason for reason in FailureReason if is_about_a_peer(TrialFailure(reason, "told by the program"))}
     assert about_peers == {FailureReason.NODE_FAILURE, FailureReason.HANG}
+
+
+@pytest.mark.parametrize("error", [RuntimeError(ECC), dist.DistBackendError(NCCL_ECC)])
+def test_a_rank_whose_own_gpu_is_dead_waits_for_nobody_elses_words(error):
+    assert reason_of(wrapped(error)) is FailureReason.NODE_FAILURE
+    assert not is_about_a_peer(wrapped(error))
+    assert reason_of_words(f"torch.AcceleratorError: {ECC}") is FailureReason.NODE_FAILURE
 
 
 def test_the_excerpt_is_the_end_of_the_traceback():
