@@ -58,6 +58,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     try:
         prepare_process(replace(spec, layout=replace(spec.layout, engine="deepspeed")), os.environ)
         _import_engines()
+        if spec.accelerator != "cpu":
+            require_untouched_devices()
         _exit(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
     except BaseException:
         traceback.print_exc()
@@ -66,8 +68,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _import_engines() -> None:
     """Once for all cases. What is missing here is missed again, and told, by the cases that need it."""
-    # Else DeepSpeed asks CUDA itself whether there are devices, and no child may use CUDA any more.
+    # Else DeepSpeed asks CUDA itself whether there are devices, and no child may use CUDA any more. Where the driver's
+    # library does not answer, the count falls back on CUDA: what is named need not be looked for.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    os.environ.setdefault("DS_ACCELERATOR", "cuda")
     import trials.train.fsdp_sharding
     import trials.train.pipeline
     import trials.train.selftest.training
@@ -75,6 +79,18 @@ def _import_engines() -> None:
 
     with suppress(ImportError):
         import trials.train.deepspeed_engine  # noqa: F401
+
+
+def require_untouched_devices() -> None:
+    """RuntimeError where CUDA was used already in this process, after which no child can."""
+    import torch
+
+    # Counting devices by CUDA spoils a fork as well; that only the child is told.
+    if torch.cuda.is_initialized() or _run_child(lambda: not torch.cuda._is_in_bad_fork(), CASE_LIMIT_S) != 0:
+        raise RuntimeError(
+            "CUDA was used while torch and the engines were imported, so that no process forked from this one can: "
+            "keep sitecustomize, .pth files and modules of this Python from using a GPU at import"
+        )
 
 
 @dataclass(frozen=True)
