@@ -13,6 +13,7 @@ import trials
 COMPUTE_SIDE = (
     "search_spaces/__init__.py",
     "search_spaces/cluster.py",
+    "search_spaces/engine_rules.py",
     "search_spaces/engines.py",
     "search_spaces/errors.py",
     "search_spaces/layout.py",

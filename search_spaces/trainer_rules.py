@@ -1,21 +1,26 @@
-"""What somebody else's trainer can run: the rules that refuse a layout for it. Standard library only.
+"""What each trainer can run: the rules that refuse a layout for it, by the engine's name. Standard library only.
 
-They are what a trainer's own options and checks rule out: Megatron-LM megatron/training/arguments.py,
-Megatron-DeepSpeed megatron/arguments.py, DeepSpeed deepspeed/runtime/pipe/engine.py, GPT-NeoX megatron/neox_arguments,
-nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
+What its engine allows stands in `search_spaces/engine_rules.py`. The rest is what a trainer's own options and checks
+rule out: ours, Megatron-LM megatron/training/arguments.py, Megatron-DeepSpeed megatron/arguments.py, GPT-NeoX
+megatron/neox_arguments, nanotron src/nanotron/config and parallel/pipeline_parallel/engine.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
+from search_spaces.engine_rules import (
+    DEEPSPEED_RULES,
+    TORCH_RULES,
+    Broken,
+    Rule,
+    few_micro_batches,
+    idle_overlap,
+    runs,
+    sharded_stages,
+)
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
-
-Broken = tuple[str, str, str, str]
-"""Rule's short name, what was found with its numbers, the rule, the fix."""
-
-Rule = Callable[[Layout, ModelShape], Iterator[Broken]]
 
 OWN_ENGINES = ("deepspeed", "torch")
 """The engines of Parlay's own trainer. Every other trainer is an engine of its own name."""
@@ -38,6 +43,74 @@ def not_ours(layout: Layout, engines: tuple[str, ...]) -> Iterator[Broken]:
             f"{trainer} {choices}",
             f"set engine to {choices.replace(' and ', ' or ')}, or launcher.kind to recorded",
         )
+
+
+# -- Parlay's own
+
+
+def _stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.pipeline_parallel > model.num_layers:
+        yield (
+            "layers",
+            f"{layout.pipeline_parallel} pipeline stages for {model.num_layers} layers",
+            "every stage holds at least one layer; stages need not be equal",
+            f"set pipeline_parallel to {model.num_layers} or less",
+        )
+
+
+def _sequence(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.sequence_parallel and model.seq_length % layout.tensor_parallel:
+        yield (
+            "sequence",
+            f"sequences of {model.seq_length} for {layout.tensor_parallel} tensor ranks",
+            "with sequence_parallel each tensor rank holds as many positions as any other",
+            "use a tensor_parallel that divides seq_length, or set sequence_parallel to false",
+        )
+
+
+def _rotary(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if model.position_embedding == "rotary" and model.head_size % 2:
+        yield (
+            "rotary",
+            f"heads of size {model.head_size}",
+            "rotary positions turn pairs of a head's elements",
+            "use a hidden_size that makes hidden_size / num_attention_heads even, or learned positions",
+        )
+
+
+def _deepspeed_precision(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    """With one data rank ZeRO 1 does what ZeRO 0 would."""
+    if layout.precision != "fp32" and layout.zero_stage == 0 and layout.data_parallel > 1:
+        yield (
+            "precision",
+            f"precision is {layout.precision} with zero_stage 0 over {layout.data_parallel} data ranks",
+            "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3: without, it begins with Adam's second step, "
+            "or in a pipeline shards the optimizer all the same",
+            "set zero_stage to 1, 2 or 3, or precision to fp32",
+        )
+
+
+def _deepspeed_overlap(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    """Where DeepSpeed, driven as our trainer does, overlaps nothing although ZeRO is on."""
+    if not layout.overlap_comm or layout.zero_stage == 0:
+        return
+    if layout.pipeline_parallel > 1:
+        yield idle_overlap(f"with {layout.pipeline_parallel} pipeline stages")
+    elif (layout.zero_stage, layout.precision, layout.offload) == (1, "bf16", "none"):
+        yield idle_overlap("with zero_stage 1 in bf16, which is another optimizer of DeepSpeed's")
+
+
+def _deepspeed_compile(layout: Layout, model: ModelShape) -> Iterator[Broken]:
+    if layout.torch_compile and layout.zero_stage == 3:
+        yield (
+            "torch_compile",
+            "torch_compile is true with zero_stage 3",
+            "DeepSpeed's ZeRO 3 gathers weights between the parts of a block, which torch.compile would take as one",
+            "set torch_compile to false, or zero_stage to 0, 1 or 2",
+        )
+
+
+# -- somebody else's
 
 
 def _even_stages(layout: Layout, model: ModelShape) -> Iterator[Broken]:
@@ -63,12 +136,11 @@ def _whole_rounds(layout: Layout, model: ModelShape) -> Iterator[Broken]:
 
 def _megatron_sharding(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     """ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP, which has no stages."""
-    if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
-        yield _zero_with_stages(layout)
+    yield from sharded_stages(layout, f"{layout.engine} runs a pipeline with zero_stage 0 or 1")
     if layout.offload == "optimizer" and not (layout.zero_stage == 1 and layout.precision == "bf16"):
         yield (
             "offload",
-            f"offload optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
+            f"offload is optimizer with zero_stage {layout.zero_stage} and precision {layout.precision}",
             "--optimizer-cpu-offload needs the precision-aware distributed optimizer: zero_stage 1 and bf16",
             "set zero_stage to 1 and precision to bf16, or offload to none",
         )
@@ -78,107 +150,65 @@ def _megatron_buckets(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     if layout.bucket_mib is not None and not layout.overlap_comm:
         yield (
             "bucket_mib",
-            f"bucket_mib {layout.bucket_mib} without overlap_comm",
+            f"bucket_mib is {layout.bucket_mib} without overlap_comm",
             "Megatron-LM reduces gradients in buckets only with --overlap-grad-reduce",
             "set overlap_comm to true, or leave bucket_mib out",
         )
-
-
-def _deepspeed_sharding(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    if layout.zero_stage > 1 and layout.pipeline_parallel > 1:
-        yield _zero_with_stages(layout)
-    if layout.offload == "optimizer" and layout.zero_stage == 0:
-        yield (
-            "offload",
-            "offload optimizer with zero_stage 0",
-            "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3",
-            "set zero_stage to 1 or more",
-        )
-
-
-def _zero_with_stages(layout: Layout) -> Broken:
-    return (
-        "zero_stage",
-        f"zero_stage {layout.zero_stage} with {layout.pipeline_parallel} pipeline stages",
-        f"{layout.engine} runs a pipeline with zero_stage 0 or 1",
-        "set zero_stage to 1 or less, or pipeline_parallel to 1",
-    )
 
 
 def _half_precision_flash(layout: Layout, model: ModelShape) -> Iterator[Broken]:
     if layout.attention_kernel == "flash" and layout.precision == "fp32":
         yield (
             "attention_kernel",
-            "attention_kernel flash with precision fp32",
+            "attention_kernel is flash with precision fp32",
             f"{layout.engine}'s flash attention computes in bf16 and fp16",
             "set precision to bf16, or attention_kernel to math",
         )
 
 
 def _nanotron_batches(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-    stages = layout.pipeline_parallel
-    if layout.pipeline_schedule == "1f1b" and layout.grad_accum_steps < stages - 1:
-        yield (
-            "micro_batches",
-            f"{layout.grad_accum_steps} micro-batches for {stages} stages",
-            "nanotron's 1F1B needs at least as many micro-batches a step as stages less one",
-            "use a smaller micro_batch_size, fewer stages, or the gpipe schedule",
-        )
+    rule = "nanotron's 1F1B needs at least as many micro-batches a step as stages less one"
+    yield from few_micro_batches(layout, layout.pipeline_parallel - 1, rule)
 
 
-def _runs(fields: Mapping[str, tuple], of_model: Mapping[str, tuple] | None = None) -> Rule:
-    """The fields that have only these values in this trainer."""
-
-    def rule(layout: Layout, model: ModelShape) -> Iterator[Broken]:
-        for owner, choices in ((layout, fields), (model, of_model or {})):
-            for name, values in choices.items():
-                value = getattr(owner, name)
-                if value not in values:
-                    told = " or ".join(_word(v) for v in values)
-                    sentence = f"{layout.engine} runs {name} {told}"
-                    yield name, f"{name} is {_word(value)}; {sentence}", sentence, f"set {name} to {told}"
-
-    return rule
-
-
-def _word(value: object) -> str:
-    return "the engine's own" if value is None else str(value).lower()
-
-
-_SCHEDULES_1F1B = ("none", "1f1b")
 _OFF = (False,)
 
 TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
+    "torch": (_stages, *TORCH_RULES, _sequence, _rotary),
+    "deepspeed": (
+        _stages,
+        *DEEPSPEED_RULES,
+        _deepspeed_precision,
+        _deepspeed_overlap,
+        _deepspeed_compile,
+        _sequence,
+        _rotary,
+    ),
     "megatron-lm": (
         _even_stages,
         _whole_rounds,
         _megatron_sharding,
         _megatron_buckets,
         _half_precision_flash,
-        _runs({"pipeline_schedule": (*_SCHEDULES_1F1B, "interleaved_1f1b"), "torch_compile": _OFF}),
+        runs({"pipeline_schedule": ("none", "1f1b", "interleaved_1f1b"), "torch_compile": _OFF}),
     ),
     "megatron-deepspeed": (
         _even_stages,
-        _deepspeed_sharding,
+        *DEEPSPEED_RULES,
         _half_precision_flash,
-        _runs({"pipeline_schedule": _SCHEDULES_1F1B, "torch_compile": _OFF, "rank_order": ("tp-dp-pp",)}),
+        runs({"torch_compile": _OFF, "rank_order": ("tp-dp-pp",)}),
     ),
     "gpt-neox": (
-        _deepspeed_sharding,
+        *DEEPSPEED_RULES,
         _half_precision_flash,
-        _runs(
-            {
-                "pipeline_schedule": _SCHEDULES_1F1B,
-                "activation_checkpointing": ("none", "full"),
-                "torch_compile": _OFF,
-                "rank_order": ("tp-dp-pp",),
-            },
+        runs(
+            {"activation_checkpointing": ("none", "full"), "torch_compile": _OFF, "rank_order": ("tp-dp-pp",)},
             {"gated_mlp": _OFF},
         ),
     ),
     "nanotron": (
         _nanotron_batches,
-        _runs(
+        runs(
             {
                 "pipeline_schedule": ("none", "1f1b", "gpipe"),
                 "zero_stage": (0, 1),

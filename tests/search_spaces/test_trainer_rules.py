@@ -59,6 +59,29 @@ def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
     assert broken(engine, **fields) == [f"{engine}.{rule}"]
 
 
+@pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"zero_stage": 2},
+        {"offload": "optimizer"},
+        {"overlap_comm": True},
+        {"bucket_mib": 25},
+        {"pipeline_schedule": "gpipe"},
+        {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer", "overlap_comm": True, "bucket_mib": 25},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
+    def problems(engine: str) -> list[tuple]:
+        layout = replace(LAYOUT, engine=engine, precision="fp32", attention_kernel="math", **fields)
+        found = broken_engine_rules(layout, GPT2, engines_of(engine if engine == trainer else "parlay"))
+        return [(p.code.partition(".")[2], p.message, p.rule, p.fix) for p in found]
+
+    assert problems(trainer) == problems("deepspeed")
+    assert len(problems(trainer)) == (0 if len(fields) > 1 else 1)
+
+
 def test_a_trainer_refuses_a_model_it_has_not():
     assert broken("gpt-neox", LLAMA) == ["gpt-neox.gated_mlp"]
     assert broken("nanotron", GPT2) == ["nanotron.gated_mlp", "nanotron.norm", "nanotron.position_embedding"]
