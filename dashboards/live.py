@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.text import printable
-from dashboards.trial_words import flag_lines, flag_words
+from dashboards.trial_words import flag_lines, flag_words, out_of_memory_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
@@ -178,7 +178,7 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         again = " again" if trial.kind is TrialKind.FINALIST else ""
         return f"{trial.trial} proposed{again}: {trial.layout.key}"
     if event.kind in _OF_ATTEMPTS:
-        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, _attempt_of(event, search))}"
+        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, search)}"
     return None
 
 
@@ -187,17 +187,18 @@ def _attempt_of(event: Event, search: SearchRecord) -> Attempt:
     return next(a for a in trial.attempts if a.attempt == event.data["attempt"])
 
 
-def _attempt_words(event: Event, attempt: Attempt) -> str:
+def _attempt_words(event: Event, search: SearchRecord) -> str:
+    attempt = _attempt_of(event, search)
     if event.kind is EventKind.ATTEMPT_LAUNCHED:
         return f"queued as {attempt.job_id}" if attempt.job_id else "queued"
     if event.kind is EventKind.ATTEMPT_RUNNING:
         return "running" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
     if event.kind is EventKind.ATTEMPT_UNKNOWN:
         return "cannot be seen just now" if attempt.unknown_since is not None else "is seen again"
-    return _ending_words(attempt)
+    return _ending_words(attempt, search)
 
 
-def _ending_words(attempt: Attempt) -> str:
+def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
         measured = attempt.outcome.measured
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
@@ -207,7 +208,8 @@ def _ending_words(attempt: Attempt) -> str:
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
     ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
-    return " ".join(filter(None, ending)) + _remark(attempt.excerpt)
+    limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
+    return " ".join(filter(None, ending)) + _remark(out_of_memory_words(attempt, limit_gib) or attempt.excerpt)
 
 
 def _flags_in(event: Event, search: SearchRecord) -> tuple[str, ...]:

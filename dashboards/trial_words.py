@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from trials.trial import Trial
+from trials.trial import Attempt, FailureReason, Trial
 
 FLAG_WORDS: Mapping[str, str] = {
     "extrapolated": "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
@@ -22,6 +23,9 @@ FLAG_WORDS: Mapping[str, str] = {
 """What each of the contract's flags means, after a colon."""
 
 _MOST_NAMED = 6
+_ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
+"""What torch's allocators say, on a GPU and on a CPU."""
+_BYTES_PER_MIB = 2**20
 
 
 def flag_words(flag: str) -> str:
@@ -36,6 +40,22 @@ def flag_lines(trials: Sequence[Trial]) -> list[str]:
         for flag in trial.flags if trial.measured else ():
             flagged.setdefault(flag, []).append(trial.trial)
     return [f"! {_named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
+
+
+def out_of_memory_words(attempt: Attempt, limit_gib: float | None) -> str | None:
+    """Which rank of an attempt that ended as gpu_oom found no memory, in which phase, and under which limit of the
+    user's own, GiB; None of any other attempt, or where no rank told."""
+    outcome = attempt.outcome
+    if attempt.reason is not FailureReason.GPU_OOM or outcome is None or outcome.rank is None:
+        return None
+    words = f"rank {outcome.rank} ran out of memory in phase {outcome.phase}"
+    if asked := _ASKED_FOR.findall(attempt.excerpt or ""):
+        words += f", asking for {_size(*asked[-1])} more"
+    return words + (f"; its limit is {limit_gib:g} GiB (measure.memory_limit_gib)" if limit_gib else "")
+
+
+def _size(number: str, unit: str) -> str:
+    return f"{float(number) / _BYTES_PER_MIB:.3g} MiB" if unit == "bytes" else f"{number} {unit}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -97,6 +97,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a trial's ranks wrote, and the first real error among it."""
+    from dashboards.trial_words import out_of_memory_words
     from orchestrator.cli.find import find_attempt, find_search
 
     found = find_search(search, ledger)
@@ -115,8 +116,10 @@ def logs(
         "files": paths,
         "excerpt": excerpt,
     }
-    heading = f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")
-    answer(data, as_json, "\n".join([heading, *paths, "", excerpt or "(nothing was written)"]))
+    heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
+    if words := out_of_memory_words(attempt, found.spec.measure.memory_limit_gib):
+        heading.append(words)
+    answer(data, as_json, "\n".join([*heading, *paths, "", excerpt or "(nothing was written)"]))
 
 
 def replay(

@@ -76,11 +76,25 @@ class SearchUnderTest:
         self._end_attempt(trial, "failed", reason.value, outcome.to_json(), f"{tokens_per_sec:,.0f} tokens/s")
         self.event(EventKind.TRIAL_ENDED, trial=trial, state="failed", reason=reason.value)
 
-    def fail(self, trial: str, reason: FailureReason, excerpt: str = "it broke", again: bool = False) -> None:
-        """End the trial's attempt with this reason; `again` starts its next attempt instead of ending the trial."""
+    def fail(
+        self,
+        trial: str,
+        reason: FailureReason,
+        excerpt: str = "it broke",
+        again: bool = False,
+        outcome: dict[str, Any] | None = None,
+    ) -> None:
+        """End the trial's attempt with this reason; `again` starts its next attempt instead of ending the trial.
+
+        `outcome` are fields of the outcome that a rank wrote; None: none did.
+        """
         state = "cancelled" if reason.value.startswith("cancelled") else "failed"
         attempt = self._attempt(trial)
-        self._end_attempt(trial, state, reason.value, None, excerpt)
+        told = None
+        if outcome is not None:
+            names = (SEARCH_ID, trial, attempt, "0" * 32)
+            told = Outcome(*names, OutcomeStatus.FAILED, reason=reason, excerpt=excerpt, **outcome).to_json()
+        self._end_attempt(trial, state, reason.value, told, excerpt)
         if again:
             self._start_attempt(trial, f"a{int(attempt[1:]) + 1}")
         else:

@@ -295,6 +295,35 @@ def test_of_a_problem_the_first_line_is_shown_and_of_a_traceback_or_a_log_the_la
     assert event_line(event, search.record).endswith(f"t0001.a1 failed invalid_layout: {remark}")
 
 
+_ON_A_GPU = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79 GiB"
+)
+_ON_A_CPU = (
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"
+    " tried to allocate 67108864 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "limit_gib", "words"),
+    [
+        (_ON_A_GPU, None, "rank 3 ran out of memory in phase build, asking for 2.50 GiB more"),
+        (
+            _ON_A_CPU,
+            0.25,
+            "rank 3 ran out of memory in phase build, asking for 64 MiB more; its limit is 0.25 GiB"
+            " (measure.memory_limit_gib)",
+        ),
+        ("MemoryError", None, "rank 3 ran out of memory in phase build"),
+    ],
+)
+def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, words):
+    search = SearchUnderTest({"measure": {"memory_limit_gib": limit_gib}})
+    search.fail(search.start(Layout()), FailureReason.GPU_OOM, excerpt, outcome={"rank": 3, "phase": "build"})
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed gpu_oom: {words}")
+
+
 def test_why_a_search_ended_is_one_remark():
     search = SearchUnderTest()
     detail = "Traceback (most recent call last):\n  File x\nImportError: no module"
