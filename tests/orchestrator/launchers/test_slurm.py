@@ -14,7 +14,8 @@ import pytest
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.launchers.slurm import SETTLE_S, SlurmLauncher
+from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s, node_hours_of
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster

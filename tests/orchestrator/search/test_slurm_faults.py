@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers import slurm as slurm_launcher
-from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.launchers import slurm_watch
+from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search import attempts
 from orchestrator.search.attempts import SILENT_NODES_GRACE_S
 from orchestrator.search.lease import LeaseLost
@@ -414,7 +414,7 @@ def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
 
 @pytest.mark.fault(28)
 def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm_launcher, "FOLDER_ANSWERS_WITHIN_S", 0.1)
+    monkeypatch.setattr(slurm_watch, "FOLDER_ANSWERS_WITHIN_S", 0.1)
     monkeypatch.setattr(attempts, "FOLDER_ANSWERS_WITHIN_S", 0.1)
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=4, parallel_trials=2)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from orchestrator.launchers.slurm import SETTLE_S
+from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.driver import POLL_INTERVAL_S, Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState

@@ -1,0 +1,243 @@
+"""Exactly once: from an attempt's intent to the one job that is its own, whatever is lost on the way.
+
+The intent stands in the journal before anything is submitted, and the job's name is the attempt's key. Whenever it is
+not certain whether a submission was accepted, the job is looked for by its name until the settle window is over, and
+only then submitted again. Absent is not done, and unreachable is not gone: both are unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.rank_groups import device_environment, program_environment
+from orchestrator.launchers.slurm_questions import Questions
+from orchestrator.launchers.slurm_traces import may_exist
+from slurm.hostlist import compress
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.jobs import JobSnapshot, JobState
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_script
+from trials.classify import Ending, Life
+from trials.folder import write_text
+
+SETTLE_S = 60.0
+"""How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
+
+FORGOTTEN = "unknown"
+"""The id of a job that left its files, and that neither Slurm nor its accounting remembers."""
+
+CLOCK_SKEW_S = 300.0
+"""How far this machine's clock and the controller's may be apart."""
+
+_LONGEST_BACK_OFF_S = 300.0
+_FIRST_BACK_OFF_S = 15.0
+
+
+@dataclass
+class Tracked:
+    """What is known of an attempt. Moments are those of `Slurm.monotonic`, but for `started_at`, which is Slurm's word.
+
+    `doubtful_since` is set while nobody knows whether it was submitted, `is_described` once the controller was asked
+    how often its job was requeued before this driver came. `unaccounted_at` is the answer for which accounting did not
+    answer. `twins` are other jobs of its name, with the seconds times nodes they held.
+    """
+
+    request: LaunchRequest
+    job: JobRequest
+    job_id: str | None = None
+    submitted_at: float | None = None
+    is_described: bool = True
+    accepted_at: float = 0.0
+    doubtful_since: float | None = None
+    unaccounted_at: float | None = None
+    cancelled: bool = False
+    cancelled_at: float | None = None
+    absent_since: float | None = None
+    started_at: float | None = None
+    restart: int = 0
+    twins: dict[str, float] = field(default_factory=dict)
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+
+
+class Submissions:
+    """Submits attempts to `slurm` with the user's `options`, and knows which jobs are theirs.
+
+    `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch.
+    """
+
+    def __init__(self, slurm: Slurm, options: JobOptions, questions: Questions, note: Callable[[str], None]):
+        self.tracked: dict[str, Tracked] = {}
+        self._slurm = slurm
+        self._options = options
+        self._questions = questions
+        self._note = note
+        self._back_off_s = 0.0
+        self._submit_again_at = 0.0
+        self._postponed = ""
+
+    # -- launching
+
+    def launch(self, request: LaunchRequest) -> str:
+        """The id of the attempt's job, as `Launcher.launch` says."""
+        tracked = self.tracked.setdefault(request.spec.attempt_key, Tracked(request, self._job_request(request)))
+        if tracked.job_id is not None:
+            raise ValueError(f"{request.spec.attempt_key} was launched before")
+        if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
+            return self._accepted(tracked, job_id)
+        tracked.doubtful_since = None  # there is none for certain, however long the queue may still be full
+        if self._questions.is_to_come(self._submit_again_at):
+            raise LaunchPostponed(self._postponed)
+        return self._submit(tracked)
+
+    def _job_request(self, request: LaunchRequest) -> JobRequest:
+        spec = request.spec
+        return JobRequest(
+            name=spec.attempt_key,
+            directory=Path(request.folder.path).absolute(),
+            num_nodes=spec.num_nodes,
+            tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
+            time_limit_s=request.time_limit_s,
+            argv=request.argv,
+            environment=program_environment(request.code) | device_environment(spec),
+            options=self._options,
+            exclude=request.exclude,
+        )
+
+    def _settled(self, tracked: Tracked) -> str | None:
+        """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
+        doubtful_since = tracked.doubtful_since or 0.0
+        self._questions.look()
+        if self._questions.answer is not None and self._questions.asked_at >= doubtful_since:
+            if (found := self.job_of(tracked)) is not None:
+                return found.job_id
+            if self._questions.asked_at >= doubtful_since + SETTLE_S:
+                return self._forgotten_job_id(tracked)
+        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.spec.attempt_key}: looking for it by its name")
+
+    def _forgotten_job_id(self, tracked: Tracked) -> str | None:
+        """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one.
+
+        Accounting that does not answer tells nothing; it is asked once for every list of jobs, and waited for as long
+        as a job that is absent everywhere.
+        """
+        key, asked_at = tracked.request.spec.attempt_key, self._questions.asked_at
+        accounted = None if tracked.unaccounted_at == asked_at else self.accounted({key: tracked})
+        job = max((job for job in accounted or () if self.is_job_of(tracked, job)), key=age, default=None)
+        if job is not None:
+            return job.job_id
+        if may_exist(tracked.job.log):
+            return FORGOTTEN
+        if accounted is None and asked_at < (tracked.doubtful_since or 0.0) + self._questions.absence_grace_s():
+            tracked.unaccounted_at = asked_at
+            raise LaunchPostponed(f"nobody knows yet whether Slurm accepted {key}: its accounting does not answer")
+        return None
+
+    def _submit(self, tracked: Tracked) -> str:
+        tracked.submitted_at = self._slurm.monotonic()
+        request = tracked.job
+        tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_text(request.script, render_script(request))
+        submission = self._slurm.submit(request)
+        if submission.status is SubmitStatus.REFUSED and request.exclude:
+            # Perhaps only because too few nodes are left: a suspect node is better than none.
+            avoided, request = request.exclude, replace(request, exclude=())
+            write_text(request.script, render_script(request))
+            submission = self._slurm.submit(request)
+            if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.DOUBTFUL):
+                spec = tracked.request.spec
+                self._note(f"{spec.trial}.{spec.attempt} may run on {compress(avoided)} again: too few others are left")
+        if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
+            return self._accepted(tracked, submission.job_id)
+        if submission.status is SubmitStatus.REFUSED:
+            raise LaunchRefused(f"Slurm refused {request.name}: {submission.words}")
+        if submission.status is SubmitStatus.BUSY:
+            raise self._postpone(submission.words)
+        tracked.doubtful_since = self._slurm.monotonic()
+        self._postpone(submission.words)  # the others would wait as long, and add up to more than a lease lasts
+        raise LaunchPostponed(f"no answer from Slurm about {request.name}, looking for it: {submission.words}")
+
+    def _accepted(self, tracked: Tracked, job_id: str) -> str:
+        self._back_off_s = 0.0
+        tracked.job_id = job_id
+        tracked.accepted_at = self._slurm.monotonic()
+        tracked.doubtful_since = None
+        tracked.ending = Ending(Life.ALIVE)
+        return job_id
+
+    def _postpone(self, words: str) -> LaunchPostponed:
+        """Nobody submits for a while, longer each time: every further attempt would be told the same."""
+        self._back_off_s = min(_LONGEST_BACK_OFF_S, max(_FIRST_BACK_OFF_S, 2 * self._back_off_s))
+        self._submit_again_at = self._slurm.monotonic() + self._back_off_s
+        self._postponed = f"Slurm takes no more jobs just now: {words}"
+        return LaunchPostponed(self._postponed)
+
+    # -- after a crash
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
+        for key, request in requests.items():
+            job = self._job_request(request)
+            tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
+            self.tracked[key] = tracked
+            if request.job_id is None and may_exist(job.script):
+                tracked.doubtful_since = self._slurm.monotonic()
+        if any(tracked.doubtful_since is not None for tracked in self.tracked.values()):
+            self._questions.look(now=True)
+        for tracked in self.tracked.values():
+            found = self.job_of(tracked)
+            if found is not None and tracked.job_id is None:
+                self._accepted(tracked, found.job_id)
+        return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
+
+    # -- whose job it is
+
+    def job_of(self, tracked: Tracked) -> JobSnapshot | None:
+        """The attempt's job in the last answer; a younger twin, from a submission that was repeated, is cancelled.
+
+        One that runs stays, whatever still waits.
+        """
+        jobs = self.jobs_of([tracked])
+        alive = sorted((job for job in jobs if not job.state.is_ended), key=lambda job: (job.state.waits, age(job)))
+        if len(alive) > 1:
+            self.cancel(alive[1:])
+        if alive:
+            return alive[0]
+        return min(jobs, key=lambda job: (job.job_id != tracked.job_id, age(job)), default=None)
+
+    def jobs_of(self, attempts: Iterable[Tracked]) -> list[JobSnapshot]:
+        """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
+        attempts, answer = list(attempts), self._questions.answer
+        jobs = () if answer is None else answer.jobs
+        return [job for job in jobs if any(self.is_job_of(tracked, job) for tracked in attempts)]
+
+    def is_job_of(self, tracked: Tracked, job: JobSnapshot) -> bool:
+        """Name, user and time of submission: ids are given out again after a controller lost its records.
+
+        A refused submission may leave the record of a job that failed without ever having a node; it is none of ours.
+        """
+        if job.state is JobState.FAILED and not job.nodes and job.job_id != tracked.job_id:
+            return False
+        intent = tracked.request.submitted_at
+        is_too_old = None not in (intent, job.submitted_at) and job.submitted_at < intent - CLOCK_SKEW_S  # type: ignore[operator]
+        return job.name == tracked.request.spec.attempt_key and job.user == self._slurm.user and not is_too_old
+
+    def accounted(self, attempts: Mapping[str, Tracked]) -> tuple[JobSnapshot, ...] | None:
+        """What accounting says of these attempts' jobs, as `Questions.accounted`."""
+        known = [tracked.request.submitted_at for tracked in attempts.values()]
+        since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
+        return self._questions.accounted(attempts, since)
+
+    def cancel(self, jobs: list[JobSnapshot]) -> None:
+        """One scancel for all of them."""
+        with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
+            self._slurm.cancel(jobs)
+
+
+def age(job: JobSnapshot) -> tuple[float, int]:
+    """What sorts jobs from the oldest to the youngest."""
+    digits = "".join(c for c in job.job_id if c.isdigit())
+    return (job.submitted_at or 0.0, int(digits or 0))
