@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.text import printable
-from dashboards.trial_words import flag_lines, flag_words, out_of_memory_words
+from dashboards.trial_words import flag_lines, flag_words, out_of_memory_words, time_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
-from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, utc_text
+from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 4
@@ -70,7 +70,7 @@ class LiveView:
             self._live.update(self._drawn(search))
         elif (line := event_line(event, search)) is not None:
             self._print_line(line, search)
-            self._explain_flags(event, search)
+            self._print_details(event, search)
 
     def _print_line(self, line: str, search: SearchRecord) -> None:
         if not self._has_lines and _is_recorded(search):
@@ -78,12 +78,16 @@ class LiveView:
         self._print(line)
         self._has_lines = True
 
-    def _explain_flags(self, event: Event, search: SearchRecord) -> None:
-        """What a flag means, below the first measurement that has it."""
-        for flag in _flags_in(event, search):
-            if flag not in self._told_flags:
-                self._told_flags.add(flag)
-                self._print(f"  {printable(flag_words(flag))}")
+    def _print_details(self, event: Event, search: SearchRecord) -> None:
+        """Below a measurement: where its time went, and what its flags mean unless that was said before."""
+        outcome = _measured_by(event, search)
+        if outcome is None:
+            return
+        new_flags = [flag for flag in outcome.flags if flag not in self._told_flags]
+        self._told_flags.update(new_flags)
+        for words in (time_words(outcome.measured), *map(flag_words, new_flags)):
+            if words is not None:
+                self._print(f"  {printable(words)}")
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
@@ -212,12 +216,12 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     return " ".join(filter(None, ending)) + _remark(out_of_memory_words(attempt, limit_gib) or attempt.excerpt)
 
 
-def _flags_in(event: Event, search: SearchRecord) -> tuple[str, ...]:
-    """Those that the event's line shows."""
+def _measured_by(event: Event, search: SearchRecord) -> Outcome | None:
+    """The outcome of the attempt that was measured with this event; None of any other."""
     if event.kind is not EventKind.ATTEMPT_ENDED:
-        return ()
+        return None
     attempt = _attempt_of(event, search)
-    return attempt.outcome.flags if attempt.state is TrialState.MEASURED and attempt.outcome is not None else ()
+    return attempt.outcome if attempt.state is TrialState.MEASURED else None
 
 
 def _remark(excerpt: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trials.trial import Attempt, FailureReason, Trial
 
@@ -26,6 +27,8 @@ _MOST_NAMED = 6
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 """What torch's allocators say, on a GPU and on a CPU."""
 _BYTES_PER_MIB = 2**20
+_LEAST_SHARE = 0.005
+"""Of a step's time; what takes less is left out."""
 
 
 def flag_words(flag: str) -> str:
@@ -52,6 +55,22 @@ def out_of_memory_words(attempt: Attempt, limit_gib: float | None) -> str | None
     if asked := _ASKED_FOR.findall(attempt.excerpt or ""):
         words += f", asking for {_size(*asked[-1])} more"
     return words + (f"; its limit is {limit_gib:g} GiB (measure.memory_limit_gib)" if limit_gib else "")
+
+
+def time_words(measured: Mapping[str, Any]) -> str | None:
+    """Where the time of a step goes, the largest part first; None where the trial was not profiled."""
+    time_s = measured.get("time_s")
+    if not time_s:
+        return None
+    shares = {part: seconds / sum(time_s.values()) for part, seconds in time_s.items()}
+    told = sorted((part for part in shares if shares[part] >= _LEAST_SHARE), key=lambda part: -shares[part])
+    return "step time: " + ", ".join(f"{part} {100 * shares[part]:.0f} %" for part in told)
+
+
+def time_lines(trials: Sequence[Trial]) -> list[str]:
+    """A line for each trial that was profiled."""
+    words = {trial.trial: time_words(trial.measured or {}) for trial in trials}
+    return [f"{name} {told}" for name, told in words.items() if told is not None]
 
 
 def _size(number: str, unit: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from search_spaces.layout import Layout
@@ -230,6 +231,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
         "ties": [tie.trial for tie in ranking.ties],
         "flags": list(best.flags),
+        "time_s": best.measured.get("time_s"),
     }
 
 
@@ -287,7 +289,16 @@ def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ):
         if name in found:
             found |= {low: found[name] / factor, high: found[name] * factor}
-    return {**measurements[0], **found}
+    return {**measurements[0], **found, **_time_parts(measurements, found.get("step_time_s"))}
+
+
+def _time_parts(measurements: Sequence[Mapping[str, Any]], step_time_s: float | None) -> dict[str, Any]:
+    """The mean shares of the runs that were profiled, of the step time over all runs, so that they add up to it."""
+    known = [m["time_s"] for m in measurements if m.get("time_s")]
+    if not known or step_time_s is None:
+        return {}
+    shares = {part: fmean(time_s[part] / sum(time_s.values()) for time_s in known) for part in known[0]}
+    return {"time_s": {part: share * step_time_s for part, share in shares.items()}}
 
 
 def _readings(runs: Sequence[Trial]) -> list[Reading]:

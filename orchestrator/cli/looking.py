@@ -68,7 +68,7 @@ def status(
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
-    from dashboards.trial_words import flag_words
+    from dashboards.trial_words import flag_words, time_words
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words, recipe_path
     from trials.ranking import best_json, rank
@@ -83,8 +83,9 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
     data |= {"recipe": recipe_path(found.folder)}
-    lines = [answer_in_words(found.record, spec), *map(flag_words, winner["flags"])]
-    answer(data, as_json, "\n".join([*lines, f"recipe: {data['recipe'] or 'not written yet'}"]))
+    lines = [answer_in_words(found.record, spec), time_words(winner), *map(flag_words, winner["flags"])]
+    lines.append(f"recipe: {data['recipe'] or 'not written yet'}")
+    answer(data, as_json, "\n".join(filter(None, lines)))
 
 
 def logs(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.live import console_for, headline, node_hours_words, results_table
 from dashboards.text import printable
-from dashboards.trial_words import flag_lines
+from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.search_file import SearchSpec
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import EndReason, SearchRecord
@@ -80,11 +80,12 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
 
 
 def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
-    """Print the table of all trials, what its flags mean, the answer, and where to look next."""
+    """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
     ranking = rank(search.trials, spec.objective, spec.global_batch_size)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
-    lines = [*map(printable, flag_lines(search.trials)), _state_words(search), answer_in_words(search, spec)]
+    lines = [printable(line) for line in (*time_lines(ranking.ordered), *flag_lines(search.trials))]
+    lines += [_state_words(search), answer_in_words(search, spec)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dashboards.trial_words import time_words
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.recipe.trainer_files import about_trainer_files
@@ -127,6 +128,8 @@ def _facts(recipe: Recipe) -> Iterator[str]:
     )
     yield f"- engine {layout.engine}, {layout.precision}, ZeRO {layout.zero_stage}, schedule {layout.pipeline_schedule}"
     yield f"- {recipe.model.parameters:,} parameters, {recipe.measured['step_time_s']:.4g} s a step{_memory(recipe)}"
+    if (words := time_words(recipe.measured)) is not None:
+        yield f"- {words}"
     yield f"- trained on {_data(recipe)}"
 
 

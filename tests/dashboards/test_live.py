@@ -10,6 +10,7 @@ import pytest
 from rich.table import Table
 
 from dashboards.live import LiveView, console_for, event_line, headline, progress_line, results_table
+from dashboards.trial_words import flag_words
 from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
@@ -200,6 +201,13 @@ def test_flags_stand_in_the_line_of_a_measurement_and_are_explained_once():
     assert lines[second].endswith("; flagged time_limit, extrapolated")
     assert lines[second + 1].startswith("  time_limit: ")
     assert sum("extrapolated: " in line for line in lines) == 1
+
+
+def test_where_the_time_of_a_step_goes_stands_below_its_measurement():
+    search = SearchUnderTest()
+    search.measure(search.start(Layout()), 1000.0, ("time_limit",), time_s={"compute": 0.75, "bubble": 0.25})
+    lines = _plain_lines(search)
+    assert lines[-2:] == ["  step time: compute 75 %, bubble 25 %", f"  {flag_words('time_limit')}"]
 
 
 def test_a_flagged_measurement_has_a_mark_in_the_table():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dashboards.trial_words import FLAG_WORDS, flag_lines, flag_words
+from dashboards.trial_words import FLAG_WORDS, flag_lines, flag_words, time_words
 from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 
@@ -28,3 +28,9 @@ def test_a_flag_is_told_once_with_the_measurements_that_have_it():
     assert first.startswith("! t0001, t0002, t0003, t0004, t0005, t0006 and 3 more extrapolated: its step time ")
     assert second.startswith("! t0009 time_limit: ")
     assert flag_lines(search.records[3].trials) == []
+
+
+def test_where_a_steps_time_goes_is_told_in_shares_the_largest_first():
+    time_s = {"compute": 0.06, "tensor": 0.0, "pipeline": 0.0001, "data_parallel": 0.015, "bubble": 0.025}
+    assert time_words({"time_s": time_s}) == "step time: compute 60 %, bubble 25 %, data_parallel 15 %"
+    assert time_words({"step_time_s": 1.0}) is None

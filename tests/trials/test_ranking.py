@@ -174,6 +174,16 @@ class TestRepeats:
         assert measured["step_time_low_s"] < measured["step_time_s"] < measured["step_time_high_s"]
         assert measured["peak_memory_gib"] == 3.0
 
+    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
+        runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
+        for run, compute_s in zip(runs, (None, 0.5, 1.4), strict=True):
+            measured = run.attempts[0].outcome.measured
+            measured["step_time_s"] = 2.0
+            if compute_s is not None:
+                measured["time_s"] = {"compute": compute_s, "bubble": 2.0 - compute_s}
+        found = best_json(rank(runs, SPEED, 8))["time_s"]
+        assert found == {"compute": pytest.approx(0.95), "bubble": pytest.approx(1.05)}
+
     def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
         flagged = trial(1, 300.0, flags=("extrapolated",))
         best = best_json(rank([flagged, again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
@@ -313,6 +323,7 @@ class TestBestObject:
             "tokens_per_sec_high": 315.0,
             "ties": ["t0002"],
             "flags": [],
+            "time_s": None,
         }
 
     def test_bounds_that_are_unknown_are_null(self):

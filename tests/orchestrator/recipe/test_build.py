@@ -89,18 +89,20 @@ def test_a_baseline_that_could_not_be_measured_is_a_caveat():
     assert "The layout run today (t0002) was not measured: gpu_oom." in recipe.caveats
 
 
-def test_flags_and_growing_host_memory_are_caveats():
+def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():
     trial = measured_trial("t0001", LAYOUT, 0.1)
     attempt = trial.attempts[0]
     outcome = replace(
         attempt.outcome,
         flags=("time_limit",),
-        measured=attempt.outcome.measured | {"host_memory_full_at_step": 1200},
+        measured=attempt.outcome.measured
+        | {"host_memory_full_at_step": 1200, "time_s": {"compute": 0.09, "bubble": 0.01}},
     )
     recipe = built(source_of(replace(trial, attempts=(replace(attempt, outcome=outcome),))))
     assert any(caveat.startswith("Flagged time_limit: the time limit came before ") for caveat in recipe.caveats)
     words = "Host memory grows: at this rate a node is full at step 1200, and a longer training does not end."
     assert words in recipe.caveats
+    assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
 
 
 def test_control_characters_do_not_reach_the_recipe():
