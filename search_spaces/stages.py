@@ -25,6 +25,25 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def greedy_stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[tuple[int, ...], int]:
+    """Layers of each stage, first to last, and the stage of the head, as nanotron deals them.
+
+    It fills a stage until the multiplications dealt so far exceed the stage's share of all, and only then goes on to
+    the next, so that early stages get more and the last ones may be left with nothing but the loss
+    (nanotron/models/base.py, build_model; the costs are those of get_block_compute_costs).
+    """
+    h, layer = model.hidden_size, 4 * model.hidden_size**2 + 3 * model.ffn_hidden_size * model.hidden_size
+    head = model.vocab_size * h
+    total = model.num_layers * layer + head
+    counts = [0] * pipeline_parallel
+    stage = dealt = 0
+    for _ in range(model.num_layers):
+        counts[stage] += 1
+        dealt += layer
+        stage += dealt * pipeline_parallel > total * (stage + 1)
+    return tuple(counts), stage
+
+
 def layer_flops_per_token(model: ModelShape) -> int:
     """Forward FLOPs of one layer per token: two a weight, and attention over the whole sequence (4 h s)."""
     return 2 * model.layer_parameters + 4 * model.hidden_size * model.seq_length

@@ -8,6 +8,7 @@ import pytest
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import (
     embedding_flops_per_token,
+    greedy_stage_layers,
     head_flops_per_token,
     layer_flops_per_token,
     stage_layers,
@@ -63,3 +64,10 @@ def test_stages_cost_in_sum_what_the_model_does_forward():
     model = GPT2
     stages = model.num_layers * layer_flops_per_token(model) + head_flops_per_token(model)
     assert stages == pytest.approx(model.model_flops_per_token / 3, rel=1e-3)
+
+
+def test_nanotron_fills_a_stage_until_its_share_is_exceeded():
+    # Sixteen layers and a head as dear as four of them: 20 costs, 2.5 a stage. The last stage has nothing but the loss.
+    model = ModelShape(16, 2048, 32, 32, 8192, True, 131072, 4096, True, "rotary", "rmsnorm")
+    assert greedy_stage_layers(model, 8) == ((3, 3, 2, 3, 2, 3, 0, 0), 6)
+    assert greedy_stage_layers(model, 1) == ((16,), 0)
