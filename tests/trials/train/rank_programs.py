@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
 from trials.train.selftest import training
 from trials.train.weights import WeightSource
+from trials.train.world import World
 
 CPU = Device(torch.device("cpu"))
 
@@ -139,10 +141,14 @@ def _without_parameter_marks(instead) -> None:
 
 
 def _without_clipping(instead) -> None:
-    deepspeed_engine._DeepSpeedEngine._clip = lambda self, *_: (
-        instead(),
-        setattr(self, "_clipped_norm", torch.ones(())),
-    )
+    """The norm is taken and told, and nothing is scaled by it."""
+    clip = deepspeed_engine.clip_gradients
+
+    def take_norm(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
+        instead()
+        return clip(stage, math.inf, world)
+
+    deepspeed_engine.clip_gradients = take_norm
 
 
 def _without_tied_gradients(instead) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ IMPORTED_ONCE = (
     "torch.distributed.pipelining",
     "torch.distributed.fsdp",
     "torch.utils.checkpoint",
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.cpp",
     "trials.train.torch_engine",
     "trials.train.flat_sharding",
     "trials.train.fsdp_sharding",
@@ -32,6 +35,11 @@ IMPORTED_ONCE = (
     "trials.train.selftest.training",
 )
 """Whatever some case may need."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "PARLAY_PARENT_PID": "",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # else every rank that compiles starts processes which import torch anew
+}
 
 
 class RanksFailed(Exception):
@@ -47,7 +55,7 @@ class WarmRanks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PARLAY_PARENT_PID": ""},
+            env=os.environ | ENVIRONMENT,
         )
 
     def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 100.0) -> list[Any]:
@@ -77,9 +85,18 @@ def serve() -> None:
     sys.modules["mlflow"] = None  # type: ignore[assignment]
     for module in IMPORTED_ONCE:
         importlib.import_module(module)
+    if shutil.which("g++") is not None:
+        _ask_what_the_cpu_has()
     for line in sys.stdin:
         answers.write(json.dumps(_run(json.loads(line))) + "\n")
         answers.flush()
+
+
+def _ask_what_the_cpu_has() -> None:
+    """Once for all ranks that compile: torch starts a process for each kind of vector instructions."""
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    pick_vec_isa()
 
 
 def _run(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.trials.train.parity import Parity
-from tests.trials.train.ranks import RanksFailed, WarmRanks
+from tests.trials.train.ranks import WarmRanks
 from trials.parity_cases import SHAPES, compiled_cases, covering_cases, named_case
 from trials.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.reductions import Reduction
@@ -92,8 +92,6 @@ def test_every_reduction_has_a_test_that_switches_it_off():
 
 @pytest.mark.parametrize(("without", "given"), MUTATIONS, ids=[f"{name}-{given.name}" for name, given in MUTATIONS])
 def test_without_any_one_reduction_or_guard_the_training_is_another(parity, without, given):
-    try:
-        trained = parity.train_without(given, without, steps=3)
-    except RanksFailed:
-        return
+    """All ranks train to the end: what is caught is another training, not a failure of whatever kind."""
+    trained = parity.train_without(given, without, steps=3)
     assert parity.difference(given, trained).value > CPU_TOLERANCES["fp32"]
