@@ -133,7 +133,7 @@ def _draft(found: Found, path: Path) -> _Draft:
     notes += _what_engines_lack(model, str(layout.get("engine", "torch")))
     batch = found.global_batch_size
     if batch is None:
-        batch = 32 if not found.layout else None
+        batch = None if found.says_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
     return _Draft(
         title=f"Made by `parlay init --from {path.name}`, which reads like {found.source}.",
@@ -141,7 +141,7 @@ def _draft(found: Found, path: Path) -> _Draft:
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
-        baseline=_baseline(layout, notes),
+        baseline=_baseline(layout, notes) if found.says_layout else {},
         space=_space(layout, cluster, model, batch or 32),
         notes=tuple("".join(c if is_printable(c) else " " for c in note) for note in notes),
     )
@@ -154,7 +154,7 @@ def _name(path: Path) -> str:
 
 
 def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
-    if not found.layout:
+    if not found.says_layout:
         notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
         return dict(_FOUR_RANKS)
     notes.append("cluster.accelerator is not in the file: fill it in.")
@@ -171,8 +171,8 @@ def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
 
 def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
     """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
-    if not found.layout:
-        return {}
+    if not found.says_layout:
+        return dict(found.layout)
     engine = "torch" if found.source == "megatron-lm" else "deepspeed"
     layout = Layout(**{"engine": engine, **found.layout, **_FITTING_SIZES})
     runnable = dict(found.layout)
@@ -212,8 +212,6 @@ def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
 
 def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The fields of the search file's baseline; empty when one that matters is not known."""
-    if not layout:
-        return {}
     needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
     defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
     whole = defaults | dict(layout)

@@ -120,10 +120,13 @@ def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path
 
 
 def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
-    spec, notes, _ = started_from(tmp_path, "config.json", HF_LLAMA)
+    spec, notes, text = started_from(tmp_path, "config.json", HF_LLAMA)
     assert spec.model.position_embedding == "rotary"
     assert not [note for note in notes if "cannot run" in note]
-    assert candidates_of(spec).feasible
+    assert {layout.precision for layout in candidates_of(spec).feasible} == {"bf16"}
+    assert "  precision: bf16\n" in text
+    assert (spec.baseline, spec.cluster.accelerator.name, spec.global_batch_size) == (None, "cpu", 32)
+    assert any("four CPU ranks were taken" in note for note in notes)
 
 
 def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):

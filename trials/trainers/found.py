@@ -22,3 +22,8 @@ class Found:
     num_nodes: int | None = None
     gpus_per_node: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def says_layout(self) -> bool:
+        """Whether it says how a training is laid out over ranks, and not only its arithmetic."""
+        return not self.layout.keys() <= {"precision"}

@@ -18,9 +18,10 @@ VOCAB_MULTIPLE = 128
 
 
 def read_hf_config(text: str) -> Found:
-    """The model a config.json describes. Raises InputError for text that is none, or for a model type not known here.
+    """The model a config.json describes, and the precision of its weights, in which it was most likely trained.
 
-    `seq_length` is the longest sequence the model takes.
+    `seq_length` is the longest sequence the model takes. Raises InputError for text that is none, or for a model type
+    not known here.
     """
     config = json_object(text, "hf_config", "a config.json")
     kind = config.get("model_type")
@@ -38,7 +39,8 @@ def read_hf_config(text: str) -> Found:
     _pad_vocabulary(model, notes)
     missing = [name for name, value in model.items() if value is None]
     notes += [f"{name} is not in the config." for name in missing]
-    return Found(f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, notes=tuple(notes))
+    layout = _precision(config, notes)
+    return Found(f"hugging face {kind}", {n: v for n, v in model.items() if v is not None}, layout, notes=tuple(notes))
 
 
 def _gpt2(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
@@ -113,6 +115,20 @@ def _pad_vocabulary(model: dict[str, Any], notes: list[str]) -> None:
         return
     model["vocab_size"] = -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
     notes.append(f"vocab_size {size} was padded to {model['vocab_size']}, a multiple of {VOCAB_MULTIPLE}.")
+
+
+def _precision(config: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
+    """transformers calls it torch_dtype, and dtype since 4.56."""
+    key = "torch_dtype" if config.get("dtype") is None else "dtype"
+    value = config.get(key)
+    if (precision := _PRECISIONS.get(str(value).removeprefix("torch."))) is not None:
+        return {"precision": precision}
+    found = "is not in the config" if value is None else f"{shown(value):.40} is no precision here"
+    notes.append(f"{key} {found}: fp32 was taken; write what you train in under space.precision.")
+    return {}
+
+
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:

@@ -125,12 +125,14 @@ HF_LLAMA = """{
   "architectures": ["LlamaForCausalLM"], "model_type": "llama",
   "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 8192,
   "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "vocab_size": 128256
+  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "vocab_size": 128256
 }
 """
 
 HF_GPT_NEOX = """{
   "model_type": "gpt_neox", "hidden_size": 2560, "intermediate_size": 10240, "max_position_embeddings": 2048,
-  "num_attention_heads": 32, "num_hidden_layers": 32, "tie_word_embeddings": false, "vocab_size": 50688
+  "num_attention_heads": 32, "num_hidden_layers": 32, "tie_word_embeddings": false, "torch_dtype": "float16",
+  "vocab_size": 50688
 }
 """
