@@ -6,7 +6,6 @@ import os
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
@@ -29,6 +28,7 @@ from orchestrator.search.driver import Driver, Goal, Hooks
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
+from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
@@ -78,11 +78,9 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
-        if spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None):
+        if ranks_run_here(spec):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
-            _require_interpreter(python_of(spec))
-        if spec.launcher.kind != "recorded" and not spec.launcher.slurm.container:
-            _require_script(spec.trainer.script)
+        require_trainer(spec)
         if spec.launcher.kind == "slurm":
             _require_slurm_work_dir(spec.work_dir)
             _require_setup_file(spec.launcher.slurm.setup_file)
@@ -203,11 +201,6 @@ def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
         seed=spec.search.seed,
         baseline=spec.baseline,
     )
-
-
-def python_of(spec: SearchSpec) -> str:
-    """The interpreter of the ranks: the one the file names, or the one that runs Parlay."""
-    return spec.trainer.python or sys.executable
 
 
 def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
@@ -438,25 +431,3 @@ def _require_setup_file(path: str | None) -> None:
 
 def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
     return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
-
-
-def _require_script(script: str | None) -> None:
-    if script is not None and not Path(script).is_file():
-        raise InputError.of(
-            "script",
-            f"{script} is not a file on this machine",
-            key="trainer.script",
-            value=script,
-            fix="name the training script; a path starts from the search file's folder",
-        )
-
-
-def _require_interpreter(python: str) -> None:
-    if shutil.which(python) is None:
-        raise InputError.of(
-            "interpreter",
-            f"{python} is not an executable on this machine",
-            key="trainer.python",
-            value=python,
-            fix="name the Python whose torch the ranks shall use",
-        )

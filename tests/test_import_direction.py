@@ -35,6 +35,7 @@ ORCHESTRATOR = (
         "orchestrator.session",
         "orchestrator.driver_job",
         "orchestrator.site_check",
+        "orchestrator.trainer_check",
         "orchestrator.replay",
         "orchestrator.selftest",
         "orchestrator.starting_points",

@@ -75,11 +75,13 @@ def plan(
 ) -> None:
     """List the layouts a search may try, and what refuses the others; nothing is launched."""
     from orchestrator.search_file import candidates_of, load_search_file
+    from orchestrator.trainer_check import require_trainer
 
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
         space = candidates_of(spec)
+        require_trainer(spec)
     answer(_plan_json(spec, space, rejected), as_json, None if as_json else _plan_text(spec, space, rejected))
 
 

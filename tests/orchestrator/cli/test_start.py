@@ -98,11 +98,16 @@ def test_a_space_without_a_legal_layout_names_each_rule_and_writes_nothing(verb,
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_interpreter_that_is_not_there_is_said_before_anything_is_written(tmp_path):
-    answer = parlay("run", write_search(tmp_path), "--set", "trainer.python=/nowhere/python3", cwd=tmp_path)
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_what_the_ranks_are_to_start_is_looked_for_before_anything_is_written(verb, tmp_path):
+    theirs = TINY_SEARCH + "trainer: {kind: megatron-lm, script: pretrain_gpt.py, python: /nowhere/python3}\n"
+    answer = parlay(verb, write_search(tmp_path, theirs), "--json", cwd=tmp_path)
     assert answer.code == 2
-    assert "trainer.python" in answer.err
-    assert not (tmp_path / "runs").exists()
+    first, second = answer.json["error"], answer.json["error"]["others"][0]
+    assert (first["key"], first["value"]) == ("trainer.python", "/nowhere/python3")
+    assert (second["key"], second["value"]) == ("trainer.script", str(tmp_path / "pretrain_gpt.py"))
+    assert all(problem["rule"] and problem["fix"] and problem["line"] for problem in (first, second))
+    assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
 def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):

@@ -1,0 +1,59 @@
+"""Before anything is launched: whether what the ranks are to start is there, as far as this machine can tell."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.search_file import SearchSpec, located
+from search_spaces.errors import InputError, Problem
+
+
+def require_trainer(spec: SearchSpec) -> None:
+    """InputError for an interpreter or a training script that is not there.
+
+    The interpreter is looked for only where ranks run on this machine, the script unless no rank is started or a
+    container has it.
+    """
+    problems = [*_missing_interpreter(spec), *_missing_script(spec)]
+    if problems:
+        raise located(InputError(*problems), spec)
+
+
+def python_of(spec: SearchSpec) -> str:
+    """The interpreter of the ranks: the one the file names, or the one that runs Parlay."""
+    return spec.trainer.python or sys.executable
+
+
+def ranks_run_here(spec: SearchSpec) -> bool:
+    """Whether the launcher starts plain processes of this machine, by itself or through a Ray of its own."""
+    return spec.launcher.kind == "local" or (spec.launcher.kind == "ray" and spec.launcher.address is None)
+
+
+def _missing_interpreter(spec: SearchSpec) -> Iterator[Problem]:
+    python = python_of(spec)
+    if ranks_run_here(spec) and shutil.which(python) is None:
+        yield Problem(
+            "interpreter",
+            f"{python} is not an executable on this machine",
+            rule=f"launcher {spec.launcher.kind} starts the ranks on this machine",
+            fix="name the Python whose torch the ranks shall use",
+            key="trainer.python",
+            value=python,
+        )
+
+
+def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
+    script = spec.trainer.script
+    has_its_own = spec.launcher.kind == "recorded" or bool(spec.launcher.slurm.container)
+    if script is not None and not has_its_own and not Path(script).is_file():
+        yield Problem(
+            "script",
+            f"{script} is not a file on this machine",
+            rule="the training script lies where this machine and the compute nodes see it",
+            fix="name it; a path starts from the search file's folder",
+            key="trainer.script",
+            value=script,
+        )
