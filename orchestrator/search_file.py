@@ -13,7 +13,7 @@ from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.search_schema import SearchFile, SearchSection
 from search_spaces.axes import complete_axes
-from search_spaces.cluster import Accelerator, Cluster
+from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -71,7 +71,7 @@ class SearchSpec:
             "schema": SEARCH_SCHEMA,
             "name": self.name,
             "model": self.model.to_json(),
-            "cluster": _cluster_json(self.cluster),
+            "cluster": self.cluster.to_json(),
             "global_batch_size": self.global_batch_size,
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "candidates": None if self.candidates is None else [layout.to_json() for layout in self.candidates],
@@ -341,7 +341,7 @@ def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": _typed(data, "name", str),
         "model": ModelShape.from_json(data["model"]),
-        "cluster": _cluster_from(data["cluster"]),
+        "cluster": Cluster.from_json(data["cluster"]),
         "global_batch_size": _typed(data, "global_batch_size", int),
         "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
         "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
@@ -386,15 +386,3 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
 
 def _section_json(section: Any) -> dict[str, Any]:
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _cluster_json(cluster: Cluster) -> dict[str, Any]:
-    data = asdict(cluster)
-    data["accelerator"]["peak_flops"] = dict(cluster.accelerator.peak_flops)
-    return data
-
-
-def _cluster_from(data: Mapping[str, Any]) -> Cluster:
-    accelerator = dict(data["accelerator"])
-    accelerator["peak_flops"] = tuple(accelerator["peak_flops"].items())
-    return Cluster(Accelerator(**accelerator), data["gpus_per_node"], data["num_nodes"])

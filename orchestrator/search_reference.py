@@ -74,8 +74,8 @@ def _presets(kind: str) -> str:
 
 
 def _section(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The section a top-level key holds; None where it holds a plain value."""
-    for form in (field, *field.get("anyOf", [])):
+    """The section a key holds, or a list of them; None where it holds plain values."""
+    for form in (field, *field.get("anyOf", []), field.get("items", {})):
         found = definitions.get(form.get("$ref", "").split("/")[-1])
         if found is not None and "enum" not in found:
             return found
@@ -94,7 +94,8 @@ def _table(section: Mapping[str, Any], definitions: Mapping[str, Any], prefix: s
         about = field.get("description") or (holds or {})["description"].splitlines()[0]
         given = "**required**, " if key in section.get("required", []) else ""
         anchor = f"{prefix}{key}".replace(".", "")
-        value = f"see [{key}](#{anchor})" if holds else _value(field, definitions) + _default(field)
+        several = "list, " if "items" in field else ""
+        value = f"{several}see [{key}](#{anchor})" if holds else _value(field, definitions) + _default(field)
         lines.append(f"| `{key}` | {given}{value} | {about} |")
     return "\n".join(lines) + "\n"
 

@@ -2,59 +2,124 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from search_spaces.errors import InputError
+from search_spaces.links import Links
+from search_spaces.usual_links import usual_links
 
 
 @dataclass(frozen=True)
 class Accelerator:
     """One device as a rank sees it. Unknown is None, never a guess: without a peak there is no utilisation.
 
-    `memory_gib` is GiB of device memory; `peak_flops` maps a precision to dense FLOP/s, no sparsity.
+    `memory_gib` is GiB of device memory as it is sold, `usable_memory_gib` what the driver shows of it as total, the
+    ECC's share and its own taken off; `peak_flops` maps a precision to dense FLOP/s, no sparsity. `memory_gb_per_s` is
+    the data sheet's memory bandwidth, `matmul_fraction` the largest share of the 16-bit peak that a large matrix
+    product reaches, `host_gb_per_s` the link to host memory, one direction, in GB/s (1e9 bytes).
     """
 
     name: str
     memory_gib: float | None
     peak_flops: tuple[tuple[str, float], ...]
     lacks_bf16: bool = False
+    usable_memory_gib: float | None = None
+    memory_gb_per_s: float | None = None
+    matmul_fraction: float | None = None
+    host_gb_per_s: float | None = None
 
     def peak_flops_for(self, precision: str) -> float | None:
         return dict(self.peak_flops).get(precision)
 
 
-def _accelerator(name: str, memory_gib: float | None, half: float | None, single: float | None, bf16: bool = True):
-    peaks = [("fp16", half), ("bf16", half if bf16 else None), ("fp32", single)]
-    known = tuple((precision, flops) for precision, flops in peaks if flops is not None)
-    return Accelerator(name, memory_gib, known, lacks_bf16=not bf16)
+_PCIE_3, _PCIE_4, _PCIE_5 = 15.75, 31.5, 63.0
+"""GB/s of sixteen lanes, one direction, after their encoding."""
 
+_V100 = Accelerator(
+    "v100-32gb",
+    memory_gib=32,
+    peak_flops=(("fp16", 125e12), ("fp32", 15.7e12)),
+    lacks_bf16=True,
+    usable_memory_gib=31.74,
+    memory_gb_per_s=900,
+    host_gb_per_s=_PCIE_3,
+)
+_A100 = Accelerator(
+    "a100-80gb",
+    memory_gib=80,
+    peak_flops=(("fp16", 312e12), ("bf16", 312e12), ("fp32", 19.5e12)),
+    usable_memory_gib=79.15,
+    memory_gb_per_s=2039,
+    matmul_fraction=0.869,
+    host_gb_per_s=_PCIE_4,
+)
+_H100 = Accelerator(
+    "h100-80gb",
+    memory_gib=80,
+    peak_flops=(("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
+    usable_memory_gib=79.11,
+    memory_gb_per_s=3350,
+    matmul_fraction=0.803,
+    host_gb_per_s=_PCIE_5,
+)
 
-# Dense peaks without sparsity, FLOP/s, from the vendors' data sheets: NVIDIA V100 (SXM2), T4, A40, A100, H100 SXM,
-# H200 SXM; AMD MI250X, whose 383 TFLOP/s are two dies. fp32 is the vector rate: torch uses TF32 only when asked.
+# Dense peaks without sparsity, FLOP/s, and memory bandwidths from the vendors' data sheets: NVIDIA V100 (SXM2), T4,
+# A40, A100 SXM, H100 SXM, H200 SXM; AMD MI250X, of which a rank has one die of two. fp32 is the vector rate: torch uses
+# TF32 only when asked. Where the other numbers are from, and why some are unknown, says docs/clusters.md.
 ACCELERATORS: dict[str, Accelerator] = {
     a.name: a
     for a in (
-        _accelerator("v100-16gb", 16, 125e12, 15.7e12, bf16=False),
-        _accelerator("v100-32gb", 32, 125e12, 15.7e12, bf16=False),
-        _accelerator("t4-16gb", 16, 65e12, 8.1e12, bf16=False),
-        _accelerator("a40-48gb", 48, 149.7e12, 37.4e12),
-        _accelerator("a100-40gb", 40, 312e12, 19.5e12),
-        _accelerator("a100-80gb", 80, 312e12, 19.5e12),
-        _accelerator("h100-80gb", 80, 989e12, 67e12),
-        _accelerator("h200-141gb", 141, 989e12, 67e12),
-        _accelerator("mi250x-gcd-64gb", 64, 191.5e12, 23.9e12),
-        _accelerator("cpu", None, None, None),
+        replace(_V100, name="v100-16gb", memory_gib=16, usable_memory_gib=15.77),
+        _V100,
+        Accelerator(
+            "t4-16gb",
+            memory_gib=16,
+            peak_flops=(("fp16", 65e12), ("fp32", 8.1e12)),
+            lacks_bf16=True,
+            usable_memory_gib=14.58,
+            memory_gb_per_s=320,
+            host_gb_per_s=_PCIE_3,
+        ),
+        Accelerator(
+            "a40-48gb",
+            memory_gib=48,
+            peak_flops=(("fp16", 149.7e12), ("bf16", 149.7e12), ("fp32", 37.4e12)),
+            usable_memory_gib=44.35,
+            memory_gb_per_s=696,
+            host_gb_per_s=_PCIE_4,
+        ),
+        replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.39, memory_gb_per_s=1555),
+        _A100,
+        _H100,
+        replace(_H100, name="h200-141gb", memory_gib=141, usable_memory_gib=139.8, memory_gb_per_s=4800),
+        Accelerator(
+            "mi250x-gcd-64gb",
+            memory_gib=64,
+            peak_flops=(("fp16", 191.5e12), ("bf16", 191.5e12), ("fp32", 23.9e12)),
+            usable_memory_gib=63.98,
+            memory_gb_per_s=1638,
+            matmul_fraction=0.767,
+            host_gb_per_s=36,
+        ),
+        Accelerator("cpu", memory_gib=None, peak_flops=()),
     )
 }
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`num_nodes` equal nodes with `gpus_per_node` accelerators each; on CPU a "gpu" is a rank."""
+    """`num_nodes` equal nodes with `gpus_per_node` accelerators each; on CPU a "gpu" is a rank.
+
+    `given_links` are those its user described. They are what is known of the machine, not which one it is: clusters
+    that differ in them alone are equal.
+    """
 
     accelerator: Accelerator
     gpus_per_node: int
     num_nodes: int
+    given_links: Links | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("gpus_per_node", "num_nodes"):
@@ -67,8 +132,60 @@ class Cluster:
                     value=value,
                     rule="a whole number from 1 to 100000",
                 )
+        if self.given_links is not None:
+            _require_fit(self.given_links, self.gpus_per_node, self.num_nodes)
 
     @property
     def num_gpus(self) -> int:
         """World size: nodes x accelerators per node."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def links(self) -> Links | None:
+        """The links that were described, else those of the accelerator's usual node; None where neither is known."""
+        return self.given_links or usual_links(self.accelerator.name, self.gpus_per_node)
+
+    @property
+    def links_are_assumed(self) -> bool:
+        """Whether `links` are those of the accelerator's usual node, not this cluster's own."""
+        return self.given_links is None and self.links is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        data = asdict(self)
+        data["accelerator"]["peak_flops"] = dict(self.accelerator.peak_flops)
+        data["links"] = data.pop("given_links")
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The cluster again; one that was written before clusters had links has none of its own."""
+        accelerator, links = data["accelerator"], data.get("links")
+        return cls(
+            Accelerator(**{**accelerator, "peak_flops": tuple(accelerator["peak_flops"].items())}),
+            data["gpus_per_node"],
+            data["num_nodes"],
+            None if links is None else Links.from_json(links),
+        )
+
+
+def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:
+    """InputError for links that leave ranks of the cluster unconnected, or join some that it has not."""
+    described = links.domains[-1].num_ranks if links.domains else 1
+    if described != gpus_per_node:
+        raise InputError.of(
+            "links",
+            f"the outermost domain has {described} of {gpus_per_node} GPUs a node",
+            key="links.domains",
+            value=described,
+            rule="the last domain is a whole node; a node of one GPU has none",
+            fix="describe a domain of gpus_per_node ranks last",
+        )
+    if num_nodes > 1 and links.fabric is None:
+        raise InputError.of(
+            "links",
+            f"has no fabric between {num_nodes} nodes",
+            key="links.fabric",
+            rule="links of more than one node say what joins the nodes",
+            fix="add fabric with nic_gb_per_s and latency_us",
+        )

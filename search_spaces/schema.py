@@ -13,6 +13,7 @@ from search_spaces import axes, presets
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import Section, folder_of, validated
 from search_spaces.workload import (
@@ -106,12 +107,77 @@ class ModelSection(_Named):
         return "A ready-made model: " + ", ".join(presets.preset_names(presets.MODELS))
 
 
+class LinkDomainSection(Section):
+    """Ranks that are joined by one kind of link."""
+
+    name: str = Field(min_length=1, max_length=40, description="What to call it: die-pair, quad, node.")
+    num_ranks: int = Field(ge=2, le=100_000, description="Consecutive ranks in it.")
+    bus_gb_per_s: float = Field(
+        gt=0, description="Bus bandwidth of an all-reduce over all of them, on each rank, as NCCL's tests print it."
+    )
+    latency_us: float = Field(ge=0, description="Time of an all-reduce that has next to nothing to carry.")
+
+
+class BandwidthSection(Section):
+    """What so many nodes reach together."""
+
+    num_nodes: int = Field(ge=2, le=100_000, description="Whole nodes.")
+    bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, on each rank.")
+
+
+class FabricSection(Section):
+    """What joins the nodes."""
+
+    nic_gb_per_s: float = Field(gt=0, description="All NICs of a node together, one direction.")
+    latency_us: float = Field(ge=0, description="Time of one small message from node to node.")
+    by_nodes: list[BandwidthSection] = Field(
+        default=[],
+        description="What whole nodes reach together where it was measured, by their number, rising. Default:"
+        f" {NIC_EFFICIENCY} of nic_gb_per_s, whatever their number.",
+    )
+    p2p_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Most that one pair of ranks reaches between nodes. Default: what the NICs do."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_fabric(self) -> Self:
+        self.fabric()
+        return self
+
+    def fabric(self) -> Fabric:
+        """The fabric; InputError where a number of nodes comes twice or out of order."""
+        by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
+        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s)
+
+
+class LinksSection(Section):
+    """How fast ranks talk with each other; docs/clusters.md says how to find out."""
+
+    domains: list[LinkDomainSection] = Field(
+        default=[], description="From inner to outer, each a multiple of the one before, the last of them a node."
+    )
+    fabric: FabricSection | None = Field(default=None, description="What joins the nodes; required with several.")
+
+    @model_validator(mode="after")
+    def _are_links(self) -> Self:
+        self.links()
+        return self
+
+    def links(self) -> Links:
+        """The links; InputError where domains do not nest."""
+        domains = tuple(LinkDomain(**domain.model_dump()) for domain in self.domains)
+        return Links(domains, None if self.fabric is None else self.fabric.fabric())
+
+
 class ClusterSection(_Named):
     """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
 
     accelerator: str = Field(description="What one rank computes on, for example h100-80gb; cpu for plain processes.")
     gpus_per_node: int = Field(ge=1, le=100_000, description="Accelerators per node; on cpu, ranks per node.")
     num_nodes: int = Field(ge=1, le=100_000, description="Nodes the search may use.")
+    links: LinksSection | None = Field(
+        default=None, description="How fast ranks talk. Default: the links of the accelerator's usual node, if any."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -130,12 +196,13 @@ class ClusterSection(_Named):
         return self
 
     def cluster(self) -> Cluster:
-        """The cluster; InputError for an accelerator nobody knows."""
+        """The cluster; InputError for an accelerator nobody knows, and for links of another kind of node."""
         try:
             accelerator = presets.accelerator_named(self.accelerator)
         except InputError as error:
             raise error.at(key="accelerator") from None
-        return Cluster(accelerator, self.gpus_per_node, self.num_nodes)
+        links = None if self.links is None else self.links.links()
+        return Cluster(accelerator, self.gpus_per_node, self.num_nodes, links)
 
     @classmethod
     def name_schema(cls) -> str:

@@ -1,0 +1,205 @@
+"""How fast ranks talk with each other: domains nested in a node, and the fabric between nodes. Standard library only.
+
+Bandwidths are bus bandwidths as NCCL's tests print them: a ring of n ranks moves 2 (n - 1) / n times the bytes of an
+all-reduce, and (n - 1) / n times those of an all-gather or a reduce-scatter, at this speed, in GB/s (1e9 bytes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+from search_spaces.errors import InputError
+
+NIC_EFFICIENCY = 0.9
+"""What whole nodes reach of their NICs' rate where nobody measured it.
+
+The Playbook's H100 nodes reach 362 of 400 GB/s between two of them, and Calculon's A100 system takes 0.9 as well.
+"""
+
+
+@dataclass(frozen=True)
+class LinkDomain:
+    """`num_ranks` consecutive ranks that are joined by one kind of link: the dies of a module, a node.
+
+    `bus_gb_per_s` is what an all-reduce over all of them reaches on each rank, `latency_us` the time one takes that
+    has next to nothing to carry.
+    """
+
+    name: str
+    num_ranks: int
+    bus_gb_per_s: float
+    latency_us: float
+
+    def __post_init__(self) -> None:
+        _require_count("num_ranks", self.num_ranks, at_least=2)
+        _require_positive("bus_gb_per_s", self.bus_gb_per_s)
+        _require_latency(self.latency_us)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What joins the nodes.
+
+    `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message from
+    node to node. `by_nodes` holds what an all-reduce over all ranks of so many nodes reached on each rank, (nodes,
+    GB/s) with rising nodes; it is empty where nobody measured it. `p2p_gb_per_s` is the most that one pair of ranks
+    reaches between nodes; None where only the NICs bound it.
+    """
+
+    nic_gb_per_s: float
+    latency_us: float
+    by_nodes: tuple[tuple[int, float], ...] = ()
+    p2p_gb_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive("nic_gb_per_s", self.nic_gb_per_s)
+        _require_latency(self.latency_us)
+        if self.p2p_gb_per_s is not None:
+            _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
+        for index, (nodes, bandwidth) in enumerate(self.by_nodes):
+            _require_count(f"by_nodes[{index}]", nodes, at_least=2)
+            _require_positive(f"by_nodes[{index}]", bandwidth)
+        counts = [nodes for nodes, _ in self.by_nodes]
+        if sorted(set(counts)) != counts:
+            raise InputError.of(
+                "links",
+                f"has its nodes in the order {', '.join(map(str, counts))}",
+                key="by_nodes",
+                value=counts,
+                rule="each number of nodes once, rising",
+            )
+
+    def bus_gb_per_s(self, num_nodes: int) -> float:
+        """What an all-reduce over all ranks of `num_nodes` nodes reaches on each rank.
+
+        Between measured numbers of nodes it follows a power law, beyond them it stays as it is.
+        """
+        if not self.by_nodes:
+            return self.nic_gb_per_s * NIC_EFFICIENCY
+        for (fewer, fast), (more, slow) in pairwise(self.by_nodes):
+            if fewer <= num_nodes <= more:
+                share = math.log(num_nodes / fewer) / math.log(more / fewer)
+                return fast * (slow / fast) ** share
+        nearest = self.by_nodes[0] if num_nodes < self.by_nodes[0][0] else self.by_nodes[-1]
+        return nearest[1]
+
+
+@dataclass(frozen=True)
+class Links:
+    """All links of a cluster: domains from inner to outer, the last of them a node, and the fabric between nodes.
+
+    Ranks count through a node before the next one. Whoever asks names a group by its number of ranks and the
+    `stride` they lie apart; the world is full of such groups, and all of them talk at the same time.
+    """
+
+    domains: tuple[LinkDomain, ...]
+    fabric: Fabric | None = None
+
+    def __post_init__(self) -> None:
+        for index, (inner, outer) in enumerate(pairwise(self.domains), start=1):
+            if outer.num_ranks % inner.num_ranks or outer.num_ranks == inner.num_ranks:
+                raise InputError.of(
+                    "links",
+                    f"{outer.name} has {outer.num_ranks} ranks, {inner.name} inside it {inner.num_ranks}",
+                    key=f"domains[{index}].num_ranks",
+                    value=outer.num_ranks,
+                    rule="domains go from inner to outer, each a multiple of the one before",
+                )
+
+    def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
+        """The bus bandwidth on each rank of a ring over `num_ranks` ranks that lie `stride` apart; inf for one rank."""
+        if num_ranks == 1:
+            return math.inf
+        domain = self._domain_around(num_ranks * stride)
+        if domain is not None:
+            return domain.bus_gb_per_s / min(stride, self._unit_of(domain))
+        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(_nodes_of(num_ranks, stride, gpus_per_node))
+        return min(bandwidth, self._node_gb_per_s()) / min(stride, gpus_per_node)
+
+    def p2p_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
+        """What each rank reaches that sends to the next of its group, at the group's slowest crossing."""
+        if num_ranks == 1:
+            return math.inf
+        domain = self._domain_around(num_ranks * stride)
+        if domain is not None:
+            return domain.bus_gb_per_s / min(stride, self._unit_of(domain))
+        fabric = self._fabric_for(num_ranks, stride)
+        share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
+        return min(share, self._node_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
+
+    def latency_us(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
+        """The time of a collective that has next to nothing to carry; 0 for one rank.
+
+        Across nodes it is that of a node and a tree's way up and down over the nodes, as NCCL does it.
+        """
+        if num_ranks == 1:
+            return 0.0
+        domain = self._domain_around(num_ranks * stride)
+        if domain is not None:
+            return domain.latency_us
+        fabric = self._fabric_for(num_ranks, stride)
+        hops = 2 * math.ceil(math.log2(_nodes_of(num_ranks, stride, gpus_per_node)))
+        inside = self.domains[-1].latency_us if self.domains and stride < gpus_per_node else 0.0
+        return inside + hops * fabric.latency_us
+
+    def p2p_latency_us(self, num_ranks: int, stride: int) -> float:
+        """The time of a small message to the next of the group, at the group's slowest crossing; 0 for one rank."""
+        if num_ranks == 1:
+            return 0.0
+        domain = self._domain_around(num_ranks * stride)
+        return self._fabric_for(num_ranks, stride).latency_us if domain is None else domain.latency_us
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        fabric = data["fabric"]
+        if fabric is not None:
+            by_nodes = tuple((nodes, bandwidth) for nodes, bandwidth in fabric["by_nodes"])
+            fabric = Fabric(**{**fabric, "by_nodes": by_nodes})
+        return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
+
+    def _domain_around(self, span: int) -> LinkDomain | None:
+        """The innermost domain that holds every block of `span` ranks whole; None where blocks reach across nodes."""
+        return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
+
+    def _unit_of(self, domain: LinkDomain) -> int:
+        """Ranks that share one way out into this domain: those of the domain inside it, else one alone."""
+        inside = self.domains.index(domain) - 1
+        return self.domains[inside].num_ranks if inside >= 0 else 1
+
+    def _node_gb_per_s(self) -> float:
+        return self.domains[-1].bus_gb_per_s if self.domains else math.inf
+
+    def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
+        if self.fabric is None:
+            raise ValueError(f"{num_ranks} ranks {stride} apart reach across nodes, and no fabric is described")
+        return self.fabric
+
+
+def _nodes_of(num_ranks: int, stride: int, gpus_per_node: int) -> int:
+    """Nodes of a group that reaches across nodes; a block that no node holds whole has at least two."""
+    return num_ranks if stride >= gpus_per_node else max(2, -(-num_ranks * stride // gpus_per_node))
+
+
+def _require_count(key: str, value: Any, at_least: int) -> None:
+    if type(value) is not int or value < at_least:
+        rule = f"a whole number from {at_least}"
+        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule=rule)
+
+
+def _require_positive(key: str, value: Any) -> None:
+    if not 0 < value < math.inf:
+        raise InputError.of("links", f"{key} is {value!r}", key=key, value=value, rule="GB/s, more than 0")
+
+
+def _require_latency(value: Any) -> None:
+    if not 0 <= value < math.inf:
+        rule = "microseconds, at least 0"
+        raise InputError.of("links", f"latency_us is {value!r}", key="latency_us", value=value, rule=rule)
