@@ -18,6 +18,7 @@ from slurm.fake_usage import FakeUsage
 from slurm.interface import SlurmSettings
 from slurm.jobs import JobState
 from slurm.request import JobRequest
+from slurm.script import NEXT_RUN
 
 FAKE_SETTINGS = SlurmSettings("fake", "22.05.8", has_accounting=True)
 
@@ -330,7 +331,7 @@ class FakeCluster:
         return f"ReqNodeNotAvail, UnavailableNodes:{','.join(sorted(self.unavailable))}"
 
     def _start(self, job: FakeJob, nodes: tuple[str, ...]) -> None:
-        _append_to_log(job, "")
+        _append_to_log(job, f"{NEXT_RUN}{job.restarts}\n" if job.restarts else "")
         request = job.request
         started = StartedJob(job.job_id, request.name, job.user, request.directory, nodes, job.restarts, self._time)
         plan = self.on_start(started)
@@ -413,7 +414,7 @@ class FakeCluster:
         at = datetime.fromtimestamp(self._stamp(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
         node = job.nodes[0]
         line = f"slurmstepd-{node}: error: *** JOB {job.job_id} ON {node} CANCELLED AT {at}{_LAST_WORDS[state]} ***\n"
-        _append_to_log(job, line)
+        _append_to_log(job, f"{line}srun: error: {node}: task 0: Terminated\n")
 
     def _forget_old(self) -> None:
         """MinJobAge 0 keeps every record (slurm.conf(5))."""
@@ -429,7 +430,7 @@ class FakeCluster:
 
 
 def _append_to_log(job: FakeJob, text: str) -> None:
-    """job.log appears when the job starts, and takes slurmd's own last words."""
+    """job.log appears when the job starts, and takes the script's words and the last ones of slurmd and srun."""
     if job.request.directory.is_dir():
         with job.request.log.open("a") as log:
             log.write(text)

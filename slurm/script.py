@@ -6,6 +6,7 @@ or quote there can silently drop every directive after it.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 
@@ -13,8 +14,16 @@ from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand
 from slurm.request import JobOptions, JobRequest
 
+NEXT_RUN = "--- restart "
+"""How a run begins in the job's and the ranks' logs after the job was put back into the queue; its number follows."""
+
 RANK_LOG = "rank-%5t.log"
 """Slurm's pattern of the ranks' logs: the rank in at least five digits."""
+
+_NOTE_RESTART = f"""\
+if [ -n "${{SLURM_RESTART_COUNT:-}}" ]; then
+  for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "{NEXT_RUN}$SLURM_RESTART_COUNT" >> "$log"; done
+fi"""
 
 _HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
 
@@ -23,11 +32,18 @@ def render_script(request: JobRequest) -> str:
     """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative."""
     sections = (
         ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in _directives(request))],
+        [_NOTE_RESTART],
         _setup(request.options),
         [*_exports(request), *_unset(request)],
         [_launch_line(request)],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def last_run(log: str) -> str:
+    """What the job's last run wrote into a log, in which the runs before a requeue stand too."""
+    *_, last = re.split(rf"^{re.escape(NEXT_RUN)}\d+$", log, flags=re.MULTILINE)
+    return last.lstrip("\n")
 
 
 def _directives(request: JobRequest) -> list[str]:

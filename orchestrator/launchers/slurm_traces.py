@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from slurm.script import last_run
 from trials.folder import AttemptFolder, read_json
 from trials.text import tail
 from trials.tracebacks import first_cause
@@ -39,14 +40,14 @@ def has_outcome(folder: AttemptFolder, restart: int) -> bool:
 
 
 def excerpt(folder: AttemptFolder, words: str, log: str) -> str:
-    """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log."""
+    """Slurm's words, and the first real traceback over all ranks, or the end of the job's own log; of its last run."""
     logs = (end_of(path, 400) for path in folder.rank_logs())
     return "\n".join(part for part in (words, first_cause(logs) or log) if part)
 
 
 def end_of(path: Path, lines: int = LOG_LINES) -> str:
-    """The last lines of a log; "" where it cannot be read."""
+    """The last lines of a log that are of the job's last run; "" where it cannot be read."""
     try:
-        return tail(path, lines)
+        return last_run(tail(path, lines))
     except OSError:
         return ""

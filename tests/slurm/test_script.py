@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm.environment import RANK_NAMES
 from slurm.request import JobOptions, JobRequest
-from slurm.script import render_script
+from slurm.script import last_run, render_script
 from tests.slurm.test_options import FULL
 
 STORED = Path(__file__).with_name("data")
@@ -181,7 +181,24 @@ names = st.from_regex(r"V_[A-Z]{1,4}", fullmatch=True)
 @given(st.lists(arguments, min_size=1, max_size=4), st.dictionaries(names, arguments, max_size=3))
 def test_no_argument_and_no_value_ends_its_own_word(argv, environment):
     script = render_script(replace(PLAIN, argv=tuple(argv), environment=environment))
-    words = shlex.split(script.split("\n\n", 1)[1])
+    words = shlex.split(script.split("\n\n", 2)[2])
     exported = [f"{name}={value}" for name, value in environment.items()]
     assert words[-len(argv) :] == argv
     assert words[: 2 * len(exported)] == [word for pair in exported for word in ("export", pair)]
+
+
+def test_a_run_after_a_requeue_begins_with_its_number_in_every_log(tmp_path):
+    (tmp_path / "job.log").write_text("srun: error: n1: task 0: Terminated\n")
+    (tmp_path / "rank-00000.log").write_text("Traceback\n")
+    script = render_script(PLAIN).partition("\n\nexport ")[0]
+    for restart in ({}, {"SLURM_RESTART_COUNT": "1"}, {"SLURM_RESTART_COUNT": "2"}):
+        subprocess.run(["bash", "-c", script], cwd=tmp_path, env=restart, check=True)
+    for log in ("job.log", "rank-00000.log"):
+        text = (tmp_path / log).read_text()
+        assert text.endswith("--- restart 1\n--- restart 2\n")
+        assert (last_run(text), last_run(text + "srun: error\n")) == ("", "srun: error\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.log", "rank-00000.log"]
+
+
+def test_without_a_requeue_the_whole_log_is_of_the_last_run():
+    assert last_run("srun: error\n--- restart\nx --- restart 1\n") == "srun: error\n--- restart\nx --- restart 1\n"

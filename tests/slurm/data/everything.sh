@@ -27,6 +27,10 @@
 #SBATCH --gpu-bind=closest
 #SBATCH --container-image=docker://nvcr.io/nvidia/pytorch:24.01
 
+if [ -n "${SLURM_RESTART_COUNT:-}" ]; then
+  for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "--- restart $SLURM_RESTART_COUNT" >> "$log"; done
+fi
+
 type module >/dev/null 2>&1 || . /etc/profile
 module load PrgEnv-gnu || exit
 module load rocm/6.0.2 || exit

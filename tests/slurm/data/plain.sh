@@ -8,6 +8,10 @@
 #SBATCH --output=job.log
 #SBATCH --open-mode=append
 
+if [ -n "${SLURM_RESTART_COUNT:-}" ]; then
+  for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "--- restart $SLURM_RESTART_COUNT" >> "$log"; done
+fi
+
 export PYTHONPATH=/shared/gpt-abcdef/code
 export PYTHONSAFEPATH=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID
