@@ -31,7 +31,7 @@ class Cancels:
             tracked.cancelled = True
         due = {key: tracked for key, tracked in wanted.items() if _may_live(tracked) and self._is_due(tracked)}
         if due:
-            self._questions.look(now=True)
+            self._questions.look(now=not self._questions.silence)  # who is silent is not asked oftener for that
             self._watch.read(due)
             self._cancel_due(due)
         return {key for key, tracked in wanted.items() if _may_live(tracked)}

@@ -43,6 +43,7 @@ class Questions:
             # Another driver may have asked a while ago: of that only the clock that people set tells.
             age_s = max(0.0, self._slurm.now() - self.answer.asked_at)
             self.asked_at = min(began, self._slurm.monotonic() - age_s)
+            self.silence = ""
             self._pace.answered(self.answer.took_s)
         except SlurmUnreachable as error:
             self.answer, self.asked_at, self.silence = None, began, f"Slurm does not answer: {error}"

@@ -210,9 +210,9 @@ class Submissions:
 
     def jobs_of(self, attempts: Iterable[Tracked]) -> list[JobSnapshot]:
         """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
-        attempts, answer = list(attempts), self._questions.answer
+        by_name, answer = {tracked.request.spec.attempt_key: tracked for tracked in attempts}, self._questions.answer
         jobs = () if answer is None else answer.jobs
-        return [job for job in jobs if any(self.is_job_of(tracked, job) for tracked in attempts)]
+        return [job for job in jobs if job.name in by_name and self.is_job_of(by_name[job.name], job)]
 
     def is_job_of(self, tracked: Tracked, job: JobSnapshot) -> bool:
         """Name, user and time of submission: ids are given out again after a controller lost its records.

@@ -49,11 +49,19 @@ class Watch:
             self._look_in_accounting({tracked.request.spec.attempt_key: tracked for tracked in missing})
         for tracked in known:
             tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
+        self._cancel_strays()
 
     def _freeze(self) -> None:
         for tracked in self._submissions.tracked.values():
             if self._is_open(tracked):
                 tracked.ending = Ending(Life.UNKNOWN, detail=self._questions.silence)
+
+    def _cancel_strays(self) -> None:
+        """Jobs that live although their attempt has ended: a twin that came too late, or one put back after its end."""
+        ended = [tracked for tracked in self._submissions.tracked.values() if tracked.ending.life is Life.ENDED]
+        jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
+        if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
+            self._submissions.cancel(strays)
 
     def _is_open(self, tracked: Tracked) -> bool:
         """Whether the last answer, or silence, can say anything new of it: it has not ended, and was there by then."""

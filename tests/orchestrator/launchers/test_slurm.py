@@ -344,6 +344,29 @@ def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
     assert node_hours_of(attempt, ending, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
 
 
+def test_a_job_that_lives_although_its_attempt_has_ended_is_cancelled(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0 if "t0001" in job.name else None)
+    ended, other = bench.launched("t0001"), bench.launched("t0002")
+    assert poll_one(bench.launcher, ended).life is Life.ENDED
+    bench.cluster.on_start = lambda job: JobPlan()
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)
+    bench.poll_for(2 * POLL_S, other)
+    assert twin.state is JobState.CANCELLED
+    assert poll_one(bench.launcher, other).life is Life.ALIVE
+
+
+def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0, exit_code=3) if job.restart else JobPlan()
+    request = bench.launched()
+    poll_one(bench.launcher, request)
+    bench.cluster.requeue("1")
+    assert "Terminated" in (request.folder.path / "job.log").read_text()
+    bench.poll_for(bench.cluster.requeue_wait_s + 2 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.restart, ending.failed, ending.reason) == (Life.ENDED, 1, True, None)
+    assert "Terminated" not in ending.detail
+
+
 # -- a clock that people set
 
 
@@ -441,6 +464,20 @@ def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
     bench.cluster.advance(120.0)
     assert bench.launcher.cancel(keys) == set()
     assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
+
+
+def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_cancelled(bench):
+    request = bench.launched()
+    key = request.spec.attempt_key
+    bench.asked["jobs"].clear()
+    bench.cluster.controller_down(3000.0)
+    for _ in range(2 * 1500):
+        assert bench.launcher.cancel([key]) == {key}
+        bench.launcher.poll([key])
+        bench.cluster.advance(0.5)
+    assert len(bench.asked["jobs"]) <= 1500 / LONGEST_INTERVAL_S + 5
+    bench.cluster.advance(1500.0 + LONGEST_INTERVAL_S)
+    assert bench.launcher.cancel([key]) == set()
 
 
 def test_many_attempts_are_cancelled_with_one_request(bench):
