@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from search_spaces.errors import InputError
-from search_spaces.validation import Section, did_you_mean
+from search_spaces.errors import InputError, did_you_mean
+from search_spaces.validation import Section
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|[?&][^=&]*(password|passwd|pwd)[^=&]*=", re.IGNORECASE)

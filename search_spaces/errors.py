@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -74,6 +75,12 @@ class OutsideRefused(Exception):
     def __init__(self, words: str, fix: str | None = None):
         super().__init__(words)
         self.fix = fix
+
+
+def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
+    """`did you mean X?`, or None where nothing known is close."""
+    close = difflib.get_close_matches(str(word).lower(), list(known), n=1)
+    return f"did you mean {close[0]}?" if close else None
 
 
 def shown(value: Any) -> str:

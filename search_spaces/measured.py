@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.cluster import Cluster
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.presets import accelerator_named
-from search_spaces.validation import did_you_mean
 
 OUTCOMES = ("ok", "oom", "failed")
 MAX_BYTES = 256 * 2**20

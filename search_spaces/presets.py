@@ -7,8 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from search_spaces.cluster import ACCELERATORS, Accelerator
-from search_spaces.errors import InputError
-from search_spaces.validation import did_you_mean
+from search_spaces.errors import InputError, did_you_mean
 from search_spaces.yaml_source import Document, parse_document
 
 MODELS = "models"

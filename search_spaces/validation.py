@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, did_you_mean, shown
 from search_spaces.yaml_source import Document, KeyPath, dotted, undotted
 
 FILL_IN = "FILL_IN"
@@ -49,12 +49,6 @@ def restored(section: type[S], data: Any) -> S:
 def folder_of(info: ValidationInfo) -> Path:
     """Where relative paths in the file being validated start from."""
     return (info.context or {}).get("folder", Path())
-
-
-def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
-    """`did you mean X?`, or None where nothing known is close."""
-    close = difflib.get_close_matches(str(word).lower(), list(known), n=1)
-    return f"did you mean {close[0]}?" if close else None
 
 
 def _problems(detail: Any, section: type[Section], document: Document) -> Iterator[Problem]:
@@ -139,7 +133,7 @@ _TYPES = {
     "int_type": ("type", "a whole number", "write digits only, without a point, quotes or underscores"),
     "int_from_float": ("type", "a whole number", "write it without a fraction or exponent"),
     "float_type": ("type", "a number", "write it without quotes"),
-    "finite_number": ("bounds", "a finite number", None),
+    "finite_number": ("bounds", "a finite number", "write a number"),
     "bool_type": ("type", "true or false", "write true or false; yes, no, on and off are plain text"),
     "string_type": ("type", "text", "put it in quotes if it is meant as text"),
     "tuple_type": ("type", "a list", "write [a, b]"),
@@ -152,18 +146,21 @@ _TYPES = {
     "less_than_equal": ("bounds", "at most {le}", "write a smaller number"),
     "string_too_long": ("bounds", "at most {max_length} characters", "write less"),
     "string_too_short": ("bounds", "at least {min_length} characters", "write something, or remove the key"),
-    "literal_error": ("choice", "one of {expected}", None),
-    "enum": ("choice", "one of {expected}", None),
+    "literal_error": ("choice", "one of {expected}", "write one of these"),
+    "enum": ("choice", "one of {expected}", "write one of these"),
 }
 
 
 def _broken(detail: Any) -> Problem:
     """pydantic's words for a value of the wrong type, size or spelling, in ours."""
     value, context = detail["input"], detail.get("ctx", {})
-    code, rule, fix = _TYPES.get(detail["type"], ("value", detail["msg"], None))
+    if detail["type"] not in _TYPES:  # their words may hold braces, and are not to be filled in
+        return Problem("value", f"is {shown(value)}", rule=detail["msg"], fix="correct the value", value=value)
+    code, rule, fix = _TYPES[detail["type"]]
     if code == "missing_key":
         return Problem(code, rule, fix=fix)
-    rule = rule.format(**context).replace(" or ", ", ").replace("'", "") if code == "choice" else rule.format(**context)
+    rule = rule.format(**context)
     if code == "choice":
-        fix = did_you_mean(value, rule.removeprefix("one of ").split(", "))
+        rule = rule.replace(" or ", ", ").replace("'", "")
+        fix = did_you_mean(value, rule.removeprefix("one of ").split(", ")) or fix
     return Problem(code, f"is {shown(value)}", rule=rule, fix=fix, value=value)

@@ -9,9 +9,8 @@ from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
 from orchestrator.samplers.ordered import GridSampler, RandomSampler
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, did_you_mean
 from search_spaces.layout import Layout
-from search_spaces.validation import did_you_mean
 
 SAMPLERS = ("deephyper", "random", "grid")
 """What `search.sampler` may say."""
