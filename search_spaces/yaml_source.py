@@ -7,7 +7,9 @@ only true and false are booleans, `08`, `1_000` and `12:30:00` stay text.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -269,7 +271,10 @@ def _overridden(document: Document, override: str) -> Document:
     try:
         value = builder.root(text) if text.strip() else None
     except InputError as error:
-        problems = (Problem("override", p.message, p.rule, p.fix, key=name, file="--set") for p in error.problems)
+        quoted = f"if it is text, quote it: --set {shlex.quote(f'{name}={json.dumps(text)}')}"
+        problems = (
+            Problem("override", p.message, p.rule, p.fix or quoted, key=name, file="--set") for p in error.problems
+        )
         raise InputError(*problems) from None
     places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
     places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}

@@ -94,6 +94,7 @@ def _loaded(path: Path) -> tuple[Any, bytes]:
             key="--tokenizer",
             value=str(path),
             rule=f"a Hugging Face tokenizer.json, or {BYTES}",
+            fix=f"name the tokenizer.json that lies beside the model's config.json, or take --tokenizer {BYTES}",
         ) from error
     encoder.no_truncation()
     encoder.no_padding()

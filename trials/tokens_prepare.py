@@ -42,12 +42,13 @@ class Preparation:
 
     def __post_init__(self) -> None:
         if not all(self.fields) or not self.fields or len(set(self.fields)) < len(self.fields):
-            raise _bad_option("--fields", ",".join(self.fields), "one or more names with commas between, each once")
+            rule = "one or more names with commas between, each once"
+            raise _bad_option("--fields", ",".join(self.fields), rule, "for example --fields instruction,response")
         if len("".join((*self.fields, self.separator))) > _LONGEST_NAMES:
             rule = f"--fields and --separator have at most {_LONGEST_NAMES} characters together"
-            raise _bad_option("--fields", ",".join(self.fields), rule)
+            raise _bad_option("--fields", ",".join(self.fields), rule, "name fewer fields, or a shorter separator")
         if self.inputs.count(STANDARD_INPUT) > 1:
-            raise _bad_option("INPUT", STANDARD_INPUT, "standard input can be read once")
+            raise _bad_option("INPUT", STANDARD_INPUT, "standard input can be read once", "write - once")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def prepare(
         progress = reader.progress(writer.num_tokens)
         if progress.num_tokens == 0:
             found = f"{progress.num_documents} texts, {progress.num_skipped} lines left out"
-            raise InputError.of("no_text", f"there is no token in what was read: {found}", key="INPUT")
+            fix = "name inputs that hold text, or under --fields what their lines have"
+            raise InputError.of("no_text", f"there is no token in what was read: {found}", key="INPUT", fix=fix)
         return writer.finish(_made(wanted, tokenizer, progress)), progress
 
 
@@ -181,7 +183,8 @@ def _opened_file(name: str) -> BinaryIO:
         return open(name, "rb")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError.of("file", f"{name} cannot be read: {why}", key="INPUT", value=name) from error
+        fix = "name a file of JSON lines, or - for standard input"
+        raise InputError.of("file", f"{name} cannot be read: {why}", key="INPUT", value=name, fix=fix) from error
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -236,5 +239,5 @@ def _made(wanted: Preparation, tokenizer: Tokenizer, progress: Progress) -> dict
     }
 
 
-def _bad_option(key: str, value: str, rule: str) -> InputError:
-    return InputError.of("usage", f"is {value!r}", key=key, value=value, rule=rule)
+def _bad_option(key: str, value: str, rule: str, fix: str) -> InputError:
+    return InputError.of("usage", f"is {value!r}", key=key, value=value, rule=rule, fix=fix)

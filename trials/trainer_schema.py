@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
-from search_spaces.errors import InputError, Problem, shown
+from search_spaces.errors import InputError, Problem, did_you_mean, shown
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of
 from search_spaces.yaml_source import read_document
@@ -37,7 +37,7 @@ def _text_or_keys(value: Any) -> Any:
     if value is None or (isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT) or isinstance(value, dict):
         return value
     rule = f"text of at most {_LONGEST_TEXT} characters, or keys"
-    raise InputError.of("type", f"is {shown(value):.80}", rule=rule, value=value)
+    raise InputError.of("type", f"is {shown(value):.80}", rule=rule, fix="put text in quotes", value=value)
 
 
 def _rank(value: Any) -> Any:
@@ -45,7 +45,8 @@ def _rank(value: Any) -> Any:
     if value in (None, "first", "last") or (type(value) is int and 0 <= value <= _MOST_RANKS):
         return value
     rule = f"first, last, or a whole number from 0 to {_MOST_RANKS}"
-    raise InputError.of("bounds", f"is {shown(value):.80}", rule=rule, value=value)
+    fix = did_you_mean(value, ("first", "last")) or "write the rank's number, or remove the key"
+    raise InputError.of("bounds", f"is {shown(value):.80}", rule=rule, fix=fix, value=value)
 
 
 _TextOrKeys = Annotated[
@@ -137,7 +138,8 @@ class TrainerSection(Section):
     def command_template(self) -> str:
         """The command line of kind command; InputError for a template that is no text."""
         if not isinstance(self.template, str):
-            raise InputError.of("type", "is no command line", rule="text", key="template", value=self.template)
+            fix = "put it in quotes: braces begin keys elsewhere"
+            raise InputError.of("type", "is no command line", rule="text", fix=fix, key="template", value=self.template)
         return self.template
 
     def for_trials(self) -> dict[str, Any]:
@@ -183,11 +185,12 @@ class TrainerSection(Section):
     def _bad_patterns(self) -> Iterator[Problem]:
         if isinstance(self.patterns, str) and self.patterns not in FORMATS:
             rule = "a known format is one of " + ", ".join(FORMATS)
-            yield Problem("choice", f"is {self.patterns!r}", rule=rule, key="patterns", value=self.patterns)
+            fix = did_you_mean(self.patterns, FORMATS) or "use one of these, or write patterns of your own"
+            yield Problem("choice", f"is {self.patterns!r}", rule=rule, fix=fix, key="patterns", value=self.patterns)
         if isinstance(self.patterns, dict):
-            for name, message, rule in pattern_faults({name: str(text) for name, text in self.patterns.items()}):
+            for name, message, rule, fix in pattern_faults({name: str(text) for name, text in self.patterns.items()}):
                 key = f"patterns.{name}" if name else "patterns"
-                yield Problem("pattern", message, rule=rule, key=key, value=self.patterns.get(name))
+                yield Problem("pattern", message, rule=rule, fix=fix, key=key, value=self.patterns.get(name))
 
 
 def _configuration(folder: Path, path: str) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def prepare(
     from trials.tokens_prepare import prepare as write_tokens
 
     if eos_token is not None and not append_eos:
-        raise InputError.of("usage", "is given without --append-eos", key="--eos-token", value=eos_token)
+        fix = "add --append-eos, or leave --eos-token out"
+        raise InputError.of("usage", "is given without --append-eos", key="--eos-token", value=eos_token, fix=fix)
     names = tuple(name.strip() for name in fields.split(","))
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
     wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)

@@ -127,6 +127,18 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
         ),
         ("{kind: command, template: t, patterns: megatron}", "choice", "trainer.patterns", "is 'megatron'"),
         (
+            "{kind: command, template: t, patterns: {step_tim_s: '(a)'}}",
+            "pattern",
+            "trainer.patterns.step_tim_s",
+            "fix: did you mean step_time_s?",
+        ),
+        (
+            "{kind: command, template: t, patterns: {loss: '(a)'}}",
+            "pattern",
+            "trainer.patterns",
+            "say nothing of a step's time",
+        ),
+        (
             "{kind: command, template: 't {tensor}', patterns: deepspeed}",
             "template",
             "trainer.template",
@@ -166,6 +178,7 @@ def test_a_wrong_combination_is_refused_with_its_key_and_rule(folder, trainer, c
     found = problems(folder, BASE + f"trainer: {trainer}\n")
     problem = next((p for p in found if p.key == key), found[0])
     assert words in str(problem)
+    assert problem.fix or code == "file"
     if code != "file":
         assert (problem.code, problem.key) == (code, key)
         assert problem.file == str(folder / "search.yaml")
@@ -178,6 +191,10 @@ def test_a_search_for_another_engine_than_its_trainers_is_refused(folder):
     assert "lists torch for trainer.kind megatron-lm" in problem.message
     [problem] = problems(folder, BASE, "space.engine=nanotron")
     assert "torch or deepspeed" in (problem.rule or "")
+    [problem] = problems(folder, BASE, "space.engine=pytorch")
+    assert problem.fix == "did you mean torch?"
+    [problem] = problems(folder, BASE, "space.engine=fsdp")
+    assert (problem.key, problem.fix) == ("space.engine", "write one of these")
 
 
 def test_a_baseline_of_another_engine_is_refused(folder):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,16 @@ def test_row_49_bad_syntax_in_set_is_refused(override: str):
     (problem,) = caught.value.problems
     assert (problem.code, problem.file) == ("override", "--set")
     assert "\x1b" not in str(problem)
+
+
+@pytest.mark.parametrize("text", ["{python} x.py", "'it's", "@file", "a: b: c"])
+def test_row_49_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), [f"trainer.template={text}"])
+    assert caught.value.problems[0].message.startswith("not YAML")
+    said = caught.value.problems[0].fix.removeprefix("if it is text, quote it: ")
+    option, override = shlex.split(said)
+    assert (option, with_overrides(parsed("a: 1"), [override]).data["trainer"]) == ("--set", {"template": text})
 
 
 def test_row_49_setting_a_key_below_a_value_is_refused():

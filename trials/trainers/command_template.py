@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, did_you_mean, shown
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.steps import train_iterations
@@ -67,7 +67,7 @@ def require_template(template: str) -> None:
         raise InputError.of("template", message, rule=rule, fix=fix, key="template", value=template)
 
 
-def _faults(template: str) -> Iterator[tuple[str, str, str | None]]:
+def _faults(template: str) -> Iterator[tuple[str, str, str]]:
     for part in _PART.finditer(template):
         if part["stray"]:
             around = template[max(0, part.start() - 10) : part.end() + 10]
@@ -77,19 +77,30 @@ def _faults(template: str) -> Iterator[tuple[str, str, str | None]]:
                 "write {{ and }} for braces of the command's own",
             )
         elif part["name"] and part["name"] not in PLACEHOLDERS:
-            yield f"has the placeholder {{{part['name']}}}", "one of " + ", ".join(PLACEHOLDERS), None
+            yield _unknown_placeholder(part["name"])
         elif part["value"] is not None:
             yield from _impossible_value(part["name"], part["value"])
     try:
         words = shlex.split(_PART.sub("x", template))
     except ValueError as error:
-        yield f"cannot be split into words: {error}", "quotes come in pairs", None
+        yield (
+            f"cannot be split into words: {error}",
+            "quotes come in pairs",
+            "close them, or write \\' for one of the text's",
+        )
         return
     if not words:
         yield "has no word", "a command begins with its program", "for example {python} train.py --tp {tensor_parallel}"
 
 
-def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str | None]]:
+def _unknown_placeholder(name: str) -> tuple[str, str, str]:
+    """`{tensor}` is likely to be the beginning of a longer name."""
+    longer = next((known for known in PLACEHOLDERS if known.startswith(name)), name)
+    fix = did_you_mean(longer, [f"{{{known}}}" for known in PLACEHOLDERS]) or "write one of these names"
+    return f"has the placeholder {{{name}}}", "one of " + ", ".join(PLACEHOLDERS), fix
+
+
+def _impossible_value(name: str, value: str) -> Iterator[tuple[str, str, str]]:
     """A field of words or a switch that never is this value: its text would never be there."""
     default = getattr(Layout(), name, None)
     if isinstance(default, bool) and value not in ("true", "false"):

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from search_spaces.errors import did_you_mean
+
 NAMES = (
     "iteration",
     "step_time_s",
@@ -211,22 +213,22 @@ FORMATS: Mapping[str, LogFormat] = {
 """The formats by name; a trainer's own has the name of its kind."""
 
 
-def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """(name, what is wrong, the rule) of every pattern of the user's that cannot be used."""
+def pattern_faults(patterns: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+    """(name, what is wrong, the rule, what to do) of every pattern of the user's that cannot be used."""
     for name, text in patterns.items():
         if name not in NAMES:
-            yield name, "is nothing that a step has", "patterns are named " + ", ".join(NAMES)
+            rule = "patterns are named " + ", ".join(NAMES)
+            yield name, "is nothing that a step has", rule, did_you_mean(name, NAMES) or "use one of these names"
             continue
         try:
             groups = re.compile(text).groups
         except re.error as error:
-            yield (
-                name,
-                f"is no regular expression: {error}",
-                "a pattern is a regular expression as Python's re reads it",
-            )
+            rule = "a pattern is a regular expression as Python's re reads it"
+            yield name, f"is no regular expression: {error}", rule, "correct it; a sign of the log's own is written \\("
             continue
         if groups != 1:
-            yield name, f"has {groups} groups", "a pattern has one group, which is the number"
+            fix = "put ( ) around the number alone; (?: ) groups without counting"
+            yield name, f"has {groups} groups", "a pattern has one group, which is the number", fix
     if not set(STEP_NAMES) & set(patterns):
-        yield "", "say nothing of a step's time", "one of them is " + ", ".join(STEP_NAMES)
+        fix = "for example step_time_ms: 'iteration took ([0-9.]+) ms'"
+        yield "", "say nothing of a step's time", "one of them is " + ", ".join(STEP_NAMES), fix

@@ -102,6 +102,7 @@ def test_bad_usage_is_an_error_object_and_leaves_nothing(tmp_path, words, key):
     answer = parlay("prepare", *given, *words, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["key"] == key
+    assert answer.json["error"]["fix"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 

@@ -54,3 +54,16 @@ def test_a_template_that_is_none_is_refused(template, words):
         require_template(template)
     assert words in caught.value.problems[0].message
     assert caught.value.problems[0].key == "template"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("micro_batch", "micro_batch_size"), ("tensor", "tensor_parallel"), ("tensor_paralel", "tensor_parallel")],
+)
+def test_an_unknown_placeholder_is_answered_with_the_one_that_was_meant(name, meant):
+    with pytest.raises(InputError) as caught:
+        require_template(f"train {{{name}}}")
+    assert caught.value.problems[0].fix == f"did you mean {{{meant}}}?"
+    with pytest.raises(InputError) as caught:
+        require_template("train {xyzzy}")
+    assert caught.value.problems[0].fix == "write one of these names"

@@ -209,5 +209,6 @@ def test_a_commands_own_patterns_say_what_a_step_is():
     ],
 )
 def test_patterns_that_cannot_be_used_are_named(patterns, message):
-    [(_, found, _)] = pattern_faults(patterns)
+    [(_, found, _, fix)] = pattern_faults(patterns)
     assert message in found
+    assert fix
