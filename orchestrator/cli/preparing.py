@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
-from orchestrator.cli.output import answer, say
+from orchestrator.cli.output import answer, fail, say
+from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from search_spaces.errors import Problem
     from trials.tokens_prepare import Progress
 
 PREPARE_SCHEMA = "parlay.prepare/1"
@@ -52,7 +53,6 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Turn JSON lines into a file of tokens to train on."""
-    from search_spaces.errors import InputError
     from trials.tokenizing import open_tokenizer
     from trials.tokens_prepare import Preparation, Watcher
     from trials.tokens_prepare import prepare as write_tokens
@@ -65,9 +65,12 @@ def prepare(
     wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
     # A batch job that is ended must not leave half a file either.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    chosen = open_tokenizer(tokenizer, eos_token)
-    with _shown_progress(None if limit else _total_bytes(inputs)) as on_progress:
-        header, done = write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+    try:
+        chosen = open_tokenizer(tokenizer, eos_token)
+        with _shown_progress(None if limit else _total_bytes(inputs)) as on_progress:
+            header, done = write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+    except KeyboardInterrupt:
+        fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
     data = {
         "schema": PREPARE_SCHEMA,
         "out": str(out),
@@ -84,6 +87,13 @@ def prepare(
         f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
         f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}",
     )
+
+
+def _interrupted(out: Path) -> Problem:
+    """What an interrupt leaves: the writer has taken back what was half written."""
+    if out.exists():  # it came after the rename, or `out` was there before
+        return Problem("interrupted", f"stopped; {out} is whole, nothing half written is left")
+    return Problem("interrupted", f"stopped; nothing of {out} is left", fix="run it again, it begins anew")
 
 
 class _SkippedLines:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import stat
 import subprocess
 import time
 from contextlib import suppress
@@ -41,6 +42,7 @@ def test_bytes_need_nothing_and_the_answer_says_what_was_written(tmp_path):
     answer = parlay("prepare", lines, *words, "--json", cwd=tmp_path)
     assert answer.code == 0, answer.err
     assert tokens_in(tmp_path / "t.bin") == [*b"good day\nstop", 256] * 2
+    assert stat.S_IMODE((tmp_path / "t.bin").stat().st_mode) == 0o600
     header = TokenFile(tmp_path / "t.bin").header
     assert answer.json == {
         "schema": "parlay.prepare/1",
@@ -137,6 +139,7 @@ def test_a_signal_ends_it_and_nothing_half_is_left(tmp_path, number):
         wait_until(lambda: list(tmp_path.glob(".t.bin.*.part")))
         command.send_signal(number)
         assert command.wait(timeout=30) == 130
+        assert "parlay: stopped; nothing of t.bin is left" in command.stderr.read()
     assert [path.name for path in tmp_path.iterdir()] == ["lines"]
 
 
