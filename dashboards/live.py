@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.text import printable
-from dashboards.trial_words import flag_lines, flag_words, out_of_memory_words, time_words
+from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, speedup_over
 from trials.text import last_line
@@ -213,7 +213,7 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
     ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
     limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
-    return " ".join(filter(None, ending)) + _remark(out_of_memory_words(attempt, limit_gib) or attempt.excerpt)
+    return " ".join(filter(None, ending)) + _remark(failure_words(attempt, limit_gib) or attempt.excerpt)
 
 
 def _measured_by(event: Event, search: SearchRecord) -> Outcome | None:

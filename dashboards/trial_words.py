@@ -26,6 +26,8 @@ FLAG_WORDS: Mapping[str, str] = {
 _MOST_NAMED = 6
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 """What torch's allocators say, on a GPU and on a CPU."""
+_STOOD_STILL = re.compile(r"no progress for \d+ s")
+"""How a rank's watchdog begins."""
 _BYTES_PER_MIB = 2**20
 _LEAST_SHARE = 0.005
 """Of a step's time; what takes less is left out."""
@@ -45,16 +47,20 @@ def flag_lines(trials: Sequence[Trial]) -> list[str]:
     return [f"! {_named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
 
 
-def out_of_memory_words(attempt: Attempt, limit_gib: float | None) -> str | None:
-    """Which rank of an attempt that ended as gpu_oom found no memory, in which phase, and under which limit of the
-    user's own, GiB; None of any other attempt, or where no rank told."""
-    outcome = attempt.outcome
-    if attempt.reason is not FailureReason.GPU_OOM or outcome is None or outcome.rank is None:
+def failure_words(attempt: Attempt, limit_gib: float | None) -> str | None:
+    """Which rank of an attempt that ended as gpu_oom or hang ran into it, in which phase, and for memory under which
+    limit of the user's own, GiB; None of any other attempt, or where no rank told."""
+    outcome, excerpt = attempt.outcome, attempt.excerpt or ""
+    if outcome is None or outcome.rank is None:
         return None
-    words = f"rank {outcome.rank} ran out of memory in phase {outcome.phase}"
-    if asked := _ASKED_FOR.findall(attempt.excerpt or ""):
-        words += f", asking for {_size(*asked[-1])} more"
-    return words + (f"; its limit is {limit_gib:g} GiB (measure.memory_limit_gib)" if limit_gib else "")
+    if attempt.reason is FailureReason.GPU_OOM:
+        words = f"rank {outcome.rank} ran out of memory in phase {outcome.phase}"
+        if asked := _ASKED_FOR.findall(excerpt):
+            words += f", asking for {_size(*asked[-1])} more"
+        return words + (f"; its limit is {limit_gib:g} GiB (measure.memory_limit_gib)" if limit_gib else "")
+    if attempt.reason is FailureReason.HANG and (stood := _STOOD_STILL.match(excerpt)) is not None:
+        return f"rank {outcome.rank} made {stood[0]} in phase {outcome.phase}"
+    return None
 
 
 def time_words(measured: Mapping[str, Any]) -> str | None:

@@ -98,8 +98,9 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a trial's ranks wrote, and the first real error among it."""
-    from dashboards.trial_words import out_of_memory_words
+    from dashboards.trial_words import failure_words
     from orchestrator.cli.find import find_attempt, find_search
+    from orchestrator.cli.summary import what_to_try
 
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
@@ -118,8 +119,10 @@ def logs(
         "excerpt": excerpt,
     }
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
-    if words := out_of_memory_words(attempt, found.spec.measure.memory_limit_gib):
+    if words := failure_words(attempt, found.spec.measure.memory_limit_gib):
         heading.append(words)
+    if advice := what_to_try(attempt.reason, found.spec):
+        heading.append(f"to try: {advice}")
     answer(data, as_json, "\n".join([*heading, *paths, "", excerpt or "(nothing was written)"]))
 
 
@@ -240,7 +243,7 @@ def _replayed(
     watcher = ReplayWatcher(say, stop.is_asked)
     try:
         launcher, remark = make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
-        say(remark or f"measuring {rules.repeats} times in {folder.path}")
+        say(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
         with closing(launcher), stop.listening():
             result = measure_again(
                 loaded, launcher, folder, python=sys.executable, rules=rules, here=here, watcher=watcher

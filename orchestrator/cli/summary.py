@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 STATUS_SCHEMA = "parlay.status/1"
 
-_WHAT_TO_RELAX = {
+_WHAT_TO_TRY = {
     FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
     " tensor_parallel or pipeline_parallel, more nodes",
     FailureReason.HOST_OOM: "offload: none, more nodes",
     FailureReason.TIME_LIMIT: "a longer measure.time_limit, a smaller measure.min_steps",
-    FailureReason.HANG: "a longer measure.time_limit; the logs show where the ranks stood",
+    FailureReason.HANG: "`parlay logs TRIAL --rank N` shows where each rank stood, `parlay selftest SEARCH.YAML`"
+    " whether ranks can meet on these nodes at all (NCCL_SOCKET_IFNAME names the network between them); a longer"
+    " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
     FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
 }
 _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
@@ -100,6 +102,15 @@ def baseline_key(spec: SearchSpec) -> str | None:
     return None if spec.baseline is None else spec.baseline.key
 
 
+def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
+    """What may keep trials from ending for this reason; None where only their logs can tell."""
+    words = None if reason is None else _WHAT_TO_TRY.get(reason)
+    limit_gib = spec.measure.memory_limit_gib
+    if reason is not FailureReason.GPU_OOM or limit_gib is None:
+        return words
+    return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
+
+
 def recipe_path(folder: SearchFolder) -> str | None:
     """The recipe's folder, once there is one."""
     return str(folder.recipe) if folder.recipe.exists() else None
@@ -134,18 +145,10 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         return []
     reasons = Counter(trial.reason for trial in search.trials if trial.reason is not None)
     rows = [
-        f"  {reason:<16}{count:>4} of {len(search.trials)}  {_what_to_relax(reason, spec)}"
+        f"  {reason:<16}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
         for reason, count in reasons.most_common()
     ]
     return ["why no layout was feasible, and what to relax:", *rows]
-
-
-def _what_to_relax(reason: FailureReason, spec: SearchSpec) -> str:
-    words = _WHAT_TO_RELAX.get(reason, _WHAT_TO_READ)
-    limit_gib = spec.measure.memory_limit_gib
-    if reason is not FailureReason.GPU_OOM or limit_gib is None:
-        return words
-    return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
 
 
 def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:

@@ -332,6 +332,15 @@ def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, wor
     assert event_line(event, search.record).endswith(f"t0001.a1 failed gpu_oom: {words}")
 
 
+def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
+    search = SearchUnderTest()
+    excerpt = "no progress for 300 s; the rank stands at\n  File x, line 3\n    work.wait()\n"
+    search.fail(search.start(Layout()), FailureReason.HANG, excerpt, outcome={"rank": 1, "phase": "warmup"})
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    words = "t0001.a1 failed hang: rank 1 made no progress for 300 s in phase warmup"
+    assert event_line(event, search.record).endswith(words)
+
+
 def test_why_a_search_ended_is_one_remark():
     search = SearchUnderTest()
     detail = "Traceback (most recent call last):\n  File x\nImportError: no module"

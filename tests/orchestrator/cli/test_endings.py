@@ -33,6 +33,11 @@ def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkey
     search = str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY))
     assert run(["run", search, "--set", "measure.memory_limit_gib=0.25"]) == 3
     assert "more nodes, a measure.memory_limit_gib above 0.25\n" in capfd.readouterr().out
+    assert run(["logs", "t0001"]) == 0
+    heading, advice, *_ = capfd.readouterr().out.splitlines()
+    assert heading == "t0001.a1: failed (gpu_oom)"
+    assert advice.startswith("to try: a smaller micro_batch_size, ")
+    assert advice.endswith("a measure.memory_limit_gib above 0.25")
 
 
 @pytest.mark.fault(45)

@@ -59,9 +59,10 @@ def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
     launcher = Signalled(*signals)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     before = signal.getsignal(signal.SIGTERM)
-    assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--json"]) == code
+    assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == code
     out, err = capsys.readouterr()
     assert len(launcher.cancelled) == 1
     assert json.loads(out)["error"]["code"] == "interrupted"
     assert ("may live on: replay-" in err) is left
+    assert "measuring 1 time in " in err
     assert signal.getsignal(signal.SIGTERM) is before
