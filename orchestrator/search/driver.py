@@ -274,13 +274,20 @@ class Driver:
             self._say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
 
     def _cancel(self, attempts: Sequence[Attempt]) -> set[str]:
-        """The keys of those that may still run; those that were never launched have ended with this."""
+        """The keys of those that may still run; those that were never launched have ended with this.
+
+        Of one whose launch was in doubt the launcher may know only now that it had a job, and what that used.
+        """
         known = {self._key(attempt): attempt for attempt in attempts}
         unreached = self._launcher.cancel(known)
-        for key, attempt in known.items():
-            if attempt.state is TrialState.SUBMITTED and key not in unreached:
+        ended = [key for key, a in known.items() if a.state is TrialState.SUBMITTED and key not in unreached]
+        for key, ending in self._launcher.poll(ended).items() if ended else ():
+            if ending.life is Life.ENDED and ending.job_id is not None:
+                self._record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=ending.job_id)
+                self._end(self._trial(known[key]).last_attempt or known[key], ending)
+            else:
                 reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
-                self._end(attempt, Ending(Life.ENDED, reason=reason, detail=detail))
+                self._end(known[key], Ending(Life.ENDED, reason=reason, detail=detail))
         return unreached
 
     def _keep_within_budget(self) -> None:

@@ -145,8 +145,8 @@ class ScriptedLauncher(Launcher):
         return job.cancelled or self.clock >= job.started_at + job.script.duration_s
 
     def _ending(self, key: str) -> Ending:
-        job = self.jobs[key]
-        if key in self.unknown:
+        job = self.jobs.get(key)
+        if job is None or key in self.unknown:
             return Ending(Life.UNKNOWN)
         if not self._is_over(job):
             job.seen_alive = True

@@ -75,6 +75,23 @@ def test_fault_03_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
     assert any("no answer from Slurm" in note for note in rig.notes)
 
 
+@pytest.mark.fault(3)
+def test_fault_03_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_booked(rig):
+    rig.script = lambda spec, restart: Script(duration_s=None)
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
+    rig.hooks = replace(rig.hooks, cancel_requested=lambda: rig.cluster.jobs() != [] and rig.cluster.time > began + 200)
+    began, driver = rig.cluster.time, rig.open_driver()
+    driver.recover()
+    driver.turn()
+    rig.cluster.advance(250.0)
+    driver.turn()
+    rig.check(driver.search)
+    attempt = one_attempt(driver.search)
+    assert (attempt.job_id, attempt.reason) == ("1", FailureReason.CANCELLED_BY_USER)
+    assert attempt.node_hours * 3600 == pytest.approx(rig.slurm.used_node_s("rig-aaaaaa.t0001.a1"), abs=2)
+
+
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("late_s", [30.0, SETTLE_S - 5])
 def test_fault_04_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
