@@ -26,6 +26,11 @@ def expand(text: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+def expand_all(texts: Iterable[str]) -> tuple[str, ...]:
+    """The names in all of these lists, in the order given. Raises HostListError."""
+    return expand(",".join(texts))
+
+
 def compress(hosts: Iterable[str]) -> str:
     """Each name once, sorted by number, runs of the last number in brackets; "" for none."""
     parts: list[tuple[tuple[str, str, int], int, str]] = []  # (what surrounds the number and its width), number, name

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm.hostlist import compress, expand
+from slurm.hostlist import compress, expand_all
 from slurm.request import JobRequest
 
 SINFO_FORMAT = "%N|%T|%c|%G|%P"
@@ -70,7 +70,7 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
     """Those of the request's partitions that it neither keeps away from nor leaves out."""
     options = request.options
     partitions = options.partition.split(",") if options.partition else None
-    avoided, wanted = set(_expanded((*options.exclude, *request.exclude))), set(_expanded(options.nodelist))
+    avoided, wanted = set(expand_all((*options.exclude, *request.exclude))), set(expand_all(options.nodelist))
     return [
         node
         for node in nodes
@@ -78,10 +78,6 @@ def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSna
         and node.name not in avoided
         and (not wanted or node.name in wanted)
     ]
-
-
-def _expanded(host_lists: Iterable[str]) -> tuple[str, ...]:
-    return expand(",".join(host_lists))
 
 
 def _has_room(request: JobRequest, node: NodeSnapshot) -> bool:

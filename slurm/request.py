@@ -72,5 +72,10 @@ class JobRequest:
 
     @property
     def time_limit_min(self) -> int:
-        """Whole minutes, at least one: Slurm knows nothing shorter."""
-        return max(1, -(-int(self.time_limit_s * 1000) // 60_000))
+        """The time limit as Slurm is given it."""
+        return limit_min(self.time_limit_s)
+
+
+def limit_min(time_limit_s: float) -> int:
+    """A time limit in whole minutes, at least one: Slurm knows nothing shorter. What is below a millisecond is none."""
+    return max(1, -(-int(time_limit_s * 1000) // 60_000))

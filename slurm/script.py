@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from slurm.environment import RANK_NAMES
-from slurm.hostlist import compress, expand
+from slurm.hostlist import compress, expand_all
 from slurm.request import JobOptions, JobRequest
 
 NEXT_RUN = "--- restart "
@@ -74,8 +74,8 @@ def _optional(request: JobRequest) -> list[str]:
         "gres": options.gres,
         "cpus-per-task": options.cpus_per_task,
         "mem": options.mem,
-        "exclude": compress(_expanded((*options.exclude, *request.exclude))) or None,
-        "nodelist": compress(_expanded(options.nodelist)) or None,
+        "exclude": compress(expand_all((*options.exclude, *request.exclude))) or None,
+        "nodelist": compress(expand_all(options.nodelist)) or None,
         "network": options.network,
         "licenses": options.licenses,
         "comment": options.comment,
@@ -133,7 +133,3 @@ def _launch_line(request: JobRequest) -> str:
         *(f"--output={RANK_LOG}", "--open-mode=append"),
     ]
     return f"exec {shlex.join(words)} {shlex.join((*request.options.container, *request.argv))}"
-
-
-def _expanded(host_lists: Iterable[str]) -> tuple[str, ...]:
-    return expand(",".join(host_lists))

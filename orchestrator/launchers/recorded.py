@@ -12,7 +12,7 @@ from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from search_spaces.measured import Observation
 from search_spaces.measured_problem import MeasuredProblem, problem_for
-from trials.classify import Ending, Life
+from trials.classify import Ending, Life, expected_proof
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.measure import throughput_fields
 from trials.trial import (
@@ -231,13 +231,4 @@ def _measured(spec: TrialSpec, row: Observation, step_time_s: float, interval_s:
 def _proof(spec: TrialSpec) -> dict[str, Any]:
     layout = spec.layout
     samples = spec.measure.min_steps * layout.micro_batch_size * layout.grad_accum_steps
-    return {
-        "world_size": spec.num_gpus,
-        "tensor_parallel": layout.tensor_parallel,
-        "pipeline_parallel": layout.pipeline_parallel,
-        "data_parallel": layout.data_parallel,
-        "parameters": spec.model.parameters,
-        "local_parameters_sum": spec.model.parameters,
-        "micro_batches_per_step": layout.grad_accum_steps,
-        "samples_per_data_rank": [samples] * layout.data_parallel,
-    }
+    return expected_proof(spec) | {"samples_per_data_rank": [samples] * layout.data_parallel}

@@ -16,7 +16,7 @@ from orchestrator.launchers.slurm_submissions import Submissions
 from orchestrator.launchers.slurm_watch import Watch
 from slurm.interface import Slurm, SlurmSettings
 from slurm.pace import PollPace
-from slurm.request import JobOptions
+from slurm.request import JobOptions, limit_min
 from slurm.shared_answer import Answer
 from trials.classify import Ending
 
@@ -83,6 +83,5 @@ class SlurmLauncher(Launcher):
 
 def longest_job_s(time_limit_s: float, settings: SlurmSettings) -> float:
     """Seconds for which a job of this limit may hold its nodes at most on a cluster with these settings."""
-    minutes = max(1, -(-time_limit_s // 60))
     over_time_s = min(settings.over_time_limit_s, _NEVER_ENDED_S)
-    return minutes * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s
+    return limit_min(time_limit_s) * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s
