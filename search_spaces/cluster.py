@@ -44,6 +44,7 @@ _V100 = Accelerator(
     lacks_bf16=True,
     usable_memory_gib=31.74,
     memory_gb_per_s=900,
+    matmul_fraction=0.90,
     host_gb_per_s=_PCIE_3,
 )
 _A100 = Accelerator(
@@ -59,7 +60,7 @@ _H100 = Accelerator(
     "h100-80gb",
     memory_gib=80,
     peak_flops=(("fp16", 989e12), ("bf16", 989e12), ("fp32", 67e12)),
-    usable_memory_gib=79.11,
+    usable_memory_gib=79.15,
     memory_gb_per_s=3350,
     matmul_fraction=0.803,
     host_gb_per_s=_PCIE_5,
@@ -71,15 +72,16 @@ _H100 = Accelerator(
 ACCELERATORS: dict[str, Accelerator] = {
     a.name: a
     for a in (
-        replace(_V100, name="v100-16gb", memory_gib=16, usable_memory_gib=15.77),
+        replace(_V100, name="v100-16gb", memory_gib=16, usable_memory_gib=15.78),
         _V100,
         Accelerator(
             "t4-16gb",
             memory_gib=16,
             peak_flops=(("fp16", 65e12), ("fp32", 8.1e12)),
             lacks_bf16=True,
-            usable_memory_gib=14.58,
+            usable_memory_gib=14.74,
             memory_gb_per_s=320,
+            matmul_fraction=0.37,
             host_gb_per_s=_PCIE_3,
         ),
         Accelerator(
@@ -88,9 +90,10 @@ ACCELERATORS: dict[str, Accelerator] = {
             peak_flops=(("fp16", 149.7e12), ("bf16", 149.7e12), ("fp32", 37.4e12)),
             usable_memory_gib=44.35,
             memory_gb_per_s=696,
+            matmul_fraction=0.817,
             host_gb_per_s=_PCIE_4,
         ),
-        replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.39, memory_gb_per_s=1555),
+        replace(_A100, name="a100-40gb", memory_gib=40, usable_memory_gib=39.49, memory_gb_per_s=1555),
         _A100,
         _H100,
         replace(_H100, name="h200-141gb", memory_gib=141, usable_memory_gib=139.8, memory_gb_per_s=4800),

@@ -26,18 +26,22 @@ class LinkDomain:
     """`num_ranks` consecutive ranks that are joined by one kind of link: the dies of a module, a node.
 
     `bus_gb_per_s` is what an all-reduce over all of them reaches on each rank, `latency_us` the time one takes that
-    has next to nothing to carry.
+    has next to nothing to carry. `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where
+    that is the same, as behind a switch: where links lead from device to device, several rings add up to more.
     """
 
     name: str
     num_ranks: int
     bus_gb_per_s: float
     latency_us: float
+    p2p_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
         _require_count("num_ranks", self.num_ranks, at_least=2)
         _require_positive("bus_gb_per_s", self.bus_gb_per_s)
         _require_latency(self.latency_us)
+        if self.p2p_gb_per_s is not None:
+            _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return domain.bus_gb_per_s / min(stride, self._unit_of(domain))
+            return self._share_of(domain, stride) if num_ranks > 2 else self._pair_share_of(domain, stride)
         bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(_nodes_of(num_ranks, stride, gpus_per_node))
         return min(bandwidth, self._node_gb_per_s()) / min(stride, gpus_per_node)
 
@@ -126,7 +130,7 @@ class Links:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return domain.bus_gb_per_s / min(stride, self._unit_of(domain))
+            return self._pair_share_of(domain, stride)
         fabric = self._fabric_for(num_ranks, stride)
         share = fabric.nic_gb_per_s * NIC_EFFICIENCY / min(stride, gpus_per_node)
         return min(share, self._node_gb_per_s(), fabric.p2p_gb_per_s or math.inf)
@@ -169,10 +173,15 @@ class Links:
         """The innermost domain that holds every block of `span` ranks whole; None where blocks reach across nodes."""
         return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
 
-    def _unit_of(self, domain: LinkDomain) -> int:
-        """Ranks that share one way out into this domain: those of the domain inside it, else one alone."""
+    def _share_of(self, domain: LinkDomain, stride: int) -> float:
+        """What is left of a domain's bandwidth where groups share the way out of the domain inside it."""
         inside = self.domains.index(domain) - 1
-        return self.domains[inside].num_ranks if inside >= 0 else 1
+        ranks_sharing = self.domains[inside].num_ranks if inside >= 0 else 1
+        return domain.bus_gb_per_s / min(stride, ranks_sharing)
+
+    def _pair_share_of(self, domain: LinkDomain, stride: int) -> float:
+        """The same for two ranks alone."""
+        return min(self._share_of(domain, stride), domain.p2p_gb_per_s or math.inf)
 
     def _node_gb_per_s(self) -> float:
         return self.domains[-1].bus_gb_per_s if self.domains else math.inf

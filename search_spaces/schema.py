@@ -116,6 +116,9 @@ class LinkDomainSection(Section):
         gt=0, description="Bus bandwidth of an all-reduce over all of them, on each rank, as NCCL's tests print it."
     )
     latency_us: float = Field(ge=0, description="Time of an all-reduce that has next to nothing to carry.")
+    p2p_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Most that two of its ranks reach with each other. Default: bus_gb_per_s."
+    )
 
 
 class BandwidthSection(Section):

@@ -45,6 +45,13 @@ def test_a_group_that_does_not_fit_the_nodes_evenly_is_as_slow_as_those_that_spa
     assert SWITCHED.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(over_nics)
 
 
+def test_where_links_lead_from_device_to_device_a_ring_is_faster_than_two_of_its_ranks():
+    mesh = Links((LinkDomain("quad", 4, 80, 6, p2p_gb_per_s=20),))
+    assert mesh.collective_gb_per_s(4, 1, gpus_per_node=4) == 80
+    assert mesh.collective_gb_per_s(2, 1, gpus_per_node=4) == mesh.collective_gb_per_s(2, 2, gpus_per_node=4) == 20
+    assert mesh.p2p_gb_per_s(4, 1, gpus_per_node=4) == 20
+
+
 def test_two_whole_nodes_are_no_faster_than_one():
     wide = Links(SWITCHED.domains, Fabric(nic_gb_per_s=4000, latency_us=5))
     assert wide.collective_gb_per_s(16, 1, gpus_per_node=8) == 240

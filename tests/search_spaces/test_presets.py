@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from search_spaces import presets
@@ -16,7 +18,26 @@ def test_every_model_that_comes_along_is_a_model(name: str):
 
 @pytest.mark.parametrize("name", presets.preset_names(presets.CLUSTERS))
 def test_every_cluster_that_comes_along_is_a_cluster(name: str):
-    assert validated(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster().num_gpus >= 1
+    cluster = validated(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
+    assert cluster.num_gpus >= 1
+    assert not cluster.links_are_assumed
+    assert (cluster.links is None) == (name == "this-machine")
+
+
+@pytest.mark.parametrize("name", [name for name in presets.preset_names(presets.CLUSTERS) if name != "this-machine"])
+def test_what_is_assumed_of_a_node_is_what_its_ready_made_cluster_says(name: str):
+    cluster = validated(ClusterSection, presets.preset(presets.CLUSTERS, name)).cluster()
+    assumed = replace(cluster, given_links=None).links
+    if name in _OF_THEIR_OWN:
+        assert cluster.links.domains != assumed.domains
+    else:
+        assert cluster.links.domains == assumed.domains
+    if cluster.links.fabric is not None:
+        assert replace(cluster.links.fabric, by_nodes=()) == assumed.fabric
+
+
+_OF_THEIR_OWN = {"a40-pair", "playbook-h100"}
+"""Clusters whose nodes are other than usual: bridged, and measured."""
 
 
 @pytest.mark.parametrize(
