@@ -25,6 +25,7 @@ class StepRecord:
     over the ranks (None on CPU), host memory the largest sum of resident memory over the ranks of one node.
     `grad_norm` is None for a step of fp16 whose gradients overflowed: nothing was updated, the loss scale was halved.
     `data_wait_s` is the part of the step time for which a rank waited for its batch, the longest over the ranks.
+    `gpu_utilization`, a fraction, is the mean over the ranks that were sampled after this step, None where none was.
     What the log of somebody else's trainer does not tell is None.
     """
 
@@ -40,6 +41,7 @@ class StepRecord:
     memory_reserved_gib: float | None = None
     host_memory_gib: float | None = None
     data_wait_s: float | None = None
+    gpu_utilization: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

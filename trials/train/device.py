@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import socket
 import time
@@ -26,6 +27,8 @@ CLEAN_WITHIN_S = 10.0
 PROBE_WARMUP_S = 0.3
 """An idle GPU takes a moment to reach its clock."""
 PROBE_ROUNDS = 5
+UTILIZATION_INTERVAL_S = 1.0
+"""The driver's own sample period is a sixth of a second to one second long."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,13 @@ class Device:
         product = torch.empty_like(factor)
         return time_work_ms(lambda: torch.mm(factor, factor, out=product), self.synchronize)
 
+    def utilization(self) -> float:
+        """The fraction of the driver's last sample period in which the GPU ran anything, whoever's it was.
+
+        Takes milliseconds. Whatever torch, NVML's or AMD's library raise where one of them is missing.
+        """
+        return torch.cuda.utilization(self.torch_device) / 100
+
     def limit_memory(self, limit_gib: float) -> None:
         """Make the allocator fail beyond this much; MemoryError when the rank is already there.
 
@@ -91,6 +101,27 @@ class Device:
         else:
             total = torch.cuda.get_device_properties(self.torch_device).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * GIB / total), self.torch_device)
+
+
+class Utilization:
+    """Samples of a device's utilisation, for one thread: at most one a second, and none after the first that failed,
+    since a library that is not installed will not be there later either."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._due_s = math.inf if device.is_cpu else 0.0
+
+    def sample(self) -> float | None:
+        """A fraction; None between samples, on a CPU and where nobody tells."""
+        if time.monotonic() < self._due_s:
+            return None
+        try:
+            found = self._device.utilization()
+        except Exception:  # what is told beside the measurement must not end it
+            self._due_s = math.inf
+            return None
+        self._due_s = time.monotonic() + UTILIZATION_INTERVAL_S
+        return found
 
 
 def open_device(spec: TrialSpec, local_rank: int) -> Device:

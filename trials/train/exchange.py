@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class RankStep:
-    """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU.
+    """One rank's view of one step. `loss` counts on the last stage only; device memory is nan on a CPU, and so is
+    `gpu_utilization` wherever its driver was not asked.
 
     `data_wait_s` is the part of the step time that was spent waiting for the batch. `wanted_s` is rank 0's alone: the
     step time at which this layout could still be the best; nan where it is not compared with any.
@@ -27,6 +28,7 @@ class RankStep:
     host_gib: float
     data_wait_s: float = 0.0
     wanted_s: float = math.nan
+    gpu_utilization: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.rival import RivalWatch
 from trials.train.data import Batch, TrainingData
-from trials.train.device import Device, resident_gib
+from trials.train.device import Device, Utilization, resident_gib
 from trials.train.engine import Engine, StepResult
 from trials.train.exchange import RankStep, exchange_steps, meet
 from trials.train.world import Coordinates
@@ -53,6 +53,7 @@ class TrainingLoop:
         self._device = device
         self._report = report
         self._rivals = rivals
+        self._utilization = Utilization(device)
         for stage in engine.stages:
             # A full step may take longer than anything that is not stuck; a micro-batch does not.
             stage.register_forward_pre_hook(lambda *_: report.progress())
@@ -122,6 +123,7 @@ class TrainingLoop:
             host_gib=resident_gib(),
             data_wait_s=data_wait_s,
             wanted_s=wanted_s,
+            gpu_utilization=_or_nan(self._utilization.sample()),
         )
 
     def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
@@ -189,6 +191,7 @@ def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[
         memory_reserved_gib=_largest([v.reserved_gib for v in views]),
         host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
         data_wait_s=max(v.data_wait_s for v in views),
+        gpu_utilization=_mean([v.gpu_utilization for v in views if not math.isnan(v.gpu_utilization)]),
     )
 
 
@@ -230,6 +233,10 @@ def _fullest_node(host_gib: Sequence[float], ranks_per_node: int) -> float:
 
 def _largest(values: Sequence[float]) -> float | None:
     return None if any(math.isnan(v) for v in values) else max(values)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _or_nan(value: float | None) -> float:

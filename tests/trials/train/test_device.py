@@ -9,7 +9,16 @@ from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.ranks.failures import TrialFailure
 from trials.train import device
-from trials.train.device import CLEAN_WITHIN_S, CONTEXT_GIB, DIRTY_GIB, GIB, open_device, time_work_ms
+from trials.train.device import (
+    CLEAN_WITHIN_S,
+    CONTEXT_GIB,
+    DIRTY_GIB,
+    GIB,
+    Device,
+    Utilization,
+    open_device,
+    time_work_ms,
+)
 from trials.trial import FailureReason
 
 SPEC = make_spec(Layout(), accelerator="h100-80gb")
@@ -107,3 +116,46 @@ def test_work_is_finished_before_the_clock_is_read(clock):
 
 def test_ranks_on_a_cpu_are_not_probed():
     assert open_device(make_spec(Layout()), local_rank=0).probe_ms() is None
+
+
+class Driver:
+    """Stands in for `torch.cuda.utilization`: a GPU of this utilisation in percent, or what is raised."""
+
+    def __init__(self, answer: int | Exception):
+        self.answer = answer
+        self.asked: list[torch.device] = []
+
+    def __call__(self, asked: torch.device) -> int:
+        self.asked.append(asked)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_the_utilisation_is_sampled_once_a_second_at_most(monkeypatch, clock):
+    monkeypatch.setattr(torch.cuda, "utilization", driver := Driver(40))
+    samples = Utilization(gpu_0 := Device(torch.device("cuda", 0)))
+    found = []
+    for _ in range(8):
+        found.append(samples.sample())
+        clock.sleep(0.4)
+    assert found == [0.4, None, None, 0.4, None, None, 0.4, None]
+    assert set(driver.asked) == {gpu_0.torch_device}
+
+
+@pytest.mark.parametrize(
+    "error", [ModuleNotFoundError("pynvml"), RuntimeError("no driver"), TypeError("Not Supported")]
+)
+def test_a_utilisation_that_nobody_tells_is_none_and_not_asked_for_again(monkeypatch, clock, error):
+    monkeypatch.setattr(torch.cuda, "utilization", driver := Driver(error))
+    samples = Utilization(Device(torch.device("cuda", 0)))
+    for _ in range(3):
+        assert samples.sample() is None
+        clock.sleep(2.0)
+    assert len(driver.asked) == 1
+
+
+def test_a_cpu_has_no_driver_to_ask(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "utilization", driver := Driver(40))
+    assert Utilization(Device(torch.device("cpu"))).sample() is None
+    assert driver.asked == []

@@ -1,14 +1,19 @@
-"""The loss scale of fp16 and the norm; what they do to a training is shown by parity."""
+"""The loss scale of fp16, the norm, and what a step came to over all ranks; what they do to a training shows parity."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
 
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import make_spec
 from trials.metrics import StepPhase, StepRecord
 from trials.train import update
+from trials.train.exchange import RankStep
 from trials.train.gradients import clip_factor, square_sum
-from trials.train.loop import too_many_skipped
+from trials.train.loop import step_record, too_many_skipped
 from trials.train.optimizer import Optimisation, build_adamw
 from trials.train.update import LossScale
 
@@ -74,3 +79,12 @@ def records(*norms: float | None) -> list[StepRecord]:
 def test_some_steps_may_be_passed_over_in_fp16_but_not_many():
     assert too_many_skipped(records(*[1.0] * 9, None)) is None
     assert "overflowed in 2 of 10 measured steps" in (too_many_skipped(records(*[1.0] * 8, None, None)) or "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"), [([0.5, 1.0], 0.75), ([math.nan, 1.0], 1.0), ([math.nan, math.nan], None)], ids=str
+)
+def test_a_steps_utilisation_is_the_mean_of_the_gpus_that_were_sampled(seen, told):
+    views = [RankStep(0.1, 1.0, 2.0, 1.0, 4, 1.0, 1.0, 1.0, gpu_utilization=value) for value in seen]
+    record = step_record(make_spec(Layout(data_parallel=2)), 1, StepPhase.WARMUP, views)
+    assert record.gpu_utilization == told
