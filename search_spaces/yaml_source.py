@@ -158,7 +158,7 @@ class _Builder:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else None
             why = " ".join(part for part in (error.context, error.problem) if part)
-            _refuse(f"not YAML: {why}", Place(self.file, line))
+            _refuse(f"not YAML: {why}", Place(self.file, line), fix=_quotes_for(text, line))
         except yaml.YAMLError as error:
             _refuse(f"not YAML: {error}", Place(self.file, None))
 
@@ -242,6 +242,15 @@ class _Builder:
 
     def _place(self, event: Any) -> Place:
         return Place(self.file, event.start_mark.line + 1)
+
+
+def _quotes_for(text: str, line: int | None) -> str | None:
+    """What to do where a value in this line, counted from 1, begins as text cannot; None elsewhere."""
+    sign = None if line is None else _NO_TEXT.search("\n".join(text.split("\n")[line - 1 : line]))
+    return None if sign is None else f"put the whole value in quotes: text does not begin with {sign[1]}"
+
+
+_NO_TEXT = re.compile(r":\s+([{\[@`%])")
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:

@@ -162,6 +162,13 @@ def test_a_document_knows_the_folder_its_paths_start_from(tmp_path: Path):
     assert read_document(tmp_path / "a.yaml").folder == tmp_path
 
 
+@pytest.mark.parametrize("value", ["{python} x.py --tp {tensor_parallel}", "[1] x", "@file", "`date`", "%x"])
+def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
+    problem = the_problem(f"a: 1\nb:\n  c: {value}\nd: 2\n")
+    assert (problem.line, problem.fix) == (3, f"put the whole value in quotes: text does not begin with {value[0]}")
+    assert the_problem("a: b: c\n").fix is None
+
+
 def test_set_replaces_adds_and_reads_its_value_as_yaml():
     document = parsed("a: 1\nb:\n  c: [1, 2]\n")
     changed = with_overrides(document, ["b.c=3", "b.d=[x, true]", "e.f={min: 1}", "a="])
