@@ -1,4 +1,4 @@
-"""From JSON lines to a recipe: prepare, run and replay as a user types them."""
+"""From JSON lines to a recipe: prepare, run with a profile, and replay as a user types them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trials.tokens import read_token_header
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ON_TOKENS = TINY_SEARCH.replace("vocab_size: 64", "vocab_size: 258").replace("max_trials: 3", "max_trials: 2")
+ON_TOKENS = ON_TOKENS.replace("ci_relative_width: 1.0", "ci_relative_width: 1.0, profile: true")
 ON_TOKENS += "tracking: {enabled: false}\ntrainer: {data: {kind: tokens, path: data/tokens.bin}}\n"
 
 
@@ -48,6 +49,14 @@ def test_the_recipe_names_the_tokens_it_was_measured_on(finished):
     assert 0 <= recipe["measured"]["data_wait_s"] < recipe["measured"]["step_time_s"]
     readme = (recipe_of(answer) / "README.md").read_text()
     assert f"the {header.num_tokens:,} tokens of {path} ({header.checksum})" in readme
+
+
+def test_where_a_steps_time_goes_is_in_the_answer_and_on_the_recipes_page(finished):
+    _, answer = finished
+    recipe = yaml.safe_load((recipe_of(answer) / "recipe.yaml").read_text())
+    assert answer["best"]["time_s"] == recipe["measured"]["time_s"]
+    assert sum(answer["best"]["time_s"].values()) == pytest.approx(recipe["measured"]["step_time_s"])
+    assert "\n- step time: " in (recipe_of(answer) / "README.md").read_text()
 
 
 def test_a_replay_trains_on_the_same_tokens(finished):
