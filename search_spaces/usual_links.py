@@ -12,15 +12,17 @@ from search_spaces.links import Fabric, LinkDomain, Links
 
 @dataclass(frozen=True)
 class _UsualNode:
-    """A node as it is sold: its domains from inner to outer, and what its NICs carry together, in GB/s one way."""
+    """A node as it is sold: its domains from inner to outer, and how many NICs of how many GB/s, one direction."""
 
     domains: tuple[LinkDomain, ...]
-    nic_gb_per_s: float
+    nics: int
+    gb_per_s: float
 
     def resized(self, gpus_per_node: int) -> Links:
         """The same with so many ranks: NICs in proportion, and of the inner domains those that divide the node."""
-        share = gpus_per_node / self.domains[-1].num_ranks
-        return Links(self._domains_for(gpus_per_node), Fabric(self.nic_gb_per_s * share, NETWORK_HOP_US))
+        together = self.nics * self.gb_per_s * gpus_per_node / self.domains[-1].num_ranks
+        fabric = Fabric(together, NETWORK_HOP_US, p2p_gb_per_s=min(self.gb_per_s, together))
+        return Links(self._domains_for(gpus_per_node), fabric)
 
     def _domains_for(self, gpus_per_node: int) -> tuple[LinkDomain, ...]:
         if gpus_per_node == 1:
@@ -50,15 +52,16 @@ _DGX_1V = _UsualNode(
         LinkDomain("quad", 4, 80, _NVLINK_US[4], p2p_gb_per_s=20),
         LinkDomain("node", 8, 120, _NVLINK_US[8], p2p_gb_per_s=20),
     ),
-    nic_gb_per_s=4 * 12.5,
+    nics=4,
+    gb_per_s=12.5,
 )
-_DGX_A100 = _UsualNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nic_gb_per_s=8 * 25)
-_DGX_H100 = _UsualNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nic_gb_per_s=8 * 50)
+_DGX_A100 = _UsualNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nics=8, gb_per_s=25)
+_DGX_H100 = _UsualNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nics=8, gb_per_s=50)
 
 # Cards on PCIe: NCCL counts 10 GB/s between the sockets of a Skylake host (src/graph/topo.h), 20 was measured between
 # A100s on PCIe 4 (NVIDIA/nccl-tests issue 178). One NIC of 100 or 200 Gb/s to eight cards is a guess.
-_T4_HOST = _UsualNode((LinkDomain("node", 8, 10, _PCIE_8_US),), nic_gb_per_s=12.5)
-_A40_HOST = _UsualNode((LinkDomain("node", 8, 20, _PCIE_8_US),), nic_gb_per_s=25)
+_T4_HOST = _UsualNode((LinkDomain("node", 8, 10, _PCIE_8_US),), nics=1, gb_per_s=12.5)
+_A40_HOST = _UsualNode((LinkDomain("node", 8, 20, _PCIE_8_US),), nics=1, gb_per_s=25)
 
 # Infinity Fabric as RCCL counts it (src/graph/topo.h): 36 GB/s a link, four between the dies of a module. Three links
 # leave a die for other modules; that a ring over the node reaches their sum is an estimate. Slingshot: 4 x 200 Gb/s.
@@ -67,7 +70,8 @@ _MI250X_NODE = _UsualNode(
         LinkDomain("die-pair", 2, 144, _NVLINK_US[2]),
         LinkDomain("node", 8, 108, _NVLINK_US[8], p2p_gb_per_s=36),
     ),
-    nic_gb_per_s=4 * 25,
+    nics=4,
+    gb_per_s=25,
 )
 
 _USUAL_NODES = {
