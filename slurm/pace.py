@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LONGEST_INTERVAL_S = 300.0
-_BUSY_FACTOR = 5.0
+BUSY_FACTOR = 5.0
 """A question that takes the controller two seconds is asked every ten: at most a fifth of its time is ours."""
 
 
@@ -24,9 +24,9 @@ class PollPace:
 
     def answered(self, took_s: float) -> None:
         """The last question was answered after `took_s` seconds."""
-        self._interval_s = max(self._floor_s, _BUSY_FACTOR * took_s)
+        self._interval_s = max(self._floor_s, BUSY_FACTOR * took_s)
 
     def failed(self, took_s: float = 0.0) -> None:
         """The last question was not answered, which took `took_s` seconds."""
         longest = max(self._floor_s, LONGEST_INTERVAL_S)
-        self._interval_s = min(longest, max(2 * self._interval_s, _BUSY_FACTOR * took_s))
+        self._interval_s = min(longest, max(2 * self._interval_s, BUSY_FACTOR * took_s))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.jobs import JobSnapshot
-from slurm.pace import PollPace
+from slurm.pace import BUSY_FACTOR, PollPace
 from slurm.shared_answer import Answer
 
 
@@ -31,6 +31,7 @@ class Questions:
         self._settings_again_at = 0.0
         self._next_look_at = 0.0
         self._describes = True
+        self._accounting_again_at = 0.0
 
     def look(self, now: bool = False) -> None:
         """Ask what jobs there are when it is time to, or at once; a Slurm that is silent less and less often."""
@@ -92,11 +93,20 @@ class Questions:
         """What accounting says of jobs of these names: nothing where there is none, None where it does not answer, of
         which `accounting_words` tells."""
         self.accounting_words = ""
+        began = self._slurm.monotonic()
         try:
             return self._slurm.accounted(names, since) or ()
         except SlurmUnreachable as error:
             self.accounting_words = f" (accounting does not answer: {error})"
             return None
+        finally:
+            pause_s = BUSY_FACTOR * (self._slurm.monotonic() - began)
+            self._accounting_again_at = began + pause_s if pause_s > self.interval_s else 0.0
+
+    @property
+    def accounting_is_due(self) -> bool:
+        """Whether a slow accounting has been left alone long enough; a quick one may be asked after every look."""
+        return not self.is_to_come(self._accounting_again_at)
 
     def is_to_come(self, moment: float) -> bool:
         return self._slurm.monotonic() < moment

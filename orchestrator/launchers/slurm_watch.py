@@ -147,7 +147,7 @@ class Watch:
     # -- jobs the controller has forgotten
 
     def _look_in_accounting(self, missing: Mapping[str, Tracked]) -> None:
-        accounted = self._submissions.accounted(missing) or ()
+        accounted = (self._submissions.accounted(missing) if self._questions.accounting_is_due else None) or ()
         for tracked in missing.values():
             job = max((job for job in accounted if self._submissions.is_job_of(tracked, job)), key=age, default=None)
             if job is not None and job.state.is_ended and job.ended_at is not None:

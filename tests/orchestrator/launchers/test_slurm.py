@@ -218,6 +218,24 @@ def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace
     assert max(quick) <= POLL_S + 1
 
 
+def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_controller_as_before(bench):
+    request = bench.launched()
+    accounted = bench.slurm.accounted
+
+    def slowly(names, since):
+        bench.cluster.advance(20.0)
+        return accounted(names, since)
+
+    bench.slurm.accounted = slowly
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(400.0, request)
+    asked = bench.asked["accounted"]
+    assert len(asked) >= 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 100.0
+    controller = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])]
+    assert max(controller) <= POLL_S + 20.0 + 1
+
+
 def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_for_ended(bench):
     request = bench.launched()
     poll_one(bench.launcher, request)
