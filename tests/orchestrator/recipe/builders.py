@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator.recipe.build import RecipeSource
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
+from tests.trials.examples import TINY
 from trials.ledger.events import SearchRecord
 from trials.ranking import Objective, rank
 from trials.trial import (
@@ -21,19 +22,7 @@ from trials.trial import (
     TrialState,
 )
 
-MODEL = ModelShape(
-    num_layers=4,
-    hidden_size=64,
-    num_attention_heads=4,
-    num_key_value_heads=4,
-    ffn_hidden_size=256,
-    gated_mlp=False,
-    vocab_size=512,
-    seq_length=32,
-    tied_embeddings=True,
-    position_embedding="learned",
-    norm="layernorm",
-)
+MODEL = TINY
 LAYOUT = Layout(
     tensor_parallel=2, pipeline_parallel=2, micro_batch_size=2, grad_accum_steps=4, pipeline_schedule="1f1b"
 )
