@@ -97,7 +97,7 @@ def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | N
     stages = StageTable.ends(model, layouts) if stages is None else stages
     parameters = stages.parameters / _column(layouts["tensor_parallel"])
     state = _state(layouts, parameters)
-    layer = _LayerActivations.of(model, layouts)
+    layer = LayerActivations.of(model, layouts)
     held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
     return StageMemory(
         **{name: value / GIB for name, value in state.items()},
@@ -120,20 +120,22 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
 
 
 @dataclass(frozen=True)
-class _LayerActivations:
-    """Bytes of one layer and micro-batch: kept until its backward pass, and needed beside while a layer is at work."""
+class LayerActivations:
+    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass wants; `kept` of it until
+    then; `working`, needed beside while a layer is at work."""
 
+    whole: np.ndarray
     kept: np.ndarray
     working: np.ndarray
 
     @classmethod
-    def of(cls, model: ModelShape, layouts: LayoutTable) -> _LayerActivations:
+    def of(cls, model: ModelShape, layouts: LayoutTable) -> LayerActivations:
         tokens = layouts["micro_batch_size"] * model.seq_length
         tensor = layouts["tensor_parallel"]
         split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
         width = element_bytes(layouts)
-        masks = _by_engine(layouts, lambda habits: habits.has_dropout)
-        gathers = _by_engine(layouts, lambda habits: habits.keeps_gathered_inputs)
+        masks = trainer_column(layouts, lambda trainer: HABITS[trainer].has_dropout)
+        gathers = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_gathered_inputs)
         hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
         # Inputs of both norms and of what follows them; a byte each for the two dropouts after the blocks.
         around = tokens * hidden * (4 * width + 2 * masks) / split
@@ -146,6 +148,7 @@ class _LayerActivations:
         full = layouts.is_word("activation_checkpointing", "full")
         selective = layouts.is_word("activation_checkpointing", "selective")
         return cls(
+            whole=whole,
             kept=np.where(full, inputs, np.where(selective, whole - scores, whole)),
             working=np.where(full, whole, np.where(selective, scores, 0)),
         )
@@ -181,13 +184,14 @@ def element_bytes(layouts: LayoutTable) -> np.ndarray:
 
 def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
     """Bytes a parameter in each layout's precision, by its trainer's habits."""
-    half = _by_engine(layouts, lambda habits: getattr(habits.half, name))
-    full = _by_engine(layouts, lambda habits: getattr(habits.full, name))
+    half = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].half, name))
+    full = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].full, name))
     return np.where(layouts.is_word("precision", "fp32"), full, half)
 
 
-def _by_engine(layouts: LayoutTable, of_habits: Callable[[Habits], float]) -> np.ndarray:
-    return np.array([of_habits(HABITS[name]) for name in ENGINES])[layouts["engine"]]
+def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:
+    """What each layout's trainer has, given its name."""
+    return np.array([of_trainer(name) for name in ENGINES])[layouts["engine"]]
 
 
 def _column(values: np.ndarray) -> np.ndarray:

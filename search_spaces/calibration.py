@@ -1,0 +1,195 @@
+"""What trials teach the models of memory and time: their few constants, with the uncertainty that is left. Pure; numpy.
+
+Time: draws of all constants of `search_spaces/step_time.py` from their priors, weighted by how well each explains what
+was measured, and drawn anew where few are left that do (sequential Monte Carlo with moves: Chopin 2002,
+doi 10.1093/biomet/89.3.539). The noise is Student's t: one strange measurement moves no constant far.
+
+Memory: one factor on the estimate, known as weights on a grid. A measured peak, a layout that ran and one that ran out
+of memory each tell where it may lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.step_time import TERMS, StepTerms
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A constant before any trial: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
+
+
+PRIORS = {
+    # Products of a transformer's shapes reach less than the square ones that the accelerator is rated by: Megatron-LM's
+    # published steps on A100 (arXiv 2205.05198, table 5) are met best by this.
+    "matmul": Prior(1.15, 0.2),
+    "memory_traffic": Prior(1.3, 0.4),
+    "tensor": Prior(1.3, 0.4),
+    "tensor_latency": Prior(1.0, 0.7),
+    "launches": Prior(1.5, 0.6),
+    "pipeline": Prior(1.0, 0.7),
+    # A message may wait for a host that is slow to send it: a thousand times its bytes over the link have been seen.
+    "pipeline_latency": Prior(1.5, 1.8),
+    "data_parallel": Prior(0.8, 0.6),
+    "data_latency": Prior(1.0, 1.0),
+    "optimizer": Prior(1.0, 0.5),
+    "offload": Prior(1.0, 0.7),
+    "step": Prior(1.0, 0.7),
+}
+_MEANS = np.log([PRIORS[term].median for term in TERMS])
+_DEVIATIONS = np.array([PRIORS[term].log_sd for term in TERMS])
+
+
+def typical_constants() -> np.ndarray:
+    """The constants before any trial, in the order of TERMS."""
+    return np.exp(_MEANS)
+
+
+MODEL_ERROR = 0.12
+"""What is left between model and measurement with the best constants: the standard deviation of the logarithm."""
+_DEGREES_OF_FREEDOM = 4
+_DRAWS = 2000
+_FEWEST_EFFECTIVE = 0.1
+_MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)
+"""Widths of the random steps, in prior deviations: wide ones for what is unknown, narrow ones for what is known."""
+_MOVED_SHARE = 0.4
+
+
+class TimeBelief:
+    """The constants of the time model as weighted draws, after these measurements in their order.
+
+    `terms` and `seconds` are of the layouts that were measured. All chance is drawn from `seed`.
+    """
+
+    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int):
+        self._chance = np.random.default_rng(seed)
+        self._measured = terms
+        self._log_seconds = np.log(np.asarray(seconds, dtype=float))
+        self._draws = _MEANS + _DEVIATIONS * self._chance.standard_normal((_DRAWS, len(TERMS)))
+        self._log_weights = np.zeros(_DRAWS)
+        for count in range(1, len(self._log_seconds) + 1):
+            self._learn(count)
+
+    @property
+    def weights(self) -> np.ndarray:
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        return weights / weights.sum()
+
+    @property
+    def constants(self) -> np.ndarray:
+        """The median of each, in the order of TERMS."""
+        return np.exp([_weighted_median(column, self.weights) for column in self._draws.T])
+
+    @property
+    def log_deviations(self) -> np.ndarray:
+        """How uncertain each still is: the standard deviation of its logarithm."""
+        means = self.weights @ self._draws
+        return np.sqrt(self.weights @ (self._draws - means) ** 2)
+
+    def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
+        uncertainty alone."""
+        logs = np.log(terms.seconds(np.exp(self._draws)))
+        mean = self.weights @ logs
+        return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
+
+    def _learn(self, count: int) -> None:
+        """Weigh the draws by the newest of the first `count` measurements."""
+        newest = self._measured.take(np.array([count - 1]))
+        self._log_weights += self._log_likelihood(self._draws, newest, self._log_seconds[count - 1 : count])
+        if 1 / (self.weights**2).sum() < _FEWEST_EFFECTIVE * _DRAWS:
+            self._draw_anew(count)
+
+    def _draw_anew(self, count: int) -> None:
+        """Copies of the likely draws, moved apart by Metropolis steps that keep the distribution."""
+        draws = self._draws[self._chance.choice(_DRAWS, _DRAWS, p=self.weights)]
+        terms, logs = self._measured.take(np.arange(count)), self._log_seconds[:count]
+        fitness = self._log_posterior(draws, terms, logs)
+        for width in _MOVES:
+            moved = self._chance.random(draws.shape) < _MOVED_SHARE
+            proposed = draws + width * _DEVIATIONS * self._chance.standard_normal(draws.shape) * moved
+            proposed_fitness = self._log_posterior(proposed, terms, logs)
+            accepted = np.log(self._chance.random(_DRAWS)) < proposed_fitness - fitness
+            draws[accepted], fitness[accepted] = proposed[accepted], proposed_fitness[accepted]
+        self._draws, self._log_weights = draws, np.zeros(_DRAWS)
+
+    def _log_posterior(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
+        prior = -0.5 * (((draws - _MEANS) / _DEVIATIONS) ** 2).sum(axis=1)
+        return prior + self._log_likelihood(draws, terms, logs)
+
+    def _log_likelihood(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
+        off = (np.log(terms.seconds(np.exp(draws))) - logs) / MODEL_ERROR
+        return _log_student_t(off).sum(axis=1)
+
+
+def _log_student_t(off: np.ndarray) -> np.ndarray:
+    return -(_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(off**2 / _DEGREES_OF_FREEDOM)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5)])
+
+
+@dataclass(frozen=True)
+class MemoryEvidence:
+    """What a trial told of a layout's memory: its estimate in GiB, whether it ran, and the peak where it is known."""
+
+    estimated_gib: float
+    ran: bool
+    peak_gib: float | None = None
+
+
+_GRID = np.linspace(-0.4, 0.9, 66)
+_FACTOR = Prior(math.exp(0.08), 0.15)
+"""Allocators and libraries take some percent more than the formulas."""
+_MEMORY_ERROR = 0.066
+"""Of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
+_PEAK_ERROR = 0.1
+_LEAST_LIKELY = 0.01
+"""A layout may fail, or run, for another reason."""
+
+
+class MemoryBelief:
+    """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`."""
+
+    def __init__(self, capacity_gib: float | None, evidence: Sequence[MemoryEvidence]):
+        self._capacity_gib = capacity_gib
+        logs = -0.5 * ((_GRID - math.log(_FACTOR.median)) / _FACTOR.log_sd) ** 2
+        for found in evidence:
+            logs = logs + self._log_likelihood(found)
+        weights = np.exp(logs - logs.max())
+        self._weights = weights / weights.sum()
+
+    @property
+    def factor(self) -> float:
+        """Memory over its estimate."""
+        return float(np.exp(self._weights @ _GRID))
+
+    def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
+        """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""
+        if self._capacity_gib is None:
+            return np.ones_like(estimated_gib)
+        return np.tensordot(self._weights, self._fits_by_factor(np.asarray(estimated_gib)), axes=1)
+
+    def _fits_by_factor(self, estimated_gib: np.ndarray) -> np.ndarray:
+        assert self._capacity_gib is not None
+        room = math.log(self._capacity_gib) - np.log(estimated_gib)
+        return 1 / (1 + np.exp(-np.subtract.outer(room, _GRID).T / _MEMORY_ERROR))
+
+    def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:
+        logs = np.zeros(len(_GRID))
+        if self._capacity_gib is not None:
+            fits = self._fits_by_factor(np.asarray(found.estimated_gib))
+            logs = np.log(np.maximum(fits if found.ran else 1 - fits, _LEAST_LIKELY))
+        if found.peak_gib is not None:
+            logs = logs + _log_student_t((math.log(found.peak_gib / found.estimated_gib) - _GRID) / _PEAK_ERROR)
+        return logs

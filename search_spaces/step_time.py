@@ -1,0 +1,316 @@
+"""Seconds a training step takes by each layout, and what they go to. Pure; numpy. docs/cost_model.md derives it.
+
+A micro-batch on the slowest stage takes as long as its device needs, or as its host needs to start the kernels. A step
+is as many of these as there are micro-batches, the filling and draining of the pipeline (Narayanan et al., arXiv
+2104.04473, section 2.2), what is sent between stages, what data ranks exchange, and the update.
+
+A few constants (`TERMS`) stand before the terms, each a factor on what the data sheets say. What they are worth, and
+how trials correct them, is `search_spaces/calibration.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.cluster import Accelerator, Cluster
+from search_spaces.layout_table import LayoutTable
+from search_spaces.links import Fabric, LinkDomain, Links
+from search_spaces.memory import HABITS, LayerActivations, element_bytes, trainer_column
+from search_spaces.model_shape import ModelShape
+from search_spaces.stage_table import StageTable
+
+ON_DEVICE = ("matmul", "memory_traffic", "tensor", "tensor_latency")
+BESIDE = ("pipeline", "pipeline_latency", "data_parallel", "data_latency", "optimizer", "offload", "step")
+TERMS = (*ON_DEVICE, "launches", *BESIDE)
+"""What a step's time is a sum of. `launches` are the host's, and count where the device would be faster."""
+
+_LAUNCHES = len(ON_DEVICE)
+
+
+@dataclass(frozen=True)
+class StepTerms:
+    """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
+    + 1), launches last; `rounds` are those of a step, `filling` what the other stages add, in the same unit; `beside`
+    is of a whole step, of shape (layouts, len(BESIDE))."""
+
+    micro_batch: np.ndarray
+    rounds: np.ndarray
+    filling: np.ndarray
+    beside: np.ndarray
+
+    @classmethod
+    def of(cls, model: ModelShape, cluster: Cluster, layouts: LayoutTable) -> StepTerms:
+        machine = _Machine.of(cluster)
+        layer, head = _layer_seconds(model, machine, layouts), _head_seconds(model, machine, layouts)
+        stages = StageTable.ends(model, layouts)
+        slowest = _slowest(stages, layer, head)
+        rows = np.arange(len(layouts))
+        layers, heads = stages.layers[rows, slowest], stages.has_head[rows, slowest]
+        micro_batch = layers[:, None] * layer + heads[:, None] * head
+        others = (model.num_layers - layers)[:, None] * layer + (1 - heads)[:, None] * head
+        return cls(
+            micro_batch,
+            rounds=layouts["grad_accum_steps"].astype(float),
+            filling=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
+            beside=_beside(model, machine, layouts, stages),
+        )
+
+    def take(self, rows: np.ndarray) -> StepTerms:
+        """The layouts of a mask or of indices, in that order."""
+        return StepTerms(self.micro_batch[rows], self.rounds[rows], self.filling[rows], self.beside[rows])
+
+    def seconds(self, constants: np.ndarray) -> np.ndarray:
+        """Step times: (layouts,) for constants of shape (len(TERMS),), (draws, layouts) for (draws, len(TERMS))."""
+        micro_batch = _slower_of(*self._device_and_host(constants))
+        return micro_batch * (self.rounds + self.filling) + constants[..., _LAUNCHES + 1 :] @ self.beside.T
+
+    def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
+        """Seconds of a step by what they go to, the contract's `time_s`, each of shape (layouts,)."""
+        device, host = self._device_and_host(constants)
+        tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
+        micro_batch = _slower_of(device, host)
+        beside = dict(zip(BESIDE, (constants[_LAUNCHES + 1 :] * self.beside).T, strict=True))
+        return {
+            "compute": (micro_batch - tensor) * self.rounds,
+            "tensor": tensor * self.rounds,
+            "pipeline": beside["pipeline"] + beside["pipeline_latency"],
+            "data_parallel": beside["data_parallel"] + beside["data_latency"],
+            "bubble": micro_batch * self.filling,
+            "optimizer": beside["optimizer"] + beside["step"],
+            "offload": beside["offload"],
+        }
+
+    def _device_and_host(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        on_device = constants[..., :_LAUNCHES] @ self.micro_batch[:, :_LAUNCHES].T
+        return on_device, constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
+
+
+def _slower_of(device: np.ndarray, host: np.ndarray) -> np.ndarray:
+    """The larger one, with a round corner: where both are near each other each waits for the other at times."""
+    return (device**4 + host**4) ** 0.25
+
+
+def _device(micro_batch: np.ndarray) -> np.ndarray:
+    return micro_batch[:, :_LAUNCHES].sum(axis=1)
+
+
+def _slowest(stages: StageTable, layer: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Which of the stages looked at takes longest, for each layout."""
+    seconds = stages.layers * _device(layer)[:, None] + stages.has_head * _device(head)[:, None]
+    return seconds.argmax(axis=1)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What the terms need to know of a cluster, in bytes, FLOPs and seconds."""
+
+    accelerator: Accelerator
+    links: Links
+    gpus_per_node: int
+    half_flops: float
+    full_flops: float
+    memory_bytes_per_s: float
+    host_bytes_per_s: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> _Machine:
+        a = cluster.accelerator
+        fraction = (a.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _HUNGRY.get(a.name, 1)
+        full = a.peak_flops_for("fp32") or HOST_FLOPS
+        half = a.peak_flops_for("fp16") or full
+        return cls(
+            a,
+            cluster.links or _host_links(cluster.gpus_per_node),
+            cluster.gpus_per_node,
+            half * fraction,
+            full * fraction,
+            (a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
+            (a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
+        )
+
+    def of_groups(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        """A column of what the links say of groups of so many ranks that lie so far apart."""
+        pairs, rows = np.unique(np.stack([ranks, stride], axis=1), axis=0, return_inverse=True)
+        return np.array([what(int(count), int(apart)) for count, apart in pairs])[rows.reshape(-1)]
+
+    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        return 1e9 * self.of_groups(
+            lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node), ranks, stride
+        )
+
+    def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
+        return 1e-6 * self.of_groups(
+            lambda count, apart: self.links.latency_us(count, apart, self.gpus_per_node), ranks, stride
+        )
+
+    def flops(self, layouts: LayoutTable) -> np.ndarray:
+        return np.where(layouts.is_word("precision", "fp32"), self.full_flops, self.half_flops)
+
+
+TYPICAL_MATMUL_FRACTION = 0.8
+"""Of the peak, where nobody measured the accelerator: between the 0.77 and 0.87 of those that were."""
+_HUNGRY = {"h100-80gb": 1.3, "h200-141gb": 1.3}
+"""Accelerators that training feeds worse than a benchmark of products does: 40 to 47 % of the peak is published of
+whole steps on H100 (NVIDIA/Megatron-LM, README), 50 to 56 % on A100 (arXiv 2205.05198, table 5)."""
+HOST_FLOPS = 50e9
+HOST_GB_PER_S = 10.0
+HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0
+"""A rank on a CPU: the right order of magnitude and no more. Its trials tell how fast it is."""
+
+
+def _host_links(ranks: int) -> Links:
+    """Between processes of one machine, and machines of an ordinary network."""
+    node = LinkDomain("node", ranks, HOST_LINK_GB_PER_S, HOST_LINK_US)
+    return Links((node,) if ranks > 1 else (), Fabric(HOST_LINK_GB_PER_S, HOST_LINK_US))
+
+
+def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+    """Forward and backward of a micro-batch through one layer: matmul, memory traffic, tensor, latency, launches."""
+    tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
+    is_full = layouts.is_word("activation_checkpointing", "full")
+    passes = np.where(is_full, 4, 3)
+    linear = 2 * tokens * model.layer_parameters * passes
+    scores = 4 * tokens * model.seq_length * model.hidden_size * _score_passes(layouts, passes)
+    activations = LayerActivations.of(model, layouts)
+    exchanged = np.where(is_full, 6, 4) * tokens * model.hidden_size * element_bytes(layouts)
+    stride = np.ones_like(tensor)
+    return np.stack(
+        [
+            (linear + scores) / tensor / machine.flops(layouts) * _loss_of_small_products(model, layouts),
+            activations.whole * (_TOUCHES + is_full) / machine.memory_bytes_per_s,
+            2 * (tensor - 1) / tensor * exchanged / machine.bus_bytes_per_s(tensor, stride),
+            np.where(is_full, 6, 4) * machine.latency_s(tensor, stride),
+            passes * LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1),
+        ],
+        axis=1,
+    )
+
+
+def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """How many times longer products take than the fastest ones, by the model's width and by the trainer."""
+    return trainer_column(layouts, lambda trainer: _SLOWER_TRAINERS.get(trainer, 1)) * (
+        1 + HALF_SPEED_HIDDEN / model.hidden_size
+    )
+
+
+_SLOWER_TRAINERS = {"megatron-deepspeed": 1.2, "gpt-neox": 1.2}
+"""MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) against those of the same model by
+Megatron-LM (arXiv 2104.04473, table 1), with what their schedules differ in taken off."""
+HALF_SPEED_HIDDEN = 700
+"""The hidden size at which products reach half of what they reach at large ones: Megatron-LM's models from 1.7B to 1T
+lie on this curve (Narayanan et al., arXiv 2104.04473, table 1)."""
+_TOUCHES = 4
+"""How often each byte of an activation is read or written: made, read by the next, and both again in the backward pass
+with gradients of its size."""
+LAYER_LAUNCH_S = 0.4e-3
+"""A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
+
+
+def _score_passes(layouts: LayoutTable, passes: np.ndarray) -> np.ndarray:
+    """How often attention's two products are computed, as forward passes.
+
+    A flash kernel leaves out the half that a causal mask hides, and computes the first product again in its backward
+    pass (Dao, arXiv 2307.08691).
+    """
+    again = layouts.is_word("activation_checkpointing", "selective")
+    return np.where(layouts.is_word("attention_kernel", "flash"), (passes + 0.5) / 2, passes + again)
+
+
+def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+    """The same of the head and the loss, which nobody recomputes."""
+    tensor, tokens = layouts["tensor_parallel"], layouts["micro_batch_size"] * model.seq_length
+    logits = tokens * model.vocab_size / tensor
+    nothing = np.zeros(len(layouts))
+    return np.stack(
+        [
+            3 * 2 * logits * model.hidden_size / machine.flops(layouts),
+            logits * (element_bytes(layouts) + 4) * _TOUCHES / machine.memory_bytes_per_s,
+            nothing,
+            nothing,
+            nothing + LAYER_LAUNCH_S,
+        ],
+        axis=1,
+    )
+
+
+def _beside(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
+    """Seconds of a step that no micro-batch has, in the order of `BESIDE`."""
+    parameters = (stages.parameters / layouts["tensor_parallel"][:, None]).max(axis=1)
+    share = np.where(layouts["zero_stage"] >= 1, layouts["data_parallel"], 1)
+    is_offloaded = layouts.is_word("offload", "optimizer")
+    updated = parameters / share
+    on_host = updated * (_OFFLOADED_BYTES / machine.host_bytes_per_s + _UPDATE_BYTES / (HOST_GB_PER_S * 1e9))
+    return np.stack(
+        [
+            *_between_stages(model, machine, layouts),
+            *_between_data_ranks(model, machine, layouts, parameters),
+            np.where(is_offloaded, 0, updated * _UPDATE_BYTES / machine.memory_bytes_per_s),
+            np.where(is_offloaded, on_host, 0),
+            np.full(len(layouts), STEP_S),
+        ],
+        axis=1,
+    )
+
+
+_UPDATE_BYTES = 30
+"""Read and written for each parameter by a fused Adam with fp32 masters."""
+_OFFLOADED_BYTES = 6
+"""An fp32 gradient to the host, a 16-bit weight back."""
+STEP_S = 0.02
+"""What a trainer does once a step beside training: norms, logs, a wait for the device."""
+
+
+def _between_stages(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> tuple[np.ndarray, np.ndarray]:
+    """Volume and latency of what stages send: each micro-batch, and chunk of it, forth and back.
+
+    With sequence parallelism a rank has its own positions only; Megatron-LM splits the rest among tensor ranks, too
+    (Narayanan et al., arXiv 2104.04473, section 4.1).
+    """
+    count, chunks = layouts["pipeline_parallel"], layouts["virtual_pipeline_stages"]
+    is_outer = layouts.is_word("rank_order", "tp-dp-pp")
+    stride = layouts["tensor_parallel"] * np.where(is_outer, layouts["data_parallel"], 1)
+    rate = machine.of_groups(
+        lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
+    )
+    is_split = (layouts["sequence_parallel"] > 0) | layouts.is_word("engine", "megatron-lm")
+    split = np.where(is_split, layouts["tensor_parallel"], 1)
+    size = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * element_bytes(layouts) / split
+    each = trainer_column(layouts, lambda trainer: 4 if trainer in _ONE_WAY_AT_A_TIME else 2)
+    messages = np.where(count > 1, each * chunks * (layouts["grad_accum_steps"] + count - 1), 0)
+    return messages * size / (rate * 1e9), messages * MESSAGE_S
+
+
+_ONE_WAY_AT_A_TIME = ("deepspeed", "megatron-deepspeed", "gpt-neox")
+"""DeepSpeed's pipeline sends and receives one after the other, others both ways at once."""
+MESSAGE_S = 100e-6
+"""Between a stage's kernel and the next stage's: a send, a receive, and a wait for each other."""
+
+
+def _between_data_ranks(
+    model: ModelShape, machine: _Machine, layouts: LayoutTable, parameters: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Volume and latency of gradients that are summed and weights that are gathered.
+
+    ZeRO 2 and 3 reduce after each micro-batch, but for a pipeline; ZeRO 3 gathers for each forward and backward pass
+    (Rajbhandari et al., arXiv 1910.02054, section 7).
+    """
+    count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
+    is_inner = layouts.is_word("rank_order", "tp-dp-pp")
+    stride = layouts["tensor_parallel"] * np.where(is_inner, 1, layouts["pipeline_parallel"])
+    reductions = np.where((zero >= 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
+    gathers = np.where(zero == 3, 2 * steps, np.where(zero == 0, 0, 1))
+    gradients = reductions * parameters * trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
+    sent = (1 + (zero == 0)) * gradients + gathers * parameters * element_bytes(layouts)
+    exposed = np.where((layouts["overlap_comm"] > 0) | (zero >= 2), OVERLAPPED, 1)
+    volume = exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride)
+    collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
+    return volume, np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
+
+
+OVERLAPPED = 0.5
+"""What is still waited for of an exchange that runs beside the backward pass."""
+_REDUCED_BYTES = {name: 2 if name in ("megatron-deepspeed", "gpt-neox") else 4 for name in HABITS}
+"""Of a gradient on its way: fp32 where it is summed in fp32."""
