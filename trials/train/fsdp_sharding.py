@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -36,12 +36,12 @@ class FsdpSharding(Sharding):
     def __init__(self, training: Training, world: World, chunks: Sequence[int]):
         assert world.data is not None
         self._ends = world.ends
-        self._gives_weights_back = training.layout.zero_stage == 3
+        self._held = 0
         self._shard = partial(
             fully_shard,
             mesh=DeviceMesh.from_group(world.data, training.device.type),
             mp_policy=MixedPrecisionPolicy(param_dtype=training.dtype, reduce_dtype=torch.float32),
-            reshard_after_forward=self._gives_weights_back,
+            reshard_after_forward=training.layout.zero_stage == 3,
         )
         self._known: list[tuple[nn.Parameter, Traits]] = []
         self.stages = tuple(self._build(training, world, chunk) for chunk in chunks)
@@ -60,9 +60,20 @@ class FsdpSharding(Sharding):
         outside = dict(named_traits(stage, lambda name: not name.startswith("blocks.")))
         self._shard(stage)
         left = iter(in_blocks)
-        for name, parameter in stage.named_parameters():
-            self._known.append((parameter, outside[name] if name in outside else next(left)))
+        traits = [outside[name] if name in outside else next(left) for name, _ in stage.named_parameters()]
+        self._known += zip(stage.parameters(), traits, strict=True)
+        self._count_after_forward(stage, traits)
         return stage
+
+    def _count_after_forward(self, stage: Stage, traits: Sequence[Traits]) -> None:
+        """What lies here from a forward pass to its backward pass is counted once, when FSDP is done with the first."""
+
+        def count(*_: Any) -> None:
+            first_only.remove()
+            present = zip(stage.parameters(), traits, strict=True)
+            self._held += sum(_present(parameter) for parameter, known in present if known.is_counted)
+
+        first_only = stage.register_forward_hook(count)
 
     def begin_step(self, micro_batches: int) -> None:
         for parameter, _ in self._known:
@@ -83,9 +94,7 @@ class FsdpSharding(Sharding):
         """FSDP gathers weights when it needs them."""
 
     def held_parameters(self) -> int:
-        if self._gives_weights_back:
-            return self.updated_parameters()
-        return sum(parameter.numel() for parameter, traits in self._known if traits.is_counted)
+        return self._held
 
     @torch.no_grad()
     def updated_parameters(self) -> int:
@@ -100,6 +109,11 @@ def _traits_in_block(block: nn.Module, world: World) -> Iterator[Traits]:
 def _local(parameter: nn.Parameter) -> torch.Tensor:
     """This rank's share, as it lies in memory."""
     return cast(DTensor, parameter).to_local()
+
+
+def _present(parameter: nn.Parameter) -> int:
+    """How many of its elements lie on this rank now: its share, or all of them while they are gathered."""
+    return (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
 
 
 def _local_gradient(parameter: nn.Parameter) -> torch.Tensor:

@@ -73,7 +73,8 @@ class Sharding(ABC):
 
     @abstractmethod
     def held_parameters(self) -> int:
-        """Counted parameters whose weights lie on this rank."""
+        """Counted parameters whose weights lie on this rank from a forward pass to its backward pass, once there was
+        one."""
 
     @abstractmethod
     def updated_parameters(self) -> int:

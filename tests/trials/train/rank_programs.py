@@ -16,7 +16,7 @@ import torch
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.selftest import Case, case_spec
-from trials.train import deepspeed_engine, reductions
+from trials.train import deepspeed_engine, fsdp_sharding, reductions
 from trials.train.device import Device
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
@@ -39,6 +39,16 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
     return asdict(trained) | {"switched_off": len(used)}
+
+
+def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
+    """What a rank counts as held after two steps. `gives_back`: whether FSDP gives weights back after each forward
+    pass, whatever the layout's stage says."""
+    if "gives_back" in arguments:
+        fully_shard = fsdp_sharding.fully_shard
+        forced = {"reshard_after_forward": arguments["gives_back"]}
+        fsdp_sharding.fully_shard = lambda module, **options: fully_shard(module, **options | forced)
+    return train_layout({**arguments, "steps": 2}, folder)["parameters"]
 
 
 def outputs_of_a_pipeline(arguments: Mapping[str, Any], folder: Path) -> dict[str, int]:
