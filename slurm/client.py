@@ -117,10 +117,8 @@ class SlurmClient(Slurm):
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]
         try:
             result = self._run(argv, submission_environment(self._environ), request.directory)
-        except SlurmUnreachable as error:  # sbatch did not even start
-            return Submission(
-                SubmitStatus.REFUSED if self._is_missing("sbatch") else SubmitStatus.BUSY, words=str(error)
-            )
+        except SlurmUnreachable as error:  # sbatch did not even start: that is no word of the site's, and may pass
+            return Submission(SubmitStatus.BUSY, words=str(error))
         return classify_submission(result.rc, result.stdout, result.stderr)
 
     def jobs(self) -> tuple[JobSnapshot, ...]:

@@ -117,10 +117,11 @@ def test_a_submission_that_is_killed_is_doubtful(commands, request_):
     assert commands.client().submit(request_).status is SubmitStatus.DOUBTFUL
 
 
-def test_without_slurm_nothing_was_submitted_and_it_is_said_plainly(tmp_path, request_):
+def test_without_slurms_commands_nothing_was_submitted_nor_refused_and_it_is_said_plainly(tmp_path, request_):
+    """A search that is resumed on the wrong machine, or while the commands' file system is away, does not end."""
     client = SlurmClient({"PATH": str(tmp_path)})
     submission = client.submit(request_)
-    assert submission.status is SubmitStatus.REFUSED
+    assert submission.status is SubmitStatus.BUSY
     assert "sbatch is not on PATH" in submission.words
     with pytest.raises(SlurmUnreachable, match="squeue is not on PATH"):
         client.jobs()
