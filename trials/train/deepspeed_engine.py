@@ -300,7 +300,7 @@ def _configuration(training: Training) -> dict[str, Any]:
     """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
     stage does by itself. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")
-    config = ds_config(layout, layout.global_batch_size, training.optimisation.max_grad_norm)
+    config = ds_config(layout, layout.global_batch_size, training.optimisation.max_grad_norm, training.model)
     is_ours = config["zero_optimization"]["stage"] == 0
     return config | {"steps_per_print": 10**9} | ({"gradient_clipping": 0.0} if is_ours else {})
 

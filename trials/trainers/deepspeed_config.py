@@ -11,6 +11,8 @@ from typing import Any
 
 from search_spaces.errors import InputError, shown
 from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.stages import stage_layers
 from trials.trainers.found import Found
 from trials.trainers.json_text import json_object
 
@@ -19,9 +21,12 @@ GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
 
 
-def ds_config(layout: Layout, global_batch_size: int, gradient_clipping: float) -> dict[str, Any]:
+def ds_config(
+    layout: Layout, global_batch_size: int, gradient_clipping: float, model: ModelShape | None = None
+) -> dict[str, Any]:
     """DeepSpeed's configuration of this layout; `gradient_clipping` is the largest gradient norm, 0.0 for no limit.
 
+    Where the layout leaves the buckets to DeepSpeed, they are no larger than a part of `model`, if that is given.
     The optimizer is the caller's own (torch AdamW), so none is named and none is compiled. Tensor and pipeline
     degrees are not in it: they belong to the model's topology. Raises InputError when the layout does not make this
     global batch.
@@ -32,7 +37,7 @@ def ds_config(layout: Layout, global_batch_size: int, gradient_clipping: float) 
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.grad_accum_steps,
         "gradient_clipping": gradient_clipping,
-        "zero_optimization": _zero_section(layout),
+        "zero_optimization": _zero_section(layout, model),
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "wall_clock_breakdown": False,  # DeepSpeed 0.19's pipeline engine crashes on its own timers when it is on
@@ -73,7 +78,7 @@ def _require_batch(layout: Layout, global_batch_size: int) -> None:
         )
 
 
-def _zero_section(layout: Layout) -> dict[str, Any]:
+def _zero_section(layout: Layout, model: ModelShape | None) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": _zero_stage(layout), "overlap_comm": layout.overlap_comm}
     if layout.offload == "optimizer":
         section["offload_optimizer"] = {"device": "cpu"}
@@ -81,7 +86,27 @@ def _zero_section(layout: Layout) -> dict[str, Any]:
         # DeepSpeed counts a bucket in elements.
         elements = layout.bucket_mib * 2**20 // GRADIENT_BYTES[layout.precision]
         section |= {"reduce_bucket_size": elements, "allgather_bucket_size": elements}
+    elif model is not None and section["stage"] > 0:
+        # It is reserved whole, 2 GB in fp32 and twice that with overlap, however little a rank has to reduce.
+        section["reduce_bucket_size"] = min(DEFAULT_BUCKET_ELEMENTS, largest_part(model, layout))
     return section
+
+
+def largest_part(model: ModelShape, layout: Layout) -> int:
+    """Parameters of the fullest stage on one of its tensor ranks, before data ranks share any."""
+    last = layout.pipeline_parallel - 1
+    layers = stage_layers(model, layout.pipeline_parallel)
+    return max(_part(model, layout, count, stage == 0, stage == last) for stage, count in enumerate(layers))
+
+
+def _part(model: ModelShape, layout: Layout, layers: int, is_first: bool, is_last: bool) -> int:
+    """Tensor ranks split everything but norms, learned positions and the biases of what they sum up."""
+    whole_layer = 2 * model.norm_parameters + (2 * model.hidden_size if model.has_biases else 0)
+    table = model.vocab_size * model.hidden_size
+    tables = is_first + (is_last and not (is_first and model.tied_embeddings))
+    split = layers * (model.layer_parameters - whole_layer) + tables * table
+    positions = is_first * (model.embedding_parameters - table)
+    return split // layout.tensor_parallel + layers * whole_layer + positions + is_last * model.norm_parameters
 
 
 def _zero_stage(layout: Layout) -> int:

@@ -85,8 +85,12 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         dist.all_reduce(loss)  # each data rank has its own; those of a replica are alike
         losses.append(float(loss) / dist.get_world_size())
         norms.append(float(result.grad_norm))
-    whole = sum(parameter.numel() for parameter in engine.stages[0].parameters())
-    return {"losses": losses, "grad_norms": norms, "whole": whole} | asdict(engine.counts())
+    held = {
+        "whole": sum(parameter.numel() for parameter in engine.stages[0].parameters()),
+        "part": sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in engine.stages[0].parameters()),
+        "bucket": getattr(engine._engine.optimizer, "reduce_bucket_size", None),
+    }
+    return {"losses": losses, "grad_norms": norms} | held | asdict(engine.counts())
 
 
 def _prepare(arguments: Mapping[str, Any], deepspeed_engine: Any) -> None:

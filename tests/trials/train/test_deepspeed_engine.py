@@ -110,6 +110,9 @@ def test_ranks_count_what_they_hold_and_what_they_update(train, given, model):
         held = [rank[name] for rank in trained]
         assert sum(held) == model.parameters * (given.data_parallel if each_data_rank_has_all else 1)
         assert max(held) < 0.6 * model.parameters or given.num_gpus == given.data_parallel * each_data_rank_has_all
+    if given.zero_stage > 0 and trained[0]["bucket"] is not None:  # its bf16 optimizer has none
+        parts = [rank["part"] for rank in trained]
+        assert {rank["bucket"] for rank in trained} == {max(parts)}, "reserved is what the largest part needs"
 
 
 def test_zero_3_leaves_whole_between_steps_only_what_is_small(train, difference):

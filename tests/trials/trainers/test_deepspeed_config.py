@@ -4,11 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.train.layers import TensorRanks
+from trials.train.model import Running, Stage, StagePlan
+from trials.train.weights import WeightSource
 from trials.trainers.deepspeed_config import ds_config, read_ds_config, why_not_deepspeed
 
 layouts = st.builds(
@@ -86,6 +91,42 @@ def test_a_pipeline_checkpoints_every_layer_when_the_layout_says_full():
 def test_a_layout_that_does_not_make_the_global_batch_is_refused_with_the_numbers():
     with pytest.raises(InputError, match=r"micro batch 2 x accumulation 3 x data 1 = 6, but the global batch is 8"):
         ds_config(Layout(micro_batch_size=2, grad_accum_steps=3), 8, 1.0)
+
+
+GPT2 = ModelShape(6, 64, 4, 4, 256, False, 32, 32, False, "learned", "layernorm")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("llama", [False, True])
+@pytest.mark.parametrize(("tensor", "pipeline"), [(1, 1), (2, 1), (1, 2), (4, 4)])
+def test_a_bucket_holds_the_fullest_part_of_the_model_and_no_more(tensor, pipeline, tied, llama):
+    kind = {"gated_mlp": True, "position_embedding": "rotary", "norm": "rmsnorm"} if llama else {}
+    model = replace(GPT2, tied_embeddings=tied, **kind)
+    stages = [
+        Stage(
+            model,
+            StagePlan.of(model, s, pipeline),
+            TensorRanks(0, tensor),
+            WeightSource(1, torch.device("cpu")),
+            Running(),
+        )
+        for s in range(pipeline)
+    ]
+    layout = Layout(
+        tensor_parallel=tensor, pipeline_parallel=pipeline, data_parallel=2, grad_accum_steps=4, zero_stage=1
+    )
+    section = ds_config(layout, layout.global_batch_size, 1.0, model)["zero_optimization"]
+    assert section["reduce_bucket_size"] == max(sum(p.numel() for p in stage.parameters()) for stage in stages)
+
+
+def test_a_bucket_is_the_layouts_own_or_deepspeeds_where_that_is_smaller():
+    layout = Layout(data_parallel=2, zero_stage=2)
+    large = replace(GPT2, num_layers=24, hidden_size=2048, ffn_hidden_size=8192)
+    assert ds_config(layout, 2, 1.0, large)["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+    named = ds_config(replace(layout, bucket_mib=8), 2, 1.0, GPT2)["zero_optimization"]
+    assert named["reduce_bucket_size"] == named["allgather_bucket_size"] == 2 * 2**20
+    assert "reduce_bucket_size" not in ds_config(layout, 2, 1.0)["zero_optimization"]
+    assert "reduce_bucket_size" not in ds_config(Layout(), 1, 1.0, GPT2)["zero_optimization"]
 
 
 @pytest.mark.parametrize(
