@@ -21,6 +21,7 @@ import numpy as np
 
 from orchestrator.samplers.base import Told
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.outlook import Task
 from search_spaces.measured import Observation, read_table
 from search_spaces.measured_problem import MeasuredProblem, problems_in
 from trials.trial import FailureReason
@@ -47,7 +48,8 @@ def main() -> None:
 
 def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> dict[str, Any]:
     """One search of one problem until it is within 2 % of the best: the contract's line."""
-    sampler = make_sampler(sampler_name, problem.layouts, seed, _never_replaced)
+    task = Task(problem.model, problem.cluster)
+    sampler = make_sampler(sampler_name, problem.layouts, task, seed, _never_replaced)
     times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     history: list[Told] = []
     rows: list[Observation] = []
@@ -116,7 +118,8 @@ def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool
 
 def _told(row: Observation) -> Told:
     if row.step_time_s is not None:
-        return Told(row.layout, value=row.global_batch_size * row.model.seq_length / row.step_time_s)
+        value = row.global_batch_size * row.model.seq_length / row.step_time_s
+        return Told(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)
     return Told(row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR)
 
 

@@ -37,9 +37,10 @@ def _require_name(name: str) -> str:
 class SearchSection(Section):
     """How long and how widely to search."""
 
-    sampler: Literal["deephyper", "random", "grid"] = Field(
+    sampler: Literal["guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid"] = Field(
         default="deephyper",
-        description="Who proposes the next layout: DeepHyper's Bayesian search, chance, or one by one.",
+        description="Who proposes the next layout: DeepHyper's Bayesian search guided by models of memory and time,"
+        " plain, or behind the memory filter; the models' own order; chance; or one by one.",
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations, of which as many are drawn at random."

@@ -79,7 +79,7 @@ def longest_s(section: LauncherSection, time_limit_s: float) -> float:
         settings = SlurmClient().settings()
     except SlurmUnreachable:
         settings = SlurmSettings()
-    return longest_job_s(time_limit_s, settings)
+    return longest_job_s(time_limit_s, settings, section.slurm.partition)
 
 
 def _slurm_of(

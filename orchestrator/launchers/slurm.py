@@ -46,6 +46,7 @@ class SlurmLauncher(Launcher):
         note: Callable[[str], None] = lambda text: None,
     ):
         self._slurm = slurm
+        self._partition = options.partition
         self._sleep = sleep
         self._questions = Questions(slurm, pace, jobs)
         self._submissions = Submissions(slurm, options, self._questions, note)
@@ -69,7 +70,7 @@ class SlurmLauncher(Launcher):
         settings = self._questions.settings()
         if settings is None:
             raise LaunchPostponed("Slurm does not tell its settings, so that nobody knows what a job may cost")
-        return longest_job_s(time_limit_s, settings)
+        return longest_job_s(time_limit_s, settings, self._partition)
 
     def now(self) -> float:
         return self._slurm.now()
@@ -81,7 +82,7 @@ class SlurmLauncher(Launcher):
         """Nothing is held: jobs outlive their driver."""
 
 
-def longest_job_s(time_limit_s: float, settings: SlurmSettings) -> float:
+def longest_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:
     """Seconds for which a job of this limit may hold its nodes at most on a cluster with these settings."""
-    over_time_s = min(settings.over_time_limit_s, _NEVER_ENDED_S)
+    over_time_s = min(settings.over_time_s(partition), _NEVER_ENDED_S)
     return limit_min(time_limit_s) * 60 + over_time_s + CHECK_INTERVAL_S + settings.kill_wait_s

@@ -17,13 +17,15 @@ class Told:
     """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
 
     An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
-    a dominated layout cannot have exceeded: it ended itself because that is below the best.
+    a dominated layout cannot have exceeded: it ended itself because that is below the best. `peak_memory_gib` is that
+    of the fullest rank, where it was measured.
     """
 
     layout: Layout
     value: float | None = None
     reason: FailureReason | None = None
     at_most: float | None = None
+    peak_memory_gib: float | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -79,7 +81,9 @@ def _told(
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:
-        return Told(layout, value=median(map(objective, runs_that_count(measured))))
+        peaks = [gib for trial in measured if (gib := (trial.measured or {}).get("peak_memory_gib")) is not None]
+        value = median(map(objective, runs_that_count(measured)))
+        return Told(layout, value=value, peak_memory_gib=max(peaks, default=None))
     if all(trial.state.is_ended for trial in trials):
         return Told(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
     return Told(layout)

@@ -137,6 +137,35 @@ def _new_search(axes: Mapping[str, Mapping[Any, int]], points: Sequence[tuple[in
     )
 
 
+def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[int], seed: int) -> int:
+    """Which of the candidates `left`, named by their numbers, has the largest expected improvement by this surrogate.
+
+    `values` are those known, larger is better. The surrogate is a scikit-learn regressor over the numbers; it is asked
+    for costs, the negative of a value.
+    """
+    from deephyper.hpo import CBO, HpProblem
+
+    problem = HpProblem()
+    problem.add_hyperparameter(list(range(max(*left, *values) + 1)), "candidate")
+    problem.set_sampling_fn(lambda size: [{"candidate": number} for number in left])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search = CBO(
+            problem,
+            random_state=seed,
+            checkpoint_history_to_csv=False,
+            surrogate_model=surrogate,
+            acq_func="EI",
+            acq_func_kwargs={"xi": 0.0, "scheduler": {"type": "constant"}},
+            acq_optimizer="sampling",
+            acq_optimizer_kwargs={"n_points": len(left), "max_total_failures": -1, "outliers_iqr_factor": math.inf},
+            objective_scaler="identity",
+            n_initial_points=1,
+        )
+        search.tell([({"candidate": number}, value) for number, value in values.items()])
+        return int(search.ask(1)[0]["candidate"])
+
+
 def _teaches(told: Told) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
     return told.value is not None or told.reason in _FAULTS_OF_THE_LAYOUT

@@ -8,29 +8,39 @@ from collections.abc import Callable, Sequence
 from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
+from orchestrator.samplers.filtered import FilteredSampler
+from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
 from orchestrator.samplers.ordered import GridSampler, RandomSampler
+from orchestrator.samplers.outlook import Task
 from search_spaces.errors import InputError, did_you_mean
 from search_spaces.layout import Layout
 
-SAMPLERS = ("deephyper", "random", "grid")
+SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid")
 """What `search.sampler` may say."""
 
 _log = logging.getLogger(__name__)
 
 
 def make_sampler(
-    name: str, candidates: Sequence[Layout], seed: int, note: Callable[[str], None] = _log.warning
+    name: str, candidates: Sequence[Layout], task: Task, seed: int, note: Callable[[str], None] = _log.warning
 ) -> Sampler:
     """The sampler of this name over `candidates`, all its chance drawn from `seed`.
 
-    `note` hears, once, of a sampler that failed or hung and was replaced by `random`. InputError for an unknown name.
+    `task` is what those need that know models of memory and time. `note` hears, once, of a sampler that failed or hung
+    and was replaced by a simpler one. InputError for an unknown name.
     """
     if name == "grid":
         return GridSampler(candidates)
     if name == "random":
         return RandomSampler(candidates, seed)
+    if name == "model_order":
+        return ModelOrderSampler(candidates, seed, task)
+    if name == "guided":
+        return FallbackSampler(GuidedSampler(candidates, seed, task), ModelOrderSampler(candidates, seed, task), note)
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
+    if name == "deephyper_filtered":
+        return FallbackSampler(FilteredSampler(candidates, seed, task), RandomSampler(candidates, seed), note)
     raise _unknown(name)
 
 

@@ -8,8 +8,14 @@ import pytest
 
 from orchestrator.samplers.base import Sampler, Told
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.outlook import Task
+from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
 from trials.trial import FailureReason
+
+MODEL = ModelShape(8, 512, 8, 8, 2048, False, 1024, 128, False, "learned", "layernorm")
+TASK = Task(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 
 
 def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:
@@ -56,7 +62,7 @@ def make(request) -> Callable[..., Sampler]:
     def fail(words: str) -> None:
         pytest.fail(f"the sampler was replaced: {words}")
 
-    return lambda candidates, seed=1: make_sampler(request.param, candidates, seed, note=fail)
+    return lambda candidates, seed=1: make_sampler(request.param, candidates, TASK, seed, note=fail)
 
 
 def keys(layouts: Sequence[Layout]) -> list[str]:

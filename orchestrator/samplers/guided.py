@@ -1,0 +1,103 @@
+"""The default sampler: the models say where to look, trials correct them, DeepHyper's search decides.
+
+DeepHyper's CBO runs over our own candidates. Its surrogate is `Surrogate`: the prior mean is what the calibrated model
+expects of each candidate, and a Gaussian process over the layouts learns what that leaves unexplained. So an empty
+history means the model's order, and a long one means the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from orchestrator.samplers.base import Sampler, Told, distinct
+from orchestrator.samplers.deephyper import most_promising
+from orchestrator.samplers.outlook import Expectations, Outlook, Task
+from search_spaces.layout import Layout
+from search_spaces.layout_table import WORDS, LayoutTable
+
+
+class ModelOrderSampler(Sampler):
+    """The candidates as the uncalibrated models order them: those likely to fit first, the fastest of them first."""
+
+    name = "model_order"
+
+    def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
+        self._candidates = list(distinct(candidates).values())
+        expectations = Expectations(task, self._candidates, seed)
+        self._order = np.argsort(-_worth(expectations.after([])), kind="stable")
+
+    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        tried = {told.layout.key for told in history}
+        ordered = (self._candidates[row] for row in self._order)
+        return [layout for layout in ordered if layout.key not in tried][:count]
+
+
+class GuidedSampler(Sampler):
+    """Expected improvement times the chance to fit, by a model that every trial corrects."""
+
+    name = "guided"
+
+    def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
+        self._candidates = list(distinct(candidates).values())
+        self._expectations = Expectations(task, self._candidates, seed)
+        self._features = _features(self._expectations.table)
+        self._seed = seed
+
+    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        """One after the other; what is in flight counts as measured at what is expected of it."""
+        outlook = self._expectations.after(history)
+        tried = {row for told in history if (row := self._expectations.row(told.layout)) is not None}
+        values = self._log_values(history)
+        values |= {row: float(outlook.log_value[row]) for row in tried if self._is_in_flight(row, history)}
+        chosen: list[Layout] = []
+        while len(chosen) < count and len(tried) < len(self._candidates):
+            row = self._next(outlook, values, sorted(set(range(len(self._candidates))) - tried))
+            tried.add(row)
+            values[row] = float(outlook.log_value[row])
+            chosen.append(self._candidates[row])
+        return chosen
+
+    def _log_values(self, history: Sequence[Told]) -> dict[int, float]:
+        found = ((self._expectations.row(told.layout), told.value) for told in history)
+        return {row: math.log(value) for row, value in found if row is not None and value is not None}
+
+    def _is_in_flight(self, row: int, history: Sequence[Told]) -> bool:
+        return any(self._expectations.row(told.layout) == row and not told.is_ended for told in history)
+
+    def _next(self, outlook: Outlook, values: dict[int, float], left: Sequence[int]) -> int:
+        if not values:
+            worth = _worth(outlook)
+            return max(left, key=lambda row: worth[row])
+        from orchestrator.samplers.surrogate import Surrogate
+
+        surrogate = Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features)
+        return most_promising(surrogate, values, left, self._seed)
+
+
+def _worth(outlook: Outlook) -> np.ndarray:
+    """By what candidates are ordered before any was measured: a layout that may not fit has to be much faster."""
+    return outlook.log_value + 0.5 * np.log(outlook.fits + 1e-9)
+
+
+def _features(table: LayoutTable) -> np.ndarray:
+    """Coordinates in which near layouts behave alike: doublings of a count, one for another word or switch."""
+    columns = []
+    for name, column in table.columns.items():
+        if len(np.unique(column)) < 2:
+            continue
+        if name in WORDS:
+            columns += [column == word for word in np.unique(column)[1:]]
+        elif name in _COUNTS:
+            columns.append(np.log2(np.maximum(column, 1)))
+        else:
+            columns.append(column)
+    return np.stack(columns, axis=1).astype(float) if columns else np.zeros((len(table), 1))
+
+
+_COUNTS = {
+    *("num_nodes", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"),
+    *("virtual_pipeline_stages", "bucket_mib"),
+}
