@@ -11,6 +11,7 @@ import torch
 
 from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import MODEL
+from trials.train import flat_sharding
 from trials.train.flat_sharding import FlatSharding, cut
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
@@ -102,6 +103,20 @@ def test_with_the_optimizer_offloaded_no_masters_stay_on_the_device():
     sharding.gradients()[0].fill_(1.0)
     update.step()
     assert not torch.equal(sharding.weights[0], before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zero_1_takes_no_more_memory_for_gradients_than_zero_0(monkeypatch, dtype):
+    monkeypatch.setattr(flat_sharding, "group_size", lambda group: 2)
+    pair = World(Layout(data_parallel=2), Coordinates(0, 1, 0), None, object(), None, None)
+    stage = make_stage()
+    sharding = FlatSharding((stage,), pair, dtype, shares_update=True, overlaps=False, bucket_mib=1)
+    elements = sum(parameter.numel() for parameter in stage.parameters())
+    buffers = {gradient.untyped_storage().data_ptr(): gradient for gradient in sharding.gradients()}
+    assert [buffer.untyped_storage().nbytes() for buffer in buffers.values()] == [4 * elements]
+    assert sum(gradient.numel() for gradient in sharding.gradients()) == elements // 2
+    are_masters = [m is w for m, w in zip(sharding.masters, sharding.weights, strict=True)]
+    assert set(are_masters) == {dtype == torch.float32}, "fp32 weights are their own masters"
 
 
 def test_a_new_step_begins_with_no_gradient():
