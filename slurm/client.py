@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm.environment import query_environment, submission_environment
@@ -24,6 +24,7 @@ from slurm.parse import (
     classify_submission,
     parse_config,
     parse_partition_limits,
+    parse_partition_over_times,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
@@ -76,8 +77,13 @@ class SlurmClient(Slurm):
     def settings(self) -> SlurmSettings:
         """Asked once; the same for the life of this client."""
         if self._settings is None:
-            self._settings = parse_config(self._query("scontrol", "show", "config"))
+            found = parse_config(self._query("scontrol", "show", "config"))
+            default, over_times_s = parse_partition_over_times(self._show_partitions())
+            self._settings = replace(found, default_partition=default, partition_over_times_s=over_times_s)
         return self._settings
+
+    def _show_partitions(self) -> str:
+        return self._query("scontrol", "--all", "--oneliner", "show", "partition")
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -107,7 +113,7 @@ class SlurmClient(Slurm):
         names = named.split(",") if named else [found or ""]
         if self.settings().enforces_limits or request.options.qos is not None:
             return None
-        limits = parse_partition_limits(self._query("scontrol", "--all", "--oneliner", "show", "partition"))
+        limits = parse_partition_limits(self._show_partitions())
         if any(limits.get(name, math.inf) >= request.time_limit_min * 60 for name in names):
             return None
         allowed = ", ".join(f"{name} {limits[name] / 60:g} minutes" for name in names)

@@ -260,7 +260,8 @@ class FakeCluster:
     def _limit_moment(self, job: FakeJob) -> float:
         """When the controller next looks at time limits and finds this job beyond its own."""
         assert job.run
-        earliest = max(job.run.started + job.limit_s + self.settings.over_time_limit_s, self.controller_back)
+        over_time_s = self.settings.over_time_s(job.request.options.partition)
+        earliest = max(job.run.started + job.limit_s + over_time_s, self.controller_back)
         if math.isinf(earliest):
             return earliest
         return self._origin + math.ceil((earliest - self._origin) / self.limit_check_s) * self.limit_check_s

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm.jobs import JobSnapshot
@@ -40,9 +40,10 @@ class Submission:
 class SlurmSettings:
     """What the cluster's configuration says of time; seconds. Defaults are Slurm's own (slurm.conf(5)).
 
-    A job may run `over_time_limit_s` beyond its limit, is looked at once a minute, and has `kill_wait_s` between
-    SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol `min_job_age_s` after its end. Without
-    `enforces_limits` a job beyond its partition's limits is accepted, and waits for ever.
+    A job may run `over_time_limit_s` beyond its limit, or as long as its partition says instead, is looked at once a
+    minute, and has `kill_wait_s` between SIGTERM and SIGKILL. An ended job is forgotten by squeue and scontrol
+    `min_job_age_s` after its end. Without `enforces_limits` a job beyond its partition's limits is accepted, and waits
+    for ever.
     """
 
     cluster_name: str = ""
@@ -53,6 +54,13 @@ class SlurmSettings:
     message_timeout_s: float = 10.0
     has_accounting: bool = False
     enforces_limits: bool = False
+    default_partition: str = ""
+    partition_over_times_s: Mapping[str, float] = field(default_factory=dict)
+
+    def over_time_s(self, partition: str | None) -> float:
+        """Seconds for which a job may run beyond its limit at most, in the partition, or any of several with commas."""
+        names = (partition or self.default_partition).split(",")
+        return max(self.partition_over_times_s.get(name, self.over_time_limit_s) for name in names)
 
 
 class Slurm(ABC):

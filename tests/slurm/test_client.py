@@ -281,11 +281,12 @@ def test_an_unknown_job_is_none_and_a_silent_controller_is_not(commands):
         commands.client().describe("12")
 
 
-def test_the_configuration_is_asked_for_once(commands):
-    commands.write(scontrol=CONFIG)
+def test_the_configuration_is_asked_for_once_and_that_of_the_partitions_with_it(commands):
+    commands.write(scontrol=f"{CONFIG}\necho 'PartitionName=over Default=YES OverTimeLimit=5 State=UP'")
     client = commands.client()
-    assert client.settings() == client.settings() == SlurmSettings(cluster_name="big", has_accounting=True)
-    assert len(commands.calls("scontrol")) == 1
+    wanted = SlurmSettings("big", has_accounting=True, default_partition="over", partition_over_times_s={"over": 300.0})
+    assert client.settings() == client.settings() == wanted
+    assert commands.calls("scontrol") == ["show config", "--all --oneliner show partition"]
 
 
 def test_a_configuration_that_could_not_be_had_is_asked_for_again(commands):

@@ -12,6 +12,7 @@ from slurm.parse import (
     parse_config,
     parse_exit_code,
     parse_partition_limits,
+    parse_partition_over_times,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
@@ -213,6 +214,21 @@ def test_partitions_say_how_long_a_job_may_be():
     )
     limits = parse_partition_limits("\n".join(lines))
     assert limits == {"main": math.inf, "short": 60.0, "long": (7 * 24 + 12.5) * 3600, "odd": math.inf}
+
+
+def test_a_partition_may_have_an_over_time_of_its_own():
+    lines = (
+        "PartitionName=main AllowQos=ALL Default=YES QoS=N/A OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF",
+        "PartitionName=over AllowQos=ALL Default=NO QoS=N/A OverSubscribe=NO OverTimeLimit=5 PreemptMode=OFF",
+        "PartitionName=hard Default=NO OverTimeLimit=0 PreemptMode=OFF",
+        "PartitionName=ever Default=NO OverTimeLimit=UNLIMITED PreemptMode=OFF",
+        "No partitions in the system",
+    )
+    over_times = parse_partition_over_times("\n".join(lines))
+    assert over_times == ("main", {"over": 300.0, "hard": 0.0, "ever": math.inf})
+    settings = SlurmSettings(over_time_limit_s=60.0, default_partition="over", partition_over_times_s=over_times[1])
+    known = {None: 300.0, "main": 60.0, "hard": 0.0, "hard,main": 60.0, "main,over": 300.0, "ever": math.inf}
+    assert {partition: settings.over_time_s(partition) for partition in known} == known
 
 
 def test_the_partition_that_a_test_would_start_in():

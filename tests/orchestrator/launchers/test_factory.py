@@ -36,9 +36,9 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
     kept: list[None] = []
     keep = lambda: kept.append(None)  # noqa: E731
     launcher, _ = make_launcher(section(kind="slurm"), parallel_trials=1, cluster=ONE_NODE, keep=keep)
-    assert len(kept) == 1, "the configuration was asked for"
+    assert len(kept) == 2, "the configuration was asked for, and that of the partitions"
     launcher.poll([])
-    assert len(kept) == 2
+    assert len(kept) == 3
 
 
 @pytest.mark.fault(36)

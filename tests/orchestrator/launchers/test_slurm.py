@@ -302,6 +302,13 @@ def test_a_clock_that_is_set_back_stops_no_questions(bench):
     assert len(bench.asked["jobs"]) > asked
 
 
+@pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
+def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
+    bench = Bench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
+    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollPace(POLL_S), bench._jobs)
+    assert launcher.longest_s(600.0) == 600 + over_time_s + 60 + FAKE_SETTINGS.kill_wait_s
+
+
 def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
     bench = Bench(tmp_path, over_time_limit_s=math.inf)
     assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
