@@ -178,12 +178,13 @@ class MemoryBelief:
         """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""
         if self._capacity_gib is None:
             return np.ones_like(estimated_gib)
-        return np.tensordot(self._weights, self._fits_by_factor(np.asarray(estimated_gib)), axes=1)
+        different, which = np.unique(estimated_gib, return_inverse=True)
+        return (self._weights @ self._fits_by_factor(different))[which]
 
     def _fits_by_factor(self, estimated_gib: np.ndarray) -> np.ndarray:
         assert self._capacity_gib is not None
         room = math.log(self._capacity_gib) - np.log(estimated_gib)
-        return 1 / (1 + np.exp(-np.subtract.outer(room, _GRID).T / _MEMORY_ERROR))
+        return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
 
     def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:
         logs = np.zeros(len(_GRID))

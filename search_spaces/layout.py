@@ -104,16 +104,18 @@ class Layout:
         # DeepSpeed offloads with ZeRO only; the torch engine with one data rank does the same at every stage.
         is_alone = self.data_parallel == 1 and (self.offload == "none" or self.engine == "torch")
         has_order = self.data_parallel > 1 and self.pipeline_parallel > 1
-        return replace(
-            self,
-            pipeline_schedule=schedule,
-            virtual_pipeline_stages=chunks,
-            sequence_parallel=self.sequence_parallel and self.tensor_parallel > 1,
-            zero_stage=0 if is_alone else self.zero_stage,
-            rank_order=self.rank_order if has_order else RANK_ORDERS[0],
-            overlap_comm=self.overlap_comm and not is_alone,
-            bucket_mib=None if is_alone else self.bucket_mib,
-        )
+        neutral: dict[str, Any] = {
+            "pipeline_schedule": schedule,
+            "virtual_pipeline_stages": chunks,
+            "sequence_parallel": self.sequence_parallel and self.tensor_parallel > 1,
+            "zero_stage": 0 if is_alone else self.zero_stage,
+            "rank_order": self.rank_order if has_order else RANK_ORDERS[0],
+            "overlap_comm": self.overlap_comm and not is_alone,
+            "bucket_mib": None if is_alone else self.bucket_mib,
+        }
+        # Of a hundred thousand candidates, nearly all are canonical already, and are asked again and again.
+        is_canonical = all(getattr(self, name) == value for name, value in neutral.items())
+        return self if is_canonical else replace(self, **neutral)
 
     def to_json(self) -> dict[str, Any]:
         """All fields in the contract's order; an engine's own default bucket is null."""

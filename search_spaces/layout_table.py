@@ -44,7 +44,7 @@ class LayoutTable:
     def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
         """These layouts, a row each."""
         rows = list(layouts)
-        return cls({f: np.array([code(f, getattr(row, f)) for row in rows], dtype=np.int64) for f in LAYOUT_FIELDS})
+        return cls({name: _coded(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
 
     @classmethod
     def picked(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
@@ -56,7 +56,7 @@ class LayoutTable:
         rows = len(next(iter(indices.values())))
         columns = {name: np.zeros(rows, dtype=np.int64) for name in LAYOUT_FIELDS}
         for name, values in axes.items():
-            columns[name] = np.array([code(name, v) for v in values], dtype=np.int64)[indices[name]]
+            columns[name] = _coded(name, values)[indices[name]]
         return cls(columns)
 
     def with_columns(self, **columns: np.ndarray) -> LayoutTable:
@@ -109,6 +109,12 @@ class LayoutTable:
     def layouts(self) -> list[Layout]:
         """Every row as a Layout; only for rows whose derived fields are whole numbers."""
         return [Layout(**row) for row in self.rows()]
+
+
+def _coded(name: str, values: Sequence[Any]) -> np.ndarray:
+    """A column of these values; each that occurs is looked up once."""
+    codes = {value: code(name, value) for value in set(values)}
+    return np.array([codes[value] for value in values], dtype=np.int64)
 
 
 def code(name: str, value: Any) -> int:

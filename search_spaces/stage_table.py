@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from search_spaces.layout import Layout
+from search_spaces.layout import ENGINES, Layout
 from search_spaces.layout_table import LayoutTable, value
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import greedy_stage_layers, stage_layers
@@ -54,13 +54,15 @@ class StageTable:
 def _dealt(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Layers of each stage, and the stage of the head as a column, as the layout's trainer deals them."""
     stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
-    layers, head = np.empty(index.shape), np.empty((len(layouts), 1))
-    groups = np.stack([stages, chunks, engine], axis=1)
-    for group in np.unique(groups, axis=0):
-        rows = (groups == group).all(axis=1)
-        counts, head[rows] = _deal(model, int(group[0]), int(group[1]), value("engine", int(group[2])))
-        layers[rows] = counts[index[rows]]
-    return layers, head
+    most_chunks = int(chunks.max(initial=0)) + 1
+    groups, group = np.unique((stages * most_chunks + chunks) * len(ENGINES) + engine, return_inverse=True)
+    first = np.zeros(len(groups), dtype=int)
+    first[group] = np.arange(len(layouts))
+    dealt = [_deal(model, int(stages[row]), int(chunks[row]), value("engine", int(engine[row]))) for row in first]
+    counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
+    offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
+    heads = np.array([head for _, head in dealt])
+    return counts[offsets[group][:, None] + index], heads[group][:, None]
 
 
 def _deal(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:

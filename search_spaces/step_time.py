@@ -133,8 +133,9 @@ class _Machine:
 
     def of_groups(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         """A column of what the links say of groups of so many ranks that lie so far apart."""
-        pairs, rows = np.unique(np.stack([ranks, stride], axis=1), axis=0, return_inverse=True)
-        return np.array([what(int(count), int(apart)) for count, apart in pairs])[rows.reshape(-1)]
+        widest = int(stride.max(initial=0)) + 1
+        groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
+        return np.array([what(*divmod(group, widest)) for group in groups.tolist()], dtype=float)[rows]
 
     def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         return 1e9 * self.of_groups(
