@@ -47,16 +47,28 @@ def main() -> None:
 
 
 def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> dict[str, Any]:
-    """One search of one problem until it is within 2 % of the best: the contract's line."""
+    """One search of one problem until it is within 2 % of the best, and on until it stops itself: the contract's line.
+
+    One that never stops itself has no `stop_trials` and is left once it is near the best.
+    """
     task = Task(problem.model, problem.cluster)
     sampler = make_sampler(sampler_name, problem.layouts, task, seed, _never_replaced)
-    times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
+    best_s = min(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     history: list[Told] = []
     rows: list[Observation] = []
-    while not _is_within(rows, times[0], 0.02):
-        layout = sampler.ask(1, history)[0]
-        rows.append(problem.answers[layout.key])
+    stop_trials: int | None = None
+    while not _is_within(rows, best_s, 0.02) or (stop_trials is None and sampler_name == "guided"):
+        if stop_trials is None and sampler.has_converged(history):
+            stop_trials = len(rows)
+            continue
+        asked = sampler.ask(1, history)
+        if not asked:
+            stop_trials = len(rows)
+            break
+        rows.append(problem.answers[asked[0].key])
         history.append(_told(rows[-1]))
+    near = next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.02))
+    times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     return {
         "problem": name,
         "source": rows[0].source,
@@ -64,11 +76,11 @@ def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> di
         "sampler": sampler_name,
         "seed": seed,
         "mode": "cold",
-        "trials_to_2pct": len(rows),
-        "trials_to_5pct": next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], times[0], 0.05)),
-        "node_seconds_to_2pct": round(sum(row.duration_s for row in rows) * problem.cluster.num_nodes, 1),
-        "stop_trials": None,  # none of these samplers knows when to stop
-        "stop_regret": None,
+        "trials_to_2pct": near,
+        "trials_to_5pct": next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.05)),
+        "node_seconds_to_2pct": round(sum(row.duration_s for row in rows[:near]) * problem.cluster.num_nodes, 1),
+        "stop_trials": stop_trials,
+        "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], best_s),
         "lone_outlier": len(times) > 1 and times[1] >= _LONE_OUTLIER * times[0],
     }
 
@@ -116,6 +128,11 @@ def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool
     return any(row.step_time_s is not None and row.step_time_s <= best_s * (1 + share) for row in rows)
 
 
+def _regret(rows: Iterable[Observation], best_s: float) -> float:
+    """How much slower the best of these is than the table's best, as a share."""
+    return round(min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1, 4)
+
+
 def _told(row: Observation) -> Told:
     if row.step_time_s is not None:
         value = row.global_batch_size * row.model.seq_length / row.step_time_s
@@ -125,6 +142,7 @@ def _told(row: Observation) -> Told:
 
 def _summary(sampler: str, source: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     trials = [line["trials_to_2pct"] for line in lines]
+    stopped = [line for line in lines if line.get("stop_trials") is not None]
     return {
         "summary": True,
         "sampler": sampler,
@@ -132,6 +150,10 @@ def _summary(sampler: str, source: str, lines: Sequence[dict[str, Any]]) -> dict
         "median": median(trials),
         "mean": fmean(trials),
         "p90": float(np.percentile(trials, 90)),
+        "stop_trials_median": median(line["stop_trials"] for line in stopped) if stopped else None,
+        "stop_trials_max": max((line["stop_trials"] for line in stopped), default=None),
+        "stop_regret_median": median(line["stop_regret"] for line in stopped) if stopped else None,
+        "stop_regret_p90": float(np.percentile([line["stop_regret"] for line in stopped], 90)) if stopped else None,
         "problems": len({line["problem"] for line in lines}),
         "lone_outliers": len({line["problem"] for line in lines if line["lone_outlier"]}),
     }
@@ -139,8 +161,13 @@ def _summary(sampler: str, source: str, lines: Sequence[dict[str, Any]]) -> dict
 
 def _readable(summary: dict[str, Any]) -> str:
     figures = "  ".join(f"{figure} {summary[figure]:5.1f}" for figure in _FIGURES)
+    stops = ""
+    if summary.get("stop_trials_max") is not None:
+        stops = f"  stops after {summary['stop_trials_median']:.0f}, {summary['stop_trials_max']} at most"
+        stops += f", regret {summary['stop_regret_median']:.1%}, {summary['stop_regret_p90']:.1%} at p90"
     problems = f"  {summary['problems']} problems" if "problems" in summary else ""
-    return f"{summary['sampler']:10} {summary['source']:20} {summary['candidates']:>5} candidates  {figures}{problems}"
+    who = f"{summary['sampler']:10} {summary['source']:20} {summary['candidates']:>5} candidates"
+    return f"{who}  {figures}{problems}{stops}"
 
 
 if __name__ == "__main__":

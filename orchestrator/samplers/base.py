@@ -46,6 +46,10 @@ class Sampler(ABC):
     def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
         """Up to `count` candidates, all different, none whose key is in `history`; [] when none is left."""
 
+    def has_converged(self, history: Sequence[Told]) -> bool:
+        """Whether what is left promises too little to be worth its trial; never, by default."""
+        return False
+
 
 def distinct(candidates: Sequence[Layout]) -> dict[str, Layout]:
     """The candidates by layout key, in the order given; of several with one key the first."""

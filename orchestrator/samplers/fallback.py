@@ -38,6 +38,9 @@ class FallbackSampler(Sampler):
                 self._first = None
         return self._second.ask(count, history)
 
+    def has_converged(self, history: Sequence[Told]) -> bool:
+        return (self._first or self._second).has_converged(history)
+
     def _ask_in_time(self, sampler: Sampler, count: int, history: Sequence[Told]) -> list[Layout]:
         """Its answer from a thread that is left behind after the time limit."""
         answer = in_thread(partial(sampler.ask, count, history), "sampler")

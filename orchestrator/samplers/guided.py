@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class GuidedSampler(Sampler):
     def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
         """One after the other; what is in flight counts as measured at what is expected of it."""
         outlook = self._expectations.after(history)
-        tried = {row for told in history if (row := self._expectations.row(told.layout)) is not None}
+        tried = self._tried(history)
         values = self._log_values(history)
         values |= {row: float(outlook.log_value[row]) for row in tried if self._is_in_flight(row, history)}
         chosen: list[Layout] = []
@@ -60,9 +61,22 @@ class GuidedSampler(Sampler):
             chosen.append(self._candidates[row])
         return chosen
 
+    def has_converged(self, history: Sequence[Told]) -> bool:
+        """Whether no candidate that is left promises a gain worth its trial."""
+        values = self._log_values(history)
+        left = [row for row in range(len(self._candidates)) if row not in self._tried(history)]
+        if len(values) < _FEWEST_MEASURED or not left:
+            return False
+        surrogate = self._surrogate(self._expectations.after(history)).fit([*values], [-v for v in values.values()])
+        gains = surrogate.expected_improvement(left)
+        return bool(gains.max() < (LEAST_GAIN if len(self._tried(history)) < MANY_TRIALS else LARGE_GAIN))
+
     def _log_values(self, history: Sequence[Told]) -> dict[int, float]:
         found = ((self._expectations.row(told.layout), told.value) for told in history)
         return {row: math.log(value) for row, value in found if row is not None and value is not None}
+
+    def _tried(self, history: Sequence[Told]) -> set[int]:
+        return {row for told in history if (row := self._expectations.row(told.layout)) is not None}
 
     def _is_in_flight(self, row: int, history: Sequence[Told]) -> bool:
         return any(self._expectations.row(told.layout) == row and not told.is_ended for told in history)
@@ -71,10 +85,20 @@ class GuidedSampler(Sampler):
         if not values:
             worth = _worth(outlook)
             return max(left, key=lambda row: worth[row])
+        return most_promising(self._surrogate(outlook), values, left, self._seed)
+
+    def _surrogate(self, outlook: Outlook) -> Any:
         from orchestrator.samplers.surrogate import Surrogate
 
-        surrogate = Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features)
-        return most_promising(surrogate, values, left, self._seed)
+        return Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features)
+
+
+LEAST_GAIN = 0.005
+"""Expected improvement, as a share of the best so far, below which a trial is not worth its node-hours: less than runs
+of one layout differ."""
+MANY_TRIALS, LARGE_GAIN = 12, 0.05
+"""After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
+_FEWEST_MEASURED = 3
 
 
 def _worth(outlook: Outlook) -> np.ndarray:

@@ -47,6 +47,12 @@ class Surrogate(RegressorMixin, BaseEstimator):
         mean = _with_chance(mean, deviation, self.fits[rows], self.best_)
         return (mean, deviation) if return_std else mean
 
+    def expected_improvement(self, points: Any) -> np.ndarray:
+        """On the best cost so far, times the chance to fit."""
+        mean, deviation = self.predict(points, return_std=True)
+        steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
+        return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))
+
     def _kernel(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
         apart = self.features[some][:, None, :] - self.features[others][None, :, :]
         return AMPLITUDE**2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))

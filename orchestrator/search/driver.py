@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.samplers.base import Sampler, history_of
+from orchestrator.samplers.base import Sampler, Told, history_of
 from orchestrator.search import finalists
 from orchestrator.search import limits as rules
 from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of, node_hours_until_requeue
@@ -80,6 +80,7 @@ class Driver:
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False
+        self._converged = False
         self._said: set[str] = set()
         self._waits: dict[str, str] = {}
 
@@ -332,11 +333,18 @@ class Driver:
         first = [layout for layout in self._goal.first if layout.key not in tried][:count]
         if first:
             return first
-        objective = self._goal.objective
-        known = history_of(self.search.trials, lambda t: value_of(t, objective), lambda t: upper_bound_of(t, objective))
+        known = self._known(self.search)
+        if self._sampler.has_converged(known):
+            self._converged = True
+            return []
         layouts = _new_layouts(self._sampler.ask(count, known), tried)
         self._space_exhausted = not layouts
         return layouts
+
+    def _known(self, search: SearchRecord) -> list[Told]:
+        """What the sampler may learn from."""
+        objective = self._goal.objective
+        return history_of(search.trials, lambda t: value_of(t, objective), lambda t: upper_bound_of(t, objective))
 
     def _next_repeats(self) -> list[Layout]:
         """Second looks at suspect runs; else the finalists' repeats that are due, none while a layout of the search
@@ -422,6 +430,8 @@ class Driver:
             return EndReason.BUDGET
         if rules.layouts_left(searched, self._limits) <= 0:
             return EndReason.MAX_TRIALS
+        if self._converged or (self._has_ended_proposing and self._sampler.has_converged(self._known(searched))):
+            return EndReason.CONVERGED
         return EndReason.SPACE_EXHAUSTED if self._space_exhausted or self._has_ended_proposing else None
 
     # -- small helpers

@@ -1,0 +1,156 @@
+"""The guided sampler on a made-up cluster whose truth the models do not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.factory import make_sampler
+from orchestrator.samplers.outlook import Expectations, Task
+from search_spaces.calibration import typical_constants
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.layout import Layout
+from search_spaces.layout_table import LayoutTable
+from search_spaces.memory import stage_memory
+from search_spaces.model_shape import ModelShape
+from search_spaces.step_time import TERMS, StepTerms
+from trials.trial import FailureReason
+
+MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
+CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
+TASK = Task(MODEL, CLUSTER)
+LAYOUTS = [
+    Layout(
+        num_nodes=4,
+        tensor_parallel=tensor,
+        pipeline_parallel=stages,
+        data_parallel=32 // tensor // stages,
+        micro_batch_size=size,
+        grad_accum_steps=128 * tensor * stages // 32 // size,
+        zero_stage=zero if tensor * stages < 32 else 0,
+        sequence_parallel=tensor > 1,
+        precision="bf16",
+        attention_kernel="flash",
+    ).canonical()
+    for tensor in (1, 2, 4, 8)
+    for stages in (1, 2, 4, 8)
+    for size in (1, 2, 4)
+    for zero in (0, 1)
+    if tensor * stages <= 32 and 128 * tensor * stages // 32 // size >= stages
+]
+CANDIDATES = list({layout.key: layout for layout in LAYOUTS}.values())
+
+
+class World:
+    """Tells what became of a layout: by the models' own formulas with other constants, and a device that is full
+    sooner than the estimate says."""
+
+    def __init__(self, memory_factor: float = 1.0, **factors: float):
+        table = LayoutTable.of(CANDIDATES)
+        constants = typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
+        seconds = StepTerms.of(MODEL, CLUSTER, table).seconds(constants)
+        peaks = stage_memory(MODEL, table).peak * memory_factor
+        self._answers = {
+            layout.key: Told(layout, value=128 * 2048 / step_s, peak_memory_gib=gib)
+            if gib < 77
+            else Told(layout, reason=FailureReason.GPU_OOM)
+            for layout, step_s, gib in zip(CANDIDATES, seconds, peaks, strict=True)
+        }
+
+    def __call__(self, layout: Layout) -> Told:
+        return self._answers[layout.key]
+
+    @property
+    def best(self) -> float:
+        return max(told.value for told in self._answers.values() if told.value is not None)
+
+
+def sampler(name: str = "guided", seed: int = 1) -> Sampler:
+    return make_sampler(name, CANDIDATES, TASK, seed, note=pytest.fail)
+
+
+def trials_until_best(asked: Sampler, world: Callable[[Layout], Told], best: float) -> int:
+    history: list[Told] = []
+    while not any(told.value is not None and told.value >= 0.98 * best for told in history):
+        history += [world(layout) for layout in asked.ask(1, history)]
+    return len(history)
+
+
+def test_an_empty_history_means_the_order_of_the_model():
+    assert sampler().ask(5, [])[0] == sampler("model_order").ask(5, [])[0]
+
+
+@pytest.mark.parametrize(
+    "world",
+    [World(), World(pipeline_latency=300), World(tensor=3), World(memory_factor=1.35), World(matmul=1.5, launches=3)],
+    ids=["as-expected", "slow-messages", "slow-node", "full-sooner", "slow-device"],
+)
+def test_a_handful_of_trials_finds_the_best_of_a_world_that_is_not_as_expected(world):
+    assert trials_until_best(sampler(), world, world.best) <= 6
+
+
+def test_it_needs_fewer_trials_than_the_order_of_the_model_where_that_is_wrong():
+    world = World(data_parallel=30)
+    assert trials_until_best(sampler(), world, world.best) < trials_until_best(
+        sampler("model_order"), world, world.best
+    )
+
+
+def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
+    expectations = Expectations(TASK, CANDIDATES, 1)
+    estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
+    row = int(np.argmin(np.abs(estimates - 55)))
+    larger = estimates > estimates[row]
+    failed = [Told(CANDIDATES[row], reason=FailureReason.GPU_OOM)] * 1
+    before, after = expectations.after([]), expectations.after(failed)
+    assert (after.fits[larger] < before.fits[larger]).all()
+
+
+def test_a_failure_of_the_machine_teaches_nothing():
+    lost = [Told(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
+    expectations = Expectations(TASK, CANDIDATES, 1)
+    before, after = expectations.after([]), expectations.after(lost)
+    assert after.fits.tolist() == before.fits.tolist()
+    assert after.log_value.tolist() == before.log_value.tolist()
+
+
+def test_it_stops_when_nothing_left_promises_a_gain():
+    world, asked, history = World(), sampler(), []
+    while not asked.has_converged(history):
+        history += [world(layout) for layout in asked.ask(1, history)]
+    assert 3 <= len(history) <= 12
+    assert max(told.value for told in history if told.value is not None) >= 0.98 * world.best
+
+
+def test_it_does_not_stop_before_anything_was_measured():
+    failures = [Told(layout, reason=FailureReason.GPU_OOM) for layout in CANDIDATES[:5]]
+    assert not sampler().has_converged([])
+    assert not sampler().has_converged(failures)
+
+
+def test_what_is_in_flight_is_not_asked_for_and_no_neighbour_of_it_alone():
+    world = World()
+    history = [world(layout) for layout in sampler().ask(2, [])]
+    together = sampler().ask(4, history)
+    assert len({layout.key for layout in together}) == 4
+    waiting = [*history, *(Told(layout) for layout in together[:2])]
+    assert not {layout.key for layout in sampler().ask(2, waiting)} & {layout.key for layout in together[:2]}
+
+
+def test_memory_that_a_rank_may_take_is_the_lesser_of_the_devices_and_the_users():
+    assert TASK.capacity_gib == pytest.approx(79.15 - 1.5)
+    assert Task(MODEL, CLUSTER, memory_limit_gib=20).capacity_gib == 20
+    assert Task(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1)).capacity_gib is None
+    assert Task(MODEL, Cluster(ACCELERATORS["cpu"], 4, 1), memory_limit_gib=2).capacity_gib == 2
+
+
+def test_values_are_expected_in_the_objectives_own_unit():
+    expectations = Expectations(TASK, CANDIDATES, 1)
+    expected = expectations.after([]).log_value
+    told = [World()(layout) for layout in CANDIDATES]
+    off = [mean - math.log(t.value) for mean, t in zip(expected, told, strict=True) if t.value is not None]
+    assert abs(np.median(off)) < 0.3
