@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
@@ -199,3 +200,11 @@ def test_interrupted_and_resumed_the_same_repeats_are_made(rig, trial):
     search = rig.open_driver().run()
     assert repeats_of(search) == [FASTEST, SECOND] * 2
     assert search.end_reason is EndReason.SPACE_EXHAUSTED
+
+
+def test_a_search_whose_sampler_has_converged_measures_its_finalists_and_says_so(rig, monkeypatch):
+    monkeypatch.setattr(GridSampler, "has_converged", lambda self, history: len(history) >= 4)
+    search = rig.open_driver().run()
+    searched = [trial for trial in search.trials if trial.kind is TrialKind.SEARCH]
+    assert (len(searched), search.end_reason) == (4, EndReason.CONVERGED)
+    assert len(search.trials) > 4
