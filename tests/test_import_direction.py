@@ -32,6 +32,7 @@ ORCHESTRATOR = (
     ("orchestrator.search",),
     ("orchestrator.recipe",),
     (
+        "orchestrator.planning",
         "orchestrator.session",
         "orchestrator.driver_job",
         "orchestrator.site_check",

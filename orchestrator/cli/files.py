@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,10 +24,10 @@ from orchestrator.cli.output import answer, say
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
+    from orchestrator.planning import Plan
     from orchestrator.search_file import SearchSpec
     from search_spaces.space import SearchSpace
 
-MOST_REJECTED_LISTED = 10_000
 PLAN_SCHEMA = "parlay.plan/1"
 INIT_SCHEMA = "parlay.init/1"
 
@@ -70,10 +71,15 @@ def plan(
     ledger: LedgerUrl = None,
     launcher: LauncherKind = None,
     sampler: SamplerName = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, metavar="N", help="List the first N layouts; 20 as text, all as JSON.")
+    ] = None,
     rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the layouts a search may try, and what refuses the others; nothing is launched."""
+    """List the layouts a search may try, in predicted order, and what refuses the others; nothing is launched."""
+    from orchestrator.cli.plan_text import plan_text
+    from orchestrator.planning import plan_of
     from orchestrator.search_file import candidates_of, load_search_file
     from orchestrator.trainer_check import require_trainer
 
@@ -82,7 +88,11 @@ def plan(
         spec = load_search_file(search_file, [change.text for change in changes])
         space = candidates_of(spec)
         require_trainer(spec)
-    answer(_plan_json(spec, space, rejected), as_json, None if as_json else _plan_text(spec, space, rejected))
+    plan = plan_of(spec, space)
+    if as_json:
+        answer(_plan_json(plan, spec, space, top, rejected), True)
+    else:
+        answer({}, False, plan_text(plan, spec, space, top, rejected))
 
 
 def schema(as_json: AsJson = False) -> None:
@@ -102,15 +112,20 @@ def _write_new(path: Path, text: str) -> None:
         ) from error
 
 
-def _plan_json(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> dict[str, Any]:
+def _plan_json(
+    plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool
+) -> dict[str, Any]:
+    from orchestrator.cli.plan_text import MOST_REJECTED_LISTED
     from orchestrator.cli.summary import most_node_hours
 
     data: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "num_layouts": len(space.feasible),
         "rejected": dict(space.rejected_by_rule),
-        "layouts": [{"layout": layout.to_json(), "layout_key": layout.key} for layout in space.feasible],
+        "layouts": plan.to_json(top),
         "node_hours": most_node_hours(spec, space),
+        "expected_node_hours": None if plan.expected is None else asdict(plan.expected),
+        "notes": plan.notes(),
     }
     if list_rejected:
         data["rejected_layouts"] = [
@@ -118,22 +133,3 @@ def _plan_json(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> dic
             for r in islice(space.rejected(), MOST_REJECTED_LISTED)
         ]
     return data
-
-
-def _plan_text(spec: SearchSpec, space: SearchSpace, list_rejected: bool) -> str:
-    from orchestrator.cli.summary import most_trials_words
-
-    lines = [f"{len(space.feasible)} layouts can be tried on {spec.cluster.num_gpus} ranks:"]
-    lines += [f"  {layout.key}" for layout in space.feasible]
-    if space.rejected_by_rule:
-        lines.append(f"{sum(space.rejected_by_rule.values())} cannot work:")
-        lines += [f"  {count:6d}  {rule}" for rule, count in space.rejected_by_rule.items()]
-        lines += _rejected_lines(space) if list_rejected else ["  (--rejected lists each with its numbers)"]
-    lines.append(most_trials_words(spec, space))
-    return "\n".join(lines)
-
-
-def _rejected_lines(space: SearchSpace) -> list[str]:
-    lines = [f"  {r.problem.code}: {r.text}" for r in islice(space.rejected(), MOST_REJECTED_LISTED)]
-    left_out = sum(space.rejected_by_rule.values()) - len(lines)
-    return lines + ([f"  and {left_out} more"] if left_out else [])

@@ -117,6 +117,11 @@ def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
     assert plan["num_layouts"] == len(plan["layouts"]) > 5
     assert sum(plan["rejected"].values()) == len(plan["rejected_layouts"]) > 0
     assert {r["rule"] for r in plan["rejected_layouts"]} == set(plan["rejected"])
+    times = [row["relative_step_time"] for row in plan["layouts"]]
+    assert times[0] == 1
+    assert sorted(times) == times
+    first = parlay("plan", tmp_path / "search.yaml", "--top", "2", "--json", cwd=tmp_path).json
+    assert (first["layouts"], first["num_layouts"]) == (plan["layouts"][:2], plan["num_layouts"])
 
 
 def test_a_work_directory_inside_a_search_is_refused(tmp_path):

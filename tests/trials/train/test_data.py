@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboards.layout_picture import data_rank_of, stage_of
 from search_spaces.layout import Layout
 from tests.trials.token_files import write_tokens
 from tests.trials.train.trial_processes import MODEL, make_spec
@@ -185,3 +186,10 @@ def test_coordinates_are_tensor_innermost_then_data_then_stage():
         Coordinates(tensor=0, data=0, stage=1),
     ]
     assert [Coordinates.of(rank, layout).rank(layout) for rank in range(12)] == list(range(12))
+
+
+@pytest.mark.parametrize("rank_order", ["tp-dp-pp", "tp-pp-dp"])
+def test_a_layouts_picture_puts_every_rank_where_it_trains(rank_order):
+    layout = Layout(tensor_parallel=2, data_parallel=3, pipeline_parallel=2, rank_order=rank_order)
+    places = [Coordinates.of(rank, layout) for rank in range(12)]
+    assert [(p.data, p.stage) for p in places] == [(data_rank_of(r, layout), stage_of(r, layout)) for r in range(12)]
