@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from benchmarks.machines import with_links
 from orchestrator.samplers.base import Told
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from orchestrator.samplers.outlook import Task
@@ -51,8 +52,8 @@ def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> di
 
     One that never stops itself has no `stop_trials` and is left once it is near the best.
     """
-    task = Task(problem.model, problem.cluster)
-    sampler = make_sampler(sampler_name, problem.layouts, task, seed, _never_replaced)
+    task = Task(problem.model, with_links(next(iter(problem.answers.values()))))
+    sampler = make_sampler(sampler_name, problem.layouts, task, seed, never_replaced)
     best_s = min(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     history: list[Told] = []
     rows: list[Observation] = []
@@ -66,7 +67,7 @@ def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> di
             stop_trials = len(rows)
             break
         rows.append(problem.answers[asked[0].key])
-        history.append(_told(rows[-1]))
+        history.append(told(rows[-1]))
     near = next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.02))
     times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     return {
@@ -120,7 +121,7 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
                     yield run(name, problem, sampler, seed)
 
 
-def _never_replaced(words: str) -> NoReturn:
+def never_replaced(words: str) -> NoReturn:
     raise RuntimeError(words)
 
 
@@ -133,7 +134,7 @@ def _regret(rows: Iterable[Observation], best_s: float) -> float:
     return round(min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1, 4)
 
 
-def _told(row: Observation) -> Told:
+def told(row: Observation) -> Told:
     if row.step_time_s is not None:
         value = row.global_batch_size * row.model.seq_length / row.step_time_s
         return Told(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)

@@ -94,6 +94,15 @@ class TimeBelief:
         means = self.weights @ self._draws
         return np.sqrt(self.weights @ (self._draws - means) ** 2)
 
+    @property
+    def error(self) -> float:
+        """What is left between model and measurements: MODEL_ERROR until they show more or less of it."""
+        if not len(self._log_seconds):
+            return MODEL_ERROR
+        left = self._log_seconds - self.predict(self._measured)[0]
+        squares = _DEGREES_OF_FREEDOM * MODEL_ERROR**2 + (left**2).sum()
+        return math.sqrt(squares / (_DEGREES_OF_FREEDOM + len(left)))
+
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
         uncertainty alone."""

@@ -121,7 +121,9 @@ class Links:
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
             return self._share_of(domain, stride) if num_ranks > 2 else self._pair_share_of(domain, stride)
-        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(_nodes_of(num_ranks, stride, gpus_per_node))
+        # What slows large groups down is the length of their rings: as many ranks elsewhere would be as fast.
+        as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
+        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(as_many_nodes)
         return min(bandwidth, self._node_gb_per_s()) / min(stride, gpus_per_node)
 
     def p2p_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:

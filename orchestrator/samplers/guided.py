@@ -90,13 +90,13 @@ class GuidedSampler(Sampler):
     def _surrogate(self, outlook: Outlook) -> Any:
         from orchestrator.samplers.surrogate import Surrogate
 
-        return Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features)
+        return Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features, outlook.unexplained)
 
 
 LEAST_GAIN = 0.005
 """Expected improvement, as a share of the best so far, below which a trial is not worth its node-hours: less than runs
 of one layout differ."""
-MANY_TRIALS, LARGE_GAIN = 12, 0.05
+MANY_TRIALS, LARGE_GAIN = 12, 0.15
 """After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
 _FEWEST_MEASURED = 3
 

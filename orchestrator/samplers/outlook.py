@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.samplers.base import Told
-from search_spaces.calibration import MODEL_ERROR, MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief
 from search_spaces.cluster import Accelerator, Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
@@ -45,11 +45,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Of each candidate: mean and standard deviation of the logarithm of its objective, and the chance that it fits."""
+    """Of each candidate: mean and standard deviation of the logarithm of its objective, and the chance that it fits.
+
+    `unexplained` is how far measurements are from the model, a standard deviation of the logarithm."""
 
     log_value: np.ndarray
     deviation: np.ndarray
     fits: np.ndarray
+    unexplained: float
 
 
 class Expectations:
@@ -75,12 +78,14 @@ class Expectations:
         measured = [(row, told.value) for row, told in known if told.value is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
         seconds = np.exp(self._log_work[rows] - np.log([value for _, value in measured]))
-        log_seconds, deviation = TimeBelief(self._terms.take(rows), seconds, self._seed).predict(self._terms)
+        belief = TimeBelief(self._terms.take(rows), seconds, self._seed)
+        log_seconds, deviation = belief.predict(self._terms)
         evidence = [found for row, told in known if (found := self._evidence(row, told)) is not None]
         memory = MemoryBelief(self._task.capacity_gib, evidence)
         return Outlook(
             log_value=self._log_work - log_seconds,
-            deviation=np.hypot(deviation, _OWN_SHARE * MODEL_ERROR),
+            deviation=np.hypot(deviation, _OWN_SHARE * belief.error),
+            unexplained=belief.error,
             fits=memory.fits(self._memory_gib),
         )
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-AMPLITUDE = 0.10
-"""Standard deviation of what the model leaves unexplained, as a logarithm."""
+SHARED = 0.8
+"""Of what the model leaves unexplained, what a layout has in common with its neighbours."""
 LENGTH = 2.0
 """Doublings of a count over which neighbours have most of that in common."""
 _NOISE = 0.03
@@ -23,14 +23,17 @@ class Surrogate(RegressorMixin, BaseEstimator):
     """Prior mean and deviation of each candidate's cost, and a Gaussian process on what was measured beside it.
 
     The chance to fit enters as a worse mean: one whose expected improvement is that of a layout that surely fits, times
-    the chance. Points are the numbers of candidates.
+    the chance. `unexplained` is the model's error, a standard deviation. Points are the numbers of candidates.
     """
 
-    def __init__(self, cost: np.ndarray, deviation: np.ndarray, fits: np.ndarray, features: np.ndarray):
+    def __init__(
+        self, cost: np.ndarray, deviation: np.ndarray, fits: np.ndarray, features: np.ndarray, unexplained: float
+    ):
         self.cost = cost
         self.deviation = deviation
         self.fits = fits
         self.features = features
+        self.unexplained = unexplained
 
     def fit(self, points: Any, costs: Any) -> Self:
         rows, told = _rows(points), np.asarray(costs, dtype=float)
@@ -55,7 +58,7 @@ class Surrogate(RegressorMixin, BaseEstimator):
 
     def _kernel(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
         apart = self.features[some][:, None, :] - self.features[others][None, :, :]
-        return AMPLITUDE**2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
+        return (SHARED * self.unexplained) ** 2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
 
 
 def _rows(points: Any) -> np.ndarray:

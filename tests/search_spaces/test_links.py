@@ -26,7 +26,7 @@ SWITCHED = Links((LinkDomain("node", 8, 240, latency_us=10),), Fabric(nic_gb_per
         (16, 1, 64),  # two whole nodes
         (8, 2, 32),  # four ranks of each node, two rings through its NICs
         (2, 8, 8),  # one rank of each node, eight rings
-        (8, 8, 2),  # the same over eight nodes
+        (8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
         (2, 32, 8),  # two nodes that lie four apart are two nodes
     ],
 )
