@@ -1,0 +1,382 @@
+"""How well the models of memory and time foretell measured tables, and what was published of single layouts.
+
+    python -m benchmarks.cost_model TABLE.csv ... [--mode cold,calibrated,leave_one_model_out] [--sampler guided,random]
+        [--seeds 5] [--json]
+
+Cold, the models know nothing but the shipped priors. Calibrated, they were told five trials of the problem, chosen by a
+sampler as in a search; leave_one_model_out, trials of the source's other models, and none of this one. What they were
+told is not scored. A table of published figures (benchmarks/published.py) is compared with what the cold models say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from benchmarks.machines import with_links
+from benchmarks.published import columns_of, is_published, published_lines, readable_published
+from benchmarks.search_efficiency import never_replaced, told
+from orchestrator.samplers.base import Told
+from orchestrator.samplers.factory import SAMPLERS, make_sampler
+from orchestrator.samplers.outlook import Task
+from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.layout import Layout
+from search_spaces.layout_table import LayoutTable
+from search_spaces.measured import Observation, read_table
+from search_spaces.measured_problem import problems_in
+from search_spaces.memory import stage_memory
+from search_spaces.step_time import StepTerms
+
+MODES = ("cold", "calibrated", "leave_one_model_out")
+NUM_TRIALS = 5
+OTHERS_TRIALS = 60
+"""Of a source's other models: as many as a few searches leave behind."""
+
+_FEWEST_CALIBRATED = 2 * NUM_TRIALS
+# Ranks of fewer step times say nothing.
+_FEWEST_RANKED = 5
+_REFUSED_BELOW = 0.5
+_NEAR_THE_LIMIT = 0.9
+
+
+def main() -> None:
+    arguments = _arguments()
+    shown = _print_json if arguments.json else _print_text
+    measured, published = _sorted_out(arguments.tables)
+    lines = []
+    for line in _lines(measured, arguments):
+        lines.append(line)
+        shown(line)
+    for summary in summaries(lines):
+        shown(summary)
+    for line in published_lines(published):
+        shown(line)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with what the models say of each of its rows before any trial."""
+
+    name: str
+    task: Task
+    rows: tuple[Observation, ...]
+    rule_rows: int
+    terms: StepTerms
+    memory_gib: np.ndarray
+
+    @classmethod
+    def of(cls, name: str, rows: Sequence[Observation], rule_rows: int = 0) -> Case:
+        task = Task(rows[0].model, with_links(rows[0]))
+        table = LayoutTable.of(row.layout for row in rows)
+        terms = StepTerms.of(task.model, task.cluster, table)
+        return cls(name, task, tuple(rows), rule_rows, terms, stage_memory(task.model, table).peak)
+
+    def evidence(self, index: int) -> MemoryEvidence:
+        """What a row would have told of memory, had it been a trial of ours."""
+        row = self.rows[index]
+        return MemoryEvidence(float(self.memory_gib[index]), row.outcome == "ok", row.peak_memory_gib)
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What the models make of the trials they were told."""
+
+    time: TimeBelief
+    memory: MemoryBelief
+
+    @classmethod
+    def after(cls, told: Sequence[tuple[Case, int]], seed: int, like: Case) -> Beliefs:
+        """After these rows, in this order; `like` has the device."""
+        ran = [(case, index) for case, index in told if case.rows[index].step_time_s is not None]
+        terms = _joined([like.terms.take(np.array([], dtype=int)), *(c.terms.take(np.array([i])) for c, i in ran)])
+        evidence = [case.evidence(index) for case, index in told if _tells_of_memory(case.rows[index])]
+        seconds = [float(case.rows[index].step_time_s or 0) for case, index in ran]
+        return cls(TimeBelief(terms, seconds, seed), MemoryBelief(like.task.capacity_gib, evidence))
+
+
+def line_of(
+    case: Case, mode: str, seed: int, cases: Sequence[Case] = (), sampler: str | None = None
+) -> dict[str, Any] | None:
+    """The contract's line; None for a problem that is too small to be calibrated, or has no other model beside it."""
+    told: list[tuple[Case, int]] = []
+    if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
+        told = _trials(case, sampler or "random", seed)
+    elif mode == "leave_one_model_out":
+        told = _drawn([other for other in cases if _is_other_model(case, other)], seed)
+    if not told and mode != "cold":
+        return None
+    head = {
+        "problem": case.name,
+        "source": case.rows[0].source,
+        "num_nodes": case.task.cluster.num_nodes,
+        "candidates": len(case.rows),
+        "mode": mode,
+        "sampler": sampler,
+        "seed": seed,
+    }
+    return head | score(case, Beliefs.after(told, seed, case), [index for owner, index in told if owner is case])
+
+
+def _is_other_model(case: Case, other: Case) -> bool:
+    """Of the same source and device."""
+    first, second = case.rows[0], other.rows[0]
+    is_same_machine = (first.source, first.cluster.accelerator) == (second.source, second.cluster.accelerator)
+    return is_same_machine and first.model_name != second.model_name
+
+
+def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, Any]:
+    """The contract's figures over the rows that were not told."""
+    scored = np.ones(len(case.rows), dtype=bool)
+    scored[list(told)] = False
+    ran = np.array([row.outcome == "ok" for row in case.rows])
+    refused = beliefs.memory.fits(case.memory_gib) < _REFUSED_BELOW
+    out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _proven(case)
+    predicted_s = np.exp(beliefs.time.predict(case.terms)[0])
+    measured_s = np.array([row.step_time_s or np.nan for row in case.rows])
+    peaks_gib = np.array([row.peak_memory_gib or np.nan for row in case.rows])
+    is_timed, has_peak = scored & ran, scored & ran & ~np.isnan(peaks_gib)
+    return {
+        "ok_rows": int((scored & ran).sum()),
+        "time_error_median": _median_error(predicted_s[is_timed], measured_s[is_timed]),
+        "rank_correlation": _rank_correlation(predicted_s[is_timed], measured_s[is_timed]),
+        "memory_error_median": _median_error(case.memory_gib[has_peak] * beliefs.memory.factor, peaks_gib[has_peak]),
+        "failed_rows": int((scored & ~ran).sum()),
+        "rule_rows": case.rule_rows,
+        "oom_rows": int((scored & out_of_memory).sum()),
+        "oom_recalled": _share(refused[scored & out_of_memory]),
+        "unexplained": int((scored & ~ran & ~out_of_memory & ~refused).sum()),
+        "ok_refused": _share(refused[scored & ran]),
+    }
+
+
+def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A line a mode, sampler, size of machine and source, and one that averages over the sources.
+
+    Errors are the median of the problems', rank correlations their mean; shares are of all rows together, and rows are
+    counted as they are for one seed.
+    """
+    for mode, sampler in dict.fromkeys((line["mode"], line["sampler"]) for line in lines):
+        for nodes in ("one", "many"):
+            by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for line in lines:
+                is_many = line["num_nodes"] > 1
+                if (line["mode"], line["sampler"], is_many) == (mode, sampler, nodes == "many"):
+                    by_source[line["source"]].append(line)
+            rows = [{"source": source, **_summary(found)} for source, found in by_source.items()]
+            if rows:
+                rows.append({"source": "macro", **{name: _mean(row[name] for row in rows) for name in _AVERAGED}})
+            head = {"summary": True, "mode": mode, "sampler": sampler, "nodes": nodes}
+            yield from (head | row for row in rows)
+
+
+_AVERAGED = ("time_error_median", "rank_correlation", "memory_error_median", "oom_recalled", "ok_refused")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables, published figures")
+    parser.add_argument("--mode", default=",".join(MODES), help=f"of {', '.join(MODES)}; several with commas")
+    parser.add_argument("--sampler", default="guided,random", help=f"calibrated: who chooses; of {', '.join(SAMPLERS)}")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds 0, 1, ... of all chance but of cold")
+    parser.add_argument("--problem", default="", help="only problems whose name contains this")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+def _sorted_out(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """(measured tables, published figures); what is neither is said to be skipped."""
+    measured, published = [], []
+    for path in paths:
+        if not path.is_file():
+            print(f"{path} is not there: skipped", file=sys.stderr)
+        elif is_published(path):
+            published.append(path)
+        elif "problem" in columns_of(path):
+            measured.append(path)
+        else:
+            print(f"{path} has no figures of a kind that is known here: skipped", file=sys.stderr)
+    return measured, published
+
+
+def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    cases = [case for path in tables for case in _cases(path)]
+    for mode in arguments.mode.split(","):
+        for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
+            for case in cases:
+                for seed in range(1 if mode == "cold" else arguments.seeds):
+                    line = line_of(case, mode, seed, cases, sampler) if arguments.problem in case.name else None
+                    yield from [] if line is None else [line]
+
+
+def _cases(path: Path) -> Iterator[Case]:
+    for name, problem in problems_in(read_table(path).require_whole().observations).items():
+        rows = list(problem.answers.values())
+        if any(row.step_time_s for row in rows):
+            yield Case.of(name, rows, problem.rule_rows)
+
+
+def _trials(case: Case, sampler_name: str, seed: int) -> list[tuple[Case, int]]:
+    """The rows that a search would try first, one after the other."""
+    layouts = [row.layout for row in case.rows]
+    sampler = make_sampler(sampler_name, layouts, case.task, seed, never_replaced)
+    index = {layout.key: number for number, layout in enumerate(layouts)}
+    chosen: list[int] = []
+    history: list[Told] = []
+    while len(chosen) < NUM_TRIALS:
+        chosen.append(index[sampler.ask(1, history)[0].key])
+        history.append(told(case.rows[chosen[-1]]))
+    return [(case, number) for number in chosen]
+
+
+def _drawn(cases: Sequence[Case], seed: int) -> list[tuple[Case, int]]:
+    """Rows by chance, as many of each problem as of any other."""
+    chance = np.random.default_rng(seed)
+    shuffled = [iter(chance.permutation(len(case.rows)).tolist()) for case in cases]
+    drawn: list[tuple[Case, int]] = []
+    for turn in range(OTHERS_TRIALS if cases else 0):
+        which = turn % len(cases)
+        drawn += [(cases[which], index) for index in [next(shuffled[which], None)] if index is not None]
+    return drawn
+
+
+def _tells_of_memory(row: Observation) -> bool:
+    """A failure of unknown cause tells nothing: our trials say what they died of."""
+    return row.outcome in ("ok", "oom")
+
+
+def _proven(case: Case) -> np.ndarray:
+    """Which failed rows ran out of memory for sure: the same layout with smaller micro batches came near the limit."""
+    by_layout: dict[str, list[Observation]] = defaultdict(list)
+    for row in case.rows:
+        if row.peak_memory_gib is not None and row.outcome == "ok":
+            by_layout[_without_micro_batch(row.layout)].append(row)
+    limit_gib = case.task.cluster.accelerator.usable_memory_gib
+    return np.array(
+        [
+            row.outcome != "ok"
+            and limit_gib is not None
+            and _must_exceed(row.layout, by_layout[_without_micro_batch(row.layout)], limit_gib)
+            for row in case.rows
+        ]
+    )
+
+
+def _without_micro_batch(layout: Layout) -> str:
+    return replace(layout, micro_batch_size=1, grad_accum_steps=1).key
+
+
+def _must_exceed(layout: Layout, measured: Iterable[Observation], limit_gib: float) -> bool:
+    """Whether a smaller micro batch was near the limit, or the straight line through two of them reaches it.
+
+    Where there are fewer micro-batches than stages, larger ones are fewer at a time, and no line holds.
+    """
+    smaller = sorted(
+        (row.layout.micro_batch_size, row.peak_memory_gib or 0.0)
+        for row in measured
+        if row.layout.micro_batch_size < layout.micro_batch_size
+    )
+    if smaller and smaller[-1][1] >= _NEAR_THE_LIMIT * limit_gib:
+        return True
+    if len(smaller) < 2 or layout.grad_accum_steps < layout.pipeline_parallel:
+        return False
+    (small, low), (large, high) = smaller[-2:]
+    return high + (high - low) / (large - small) * (layout.micro_batch_size - large) >= limit_gib
+
+
+def _joined(parts: Sequence[StepTerms]) -> StepTerms:
+    return StepTerms(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(StepTerms)))
+
+
+def _median_error(predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    return round(float(np.median(np.abs(predicted / measured - 1))), 4) if len(measured) else None
+
+
+def _rank_correlation(predicted: np.ndarray, measured: np.ndarray) -> float | None:
+    if len(measured) < _FEWEST_RANKED or np.ptp(predicted) == 0 or np.ptp(measured) == 0:
+        return None
+    return round(float(spearmanr(predicted, measured).statistic), 4)
+
+
+def _share(hits: np.ndarray) -> float | None:
+    return round(float(hits.mean()), 4) if len(hits) else None
+
+
+def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    seeds = len({line["seed"] for line in lines})
+    counts = {name: round(sum(line[name] for line in lines) / seeds) for name in _COUNTED if name != "problems"}
+    return {
+        "problems": len({line["problem"] for line in lines}),
+        "time_error_median": _over(median, lines, "time_error_median"),
+        "rank_correlation": _over(fmean, lines, "rank_correlation"),
+        "memory_error_median": _over(median, lines, "memory_error_median"),
+        **counts,
+        "oom_recalled": _pooled(lines, "oom_recalled", "oom_rows"),
+        "ok_refused": _pooled(lines, "ok_refused", "ok_rows"),
+    }
+
+
+def _over(average: Callable[[list[float]], float], lines: Iterable[dict[str, Any]], name: str) -> float | None:
+    known = [line[name] for line in lines if line[name] is not None]
+    return round(average(known), 4) if known else None
+
+
+def _pooled(lines: Iterable[dict[str, Any]], share: str, rows: str) -> float | None:
+    known = [line for line in lines if line[share] is not None]
+    count = sum(line[rows] for line in known)
+    return round(sum(line[share] * line[rows] for line in known) / count, 4) if count else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known), 4) if known else None
+
+
+def _print_json(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _print_text(line: dict[str, Any]) -> None:
+    print(readable_published(line) if "published" in line else _readable(line), flush=True)
+
+
+def _readable(line: dict[str, Any]) -> str:
+    name = (
+        f"= {line['source']} on {line['nodes']} node{'s' * (line['nodes'] == 'many')}"
+        if "summary" in line
+        else line["problem"]
+    )
+    time, memory, recalled, refused = (
+        _percent(line[name]) for name in ("time_error_median", "memory_error_median", "oom_recalled", "ok_refused")
+    )
+    rank = "    -" if line["rank_correlation"] is None else f"{line['rank_correlation']:5.2f}"
+    mode = f"{line['mode']} {line['sampler'] or ''}"
+    text = f"{mode:20} {name:36} time off {time}  rank {rank}  memory off {memory}  oom recalled {recalled}"
+    rest = [f"{line[key]} {what}" for key, what in _COUNTED.items() if line.get(key)]
+    return f"{text}  ok refused {refused}  " + ", ".join(rest)
+
+
+_COUNTED = {
+    "failed_rows": "failed",
+    "oom_rows": "oom",
+    "unexplained": "unexplained",
+    "rule_rows": "by rule",
+    "problems": "problems",
+}
+
+
+def _percent(share: float | None) -> str:
+    return "     -" if share is None else f"{share:6.1%}"
+
+
+if __name__ == "__main__":
+    main()

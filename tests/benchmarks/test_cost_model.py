@@ -1,0 +1,179 @@
+"""What the benchmark of the cost models counts, on rows whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import cost_model
+from benchmarks.cost_model import Beliefs, Case, line_of, score, summaries
+from benchmarks.machines import with_links
+from search_spaces.calibration import TimeBelief
+from search_spaces.links import Fabric
+from search_spaces.measured import Observation, render_table
+from tests.search_spaces.tables import only
+
+
+def rows(model_name: str = "1B") -> list[Observation]:
+    """A dozen layouts of eight GPUs that ran in a second."""
+    changes = [
+        {
+            "model_name": model_name,
+            "tensor_parallel": str(tensor),
+            "pipeline_parallel": "1",
+            "data_parallel": str(8 // tensor),
+            "micro_batch_size": str(size),
+            "grad_accum_steps": str(32 * tensor // size),
+            "step_time_s": "1.0",
+        }
+        for tensor in (1, 2, 4)
+        for size in (1, 2, 4, 8)
+    ]
+    return only(*changes)
+
+
+def case(model_name: str = "1B", time_factor: float = 1.0, memory_factor: float = 1.0) -> Case:
+    """Rows that took so many times what the cold models expect."""
+    found = Case.of(model_name, rows(model_name))
+    seconds = np.exp(TimeBelief(found.terms.take(np.array([], dtype=int)), [], 0).predict(found.terms)[0])
+    measured = [
+        replace(row, step_time_s=s * time_factor, peak_memory_gib=gib * memory_factor)
+        for row, s, gib in zip(found.rows, seconds.tolist(), found.memory_gib.tolist(), strict=True)
+    ]
+    return replace(found, rows=tuple(measured))
+
+
+def cold(found: Case) -> dict:
+    return score(found, Beliefs.after([], 0, found))
+
+
+def with_outcomes(found: Case, outcomes: dict[int, str]) -> Case:
+    """The case with these rows failed."""
+    changed = [
+        replace(row, outcome=outcomes[i], step_time_s=None, peak_memory_gib=None) if i in outcomes else row
+        for i, row in enumerate(found.rows)
+    ]
+    return replace(found, rows=tuple(changed))
+
+
+def test_errors_are_the_prediction_over_the_measurement_and_ranks_do_not_care():
+    line = cold(case(time_factor=1.25, memory_factor=1.35))
+    assert line["time_error_median"] == pytest.approx(0.2, abs=1e-3)
+    assert line["rank_correlation"] == pytest.approx(1)
+    # Cold, memory is taken to be 8 % and half its uncertainty above the estimate.
+    assert line["memory_error_median"] == pytest.approx(0.2, abs=0.02)
+    assert (line["ok_rows"], line["failed_rows"], line["oom_recalled"]) == (12, 0, None)
+
+
+def test_what_is_labelled_out_of_memory_is_recalled_where_the_model_refuses_it():
+    found = case()
+    small, large = int(found.memory_gib.argmin()), int(found.memory_gib.argmax())
+    assert found.memory_gib[large] > 1.2 * 80
+    line = cold(with_outcomes(found, {large: "oom", small: "oom"}))
+    assert (line["oom_rows"], line["oom_recalled"], line["unexplained"]) == (2, 0.5, 0)
+
+
+def test_a_failure_of_unknown_cause_is_explained_by_the_model_or_not_at_all():
+    found = case()
+    small, large = int(found.memory_gib.argmin()), int(found.memory_gib.argmax())
+    by_size = [row.layout.micro_batch_size for row in found.rows]
+    without_peaks = replace(found, rows=tuple(replace(row, peak_memory_gib=None) for row in found.rows))
+    line = cold(with_outcomes(without_peaks, {large: "failed", small: "failed"}))
+    assert (line["failed_rows"], line["oom_rows"], line["unexplained"]) == (2, 0, 1)
+    assert by_size[small] == 1
+
+
+@pytest.mark.parametrize(
+    ("peaks_gib", "is_proven"),
+    [
+        ({1: 75.0}, True),  # near the limit of 79.15
+        ({1: 70.0}, False),
+        ({1: 20.0, 2: 40.0}, True),  # 20 more each: 80 at 4
+        ({1: 20.0, 2: 39.0}, False),
+    ],
+)
+def test_a_failure_is_proven_by_smaller_micro_batches_of_its_layout(peaks_gib: dict[int, float], is_proven: bool):
+    found = case()
+    changed = [
+        replace(row, peak_memory_gib=peaks_gib.get(row.layout.micro_batch_size))
+        if row.layout.tensor_parallel == 4
+        else replace(row, peak_memory_gib=None)
+        for row in found.rows
+    ]
+    four = next(i for i, r in enumerate(changed) if (r.layout.tensor_parallel, r.layout.micro_batch_size) == (4, 4))
+    line = cold(with_outcomes(replace(found, rows=tuple(changed)), {four: "failed"}))
+    assert line["oom_rows"] == int(is_proven)
+
+
+def test_working_rows_that_the_model_refuses_are_told():
+    found = case()
+    refused = np.mean([gib > 80 for gib in found.memory_gib])
+    assert 0 < refused < 1
+    assert cold(found)["ok_refused"] == pytest.approx(refused, abs=0.1)
+
+
+@pytest.mark.parametrize("sampler", ["random", "model_order"])
+def test_after_five_trials_the_others_are_scored(sampler: str):
+    line = line_of(case(time_factor=2.0), "calibrated", 0, sampler=sampler)
+    assert line is not None
+    assert line["ok_rows"] == 12 - 5
+    assert line["time_error_median"] < 0.15 < cold(case(time_factor=2.0))["time_error_median"]
+
+
+def test_a_problem_without_as_many_rows_left_to_score_is_not_calibrated():
+    found = case()
+    few = Case.of("few", found.rows[:9])
+    assert line_of(few, "calibrated", 0, sampler="random") is None
+
+
+def test_leaving_a_model_out_nothing_is_learned_from_it():
+    own, other = case("1B", time_factor=1.0), case("8B", time_factor=3.0)
+    line = line_of(own, "leave_one_model_out", 0, cases=[own, other])
+    assert line is not None
+    assert line["ok_rows"] == 12
+    assert line["time_error_median"] > 1  # three times, as the other one's
+    assert line_of(own, "leave_one_model_out", 0, cases=[own]) is None
+
+
+def test_a_source_stands_for_the_machine_it_measured_on_and_a_named_cluster_wins():
+    (row,) = only({})
+    assert with_links(row).links.fabric.by_nodes[-1] == (64, 32.94)
+    assert with_links(replace(row, cluster_name="dgx-h100")).links.fabric.by_nodes == ()
+    assert with_links(replace(row, source="vtrain")).links.fabric == Fabric(100, 5, p2p_gb_per_s=25)
+    part_of_a_node = replace(row, cluster=replace(row.cluster, gpus_per_node=4))
+    assert with_links(part_of_a_node).links_are_assumed
+    assert with_links(replace(row, cluster_name="ours")).links_are_assumed
+
+
+def test_sources_weigh_the_same_and_rows_are_counted_for_one_seed():
+    figures = {"time_error_median": 0.1, "rank_correlation": 0.5, "memory_error_median": None, "failed_rows": 2}
+    figures |= {"rule_rows": 1, "oom_rows": 2, "oom_recalled": 0.5, "unexplained": 0, "ok_rows": 10, "ok_refused": 0.1}
+    head = {"mode": "cold", "sampler": None, "num_nodes": 1}
+    lines = [
+        head | figures | {"source": source, "problem": problem, "seed": seed, "time_error_median": error}
+        for source, problem, error in (("a", "p", 0.1), ("a", "q", 0.3), ("a", "r", 0.2), ("b", "s", 0.4))
+        for seed in (0, 1)
+    ]
+    found = {line["source"]: line for line in summaries(lines)}
+    assert [found[name]["time_error_median"] for name in ("a", "b", "macro")] == [0.2, 0.4, pytest.approx(0.3)]
+    assert (found["a"]["failed_rows"], found["a"]["problems"], found["a"]["oom_recalled"]) == (6, 3, 0.5)
+    assert found["macro"]["memory_error_median"] is None
+
+
+def test_the_command_prints_a_json_object_a_line_and_skips_what_it_does_not_know(tmp_path, monkeypatch, capsys):
+    table, unknown = tmp_path / "table.csv", tmp_path / "unknown.csv"
+    table.write_text(render_table(rows()))
+    unknown.write_text("a,b\n1,2\n")
+    words = [str(table), str(unknown), str(tmp_path / "nowhere.csv"), "--mode", "cold", "--json"]
+    monkeypatch.setattr(sys, "argv", ["cost_model", *words])
+    cost_model.main()
+    out, err = capsys.readouterr()
+    line, by_source, macro = (json.loads(text) for text in out.splitlines())
+    assert (line["problem"], line["mode"], line["num_nodes"]) == ("1B-8gpu", "cold", 1)
+    assert (by_source["source"], macro["source"]) == ("ultrascale-playbook", "macro")
+    assert "no figures of a kind that is known" in err
+    assert "is not there" in err
