@@ -113,8 +113,9 @@ class Measurement:
         return Stop.DOMINATED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
 
     def _time_needed_to_end_s(self) -> float:
-        """One more step, twice as slow as the slowest of late, and a moment to write the outcome."""
-        return 2 * max(self._took_s[-STABILITY_WINDOW:]) + 1.0
+        """One more step, twice as slow as the slowest of late, and a moment to write the outcome. What the first one
+        took says nothing of others: it may have compiled for minutes."""
+        return 2 * max(self._took_s[1:][-STABILITY_WINDOW:], default=0.0) + 1.0
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,14 @@ class TestMeasurement:
         assert measurement.stop is Stop.TIME_LIMIT
         assert not measurement.has_enough_steps
 
+    def test_a_first_step_that_compiled_is_not_taken_for_how_long_steps_take(self):
+        measurement = Measurement(replace(RULES, time_limit_s=60))
+        compiling_s = 25.0
+        assert feed(measurement, compiling_s) is None
+        while feed(measurement, 0.5) is None:
+            assert len(measurement.step_times_s) < 20
+        assert measurement.stop is Stop.PRECISE
+
     def test_a_step_is_of_the_phase_that_was_known_before_it(self):
         measurement = Measurement(RULES)
         phases = []
