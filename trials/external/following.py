@@ -15,6 +15,7 @@ from trials.external.meeting import Address, meet
 from trials.folder import AttemptFolder
 from trials.metrics import MetricsWriter
 from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s
 from trials.trainers.invocation import Invocation, invocation
@@ -135,9 +136,11 @@ class _Rank:
 
     def conclude_after_its_end(self, measurement: LogMeasurement) -> None:
         """The outcome of a trainer that ended by itself; TrialFailure unless it took steps enough."""
-        if measurement.num_steps == 0:
-            said = f"no line of its log reports a step; it ends\n{self._words.tail(_TAIL_LINES)}"
-            measurement.require_enough(FailureReason.SCRIPT_ERROR, f"until the trainer ended: {said}")
+        if measurement.num_steps == measurement.num_skipped == 0:
+            said = self._words.tail(_TAIL_LINES)
+            raise TrialFailure(
+                FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{said}\nno line of its log reports a step"
+            )
         measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
         self._report.measured(measurement.outcome())
 

@@ -56,6 +56,11 @@ class LogMeasurement:
     def num_steps(self) -> int:
         return len(self._steps)
 
+    @property
+    def num_skipped(self) -> int:
+        """Iterations that updated nothing, as the trainer says of a loss scale that was too large."""
+        return self._reader.skipped
+
     def feed(self, line: str) -> None:
         """Take in a line of the log, unless the measurement is done; TrialFailure for a training that has gone mad."""
         if self.is_done:
