@@ -19,10 +19,10 @@ from orchestrator.code_snapshot import code_hash, snapshot_code
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
+from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.samplers.outlook import Task
 from orchestrator.search import lease as leases
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.driver import Driver, Goal, Hooks
@@ -178,7 +178,7 @@ def drive(
                 _require_own_code(folder, search)
             launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
-            sampler = make_sampler(spec.search.sampler, candidates, _task(spec), spec.search.seed, watcher.note)
+            sampler = make_sampler(spec.search.sampler, candidates, task_of(spec), spec.search.seed, watcher.note)
             hooks = stack.enter_context(_hooks(hold, spec, worker, watcher, cancelling))
             driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
             with watcher.driving(driver):
@@ -301,11 +301,7 @@ def _hooks(
             hold.keep()
             watcher.keep()
 
-        yield Hooks(on_event, cancel_requested, keep, watcher.note)
-
-
-def _task(spec: SearchSpec) -> Task:
-    return Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib)
+        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task_of(spec)))
 
 
 def _goal(spec: SearchSpec) -> Goal:

@@ -7,8 +7,9 @@ killed anywhere goes on where it stood: every step first writes down what it is 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.samplers.base import Sampler, Told, history_of
@@ -49,12 +50,13 @@ class Goal:
 @dataclass(frozen=True)
 class Hooks:
     """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease; to
-    say what the user should know."""
+    say what the user should know; for what is predicted of a layout, None where that is nothing."""
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
     keep_lease: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
+    predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
 
 
 class Driver:
@@ -321,7 +323,11 @@ class Driver:
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:
         name = f"t{len(self.search.trials) + 1:04d}"
         self._history_event(
-            EventKind.TRIAL_PROPOSED, trial=name, layout=layout.to_json(), kind=kind.value, prediction=None
+            EventKind.TRIAL_PROPOSED,
+            trial=name,
+            layout=layout.to_json(),
+            kind=kind.value,
+            prediction=self._hooks.predict(layout),
         )
 
     def _next_layouts(self, free: int) -> list[Layout]:

@@ -72,6 +72,16 @@ def unfinished(runs: Path, search_id: str = "going-aaaaaa") -> SearchFolder:
     return written(runs, story)
 
 
+def test_what_was_predicted_of_each_layout_stands_beside_what_was_measured(finished, url):
+    with closing(LedgerReader(url)) as reader:
+        trials = reader.search(finished.search_id).trials
+    assert len(trials) == 2
+    for trial in trials:
+        assert set(trial.prediction) == {"step_time_s", "peak_memory_gib", "model_hash"}
+        assert 0 < trial.prediction["step_time_s"] < 60
+        assert 0 < trial.prediction["peak_memory_gib"] < 200
+
+
 def results(answer: dict[str, Any]) -> dict[str, str]:
     return {search["search_id"]: search["result"] for search in answer["searches"]}
 

@@ -48,6 +48,12 @@ def test_the_ledger_and_best_json_tell_what_the_driver_knows(rig):
     assert (best["trial"], best["tokens_per_sec"]) == (search.best_trial, 1800.0)
 
 
+def test_what_is_predicted_of_a_layout_stands_in_its_trial(rig):
+    rig.hooks = Hooks(predict=lambda layout: {"step_time_s": 0.5 * LAYOUTS.index(layout)})
+    search = rig.open_driver().run()
+    assert [trial.prediction for trial in search.trials] == [{"step_time_s": 0.5 * n} for n in range(len(LAYOUTS))]
+
+
 def test_a_running_trial_finds_in_best_json_what_it_has_to_reach(rig):
     rig.launcher.script = speed_by_layout
     search = rig.open_driver().run()
