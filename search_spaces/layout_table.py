@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,12 +103,20 @@ class LayoutTable:
 
     def rows(self) -> list[dict[str, Any]]:
         """Every row as field -> value; None where there is none."""
-        decoded = [[value(name, number) for number in self[name].tolist()] for name in LAYOUT_FIELDS]
-        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in zip(*decoded, strict=True)]
+        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decoded()]
 
     def layouts(self) -> list[Layout]:
         """Every row as a Layout; only for rows whose derived fields are whole numbers."""
-        return [Layout(**row) for row in self.rows()]
+        return [Layout(*row) for row in self._decoded()]
+
+    def _decoded(self) -> Iterator[tuple[Any, ...]]:
+        """The values of every row, in the order of the layout fields; each number that occurs is looked up once."""
+        columns = []
+        for name in LAYOUT_FIELDS:
+            numbers = self[name].tolist()
+            meant = {number: value(name, number) for number in set(numbers)}
+            columns.append([meant[number] for number in numbers])
+        return zip(*columns, strict=True)
 
 
 def _coded(name: str, values: Sequence[Any]) -> np.ndarray:

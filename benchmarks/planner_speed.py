@@ -1,0 +1,107 @@
+"""How long the planner takes for many layouts: a JSON line for each part, and a table on stderr.
+
+    python -m benchmarks.planner_speed [--layouts 100000] [--repeats 3]
+
+`estimate` is what a layout's numbers cost: time, its split, memory, and the chance to fit. Each part's fastest run
+counts: what others do on the machine only adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.planning import Estimates, plan_of, task_of
+from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from search_spaces.layout_table import LayoutTable
+from search_spaces.space import SearchSpace
+
+SEARCH = """\
+name: planner-speed
+model: gpt-175b
+cluster: {accelerator: a100-80gb, gpus_per_node: 8, num_nodes: 64}
+global_batch_size: 1536
+space:
+  num_nodes: [16, 32, 48, 64]
+  tensor_parallel: [1, 2, 4, 8]
+  pipeline_parallel: [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+  micro_batch_size: [1, 2, 3, 4, 6, 8, 12, 16]
+  zero_stage: [0, 1, 2, 3]
+  offload: [none, optimizer]
+  activation_checkpointing: [none, selective, full]
+  sequence_parallel: [false, true]
+  precision: [fp16, bf16]
+  attention_kernel: [math, flash]
+  engine: [torch, deepspeed]
+"""
+
+
+def main() -> None:
+    arguments = _arguments()
+    for line in lines(arguments.layouts, arguments.repeats):
+        print(json.dumps(line), flush=True)
+        print(f"{line['what']:16} {line['layouts']:7d} layouts  {line['seconds']:8.3f} s", file=sys.stderr)
+
+
+def lines(most_layouts: int, repeats: int = 1) -> Iterator[dict[str, Any]]:
+    """What each part of a plan takes, in seconds, with at most so many layouts."""
+    spec = _spec()
+    begun = time.perf_counter()
+    whole = candidates_of(spec)
+    yield _line("enumerate", len(whole.feasible), time.perf_counter() - begun)
+    space = _thinned(whole, most_layouts)
+    count, table = len(space.feasible), LayoutTable.of(space.feasible)
+    plan = plan_of(spec, space)
+    parts: dict[str, Callable[[], Any]] = {
+        "columns": lambda: LayoutTable.of(space.feasible),
+        "estimate": lambda: Estimates.of(task_of(spec), table),
+        "plan": lambda: plan_of(spec, space),
+        "plan_json_top_20": lambda: plan.to_json(20),
+        "plan_json": plan.to_json,
+    }
+    for what, work in parts.items():
+        yield _line(what, count, min(_seconds(work) for _ in range(repeats)))
+
+
+def _spec() -> SearchSpec:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "search.yaml"
+        path.write_text(SEARCH)
+        return load_search_file(path)
+
+
+def _thinned(space: SearchSpace, most: int) -> SearchSpace:
+    """At most so many of the layouts, from everywhere in the space."""
+    total = len(space.feasible)
+    rows = np.linspace(0, total - 1, min(most, total)).astype(int)
+    return replace(space, feasible=tuple(space.feasible[row] for row in rows))
+
+
+def _line(what: str, layouts: int, seconds: float) -> dict[str, Any]:
+    return {"what": what, "layouts": layouts, "seconds": round(seconds, 4)}
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layouts", type=int, default=100_000, help="layouts that are estimated; 100000 if absent")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each part, the fastest of which counts")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
