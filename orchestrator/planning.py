@@ -71,11 +71,11 @@ class Estimates:
 @dataclass(frozen=True)
 class ExpectedHours:
     """Node-hours of a whole search, the repeats of its finalists included: of one that is guided and takes
-    `guided_trials`, and of one that tries every layout."""
+    `guided_trials`, and of one that tries every layout. None where seconds are unknown."""
 
     guided_trials: int
-    guided: float
-    every_layout: float
+    guided: float | None
+    every_layout: float | None
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Plan:
     layouts: tuple[Layout, ...]
     table: LayoutTable
     estimates: Estimates
-    expected: ExpectedHours | None
+    expected: ExpectedHours
 
     @property
     def speed_is_known(self) -> bool:
@@ -122,7 +122,7 @@ class Plan:
         """What has to be known of the numbers to read them."""
         cluster = self.task.cluster
         notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
-        if cluster.links_are_assumed:
+        if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(
                 f"the links are assumed, those of the usual node of {cluster.accelerator.name}: describe yours under"
                 " cluster.links (docs/clusters.md)"
@@ -164,8 +164,7 @@ def plan_of(spec: SearchSpec, space: SearchSpace) -> Plan:
     order = _order(task, space, table, estimates)
     layouts = tuple(space.feasible[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
-    expected = _expected_hours(spec, layouts, estimates) if _speed_is_known(task) else None
-    return Plan(task, layouts, table, estimates, expected)
+    return Plan(task, layouts, table, estimates, _expected_hours(spec, layouts, estimates))
 
 
 def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
@@ -219,9 +218,11 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
 
 
 def _expected_hours(spec: SearchSpec, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
+    trials = min(GUIDED_TRIALS, spec.search.max_trials, len(layouts))
+    if not _speed_is_known(task_of(spec)):
+        return ExpectedHours(trials, None, None)
     nodes = np.array([layout.num_nodes for layout in layouts])
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
-    trials = min(GUIDED_TRIALS, spec.search.max_trials, len(layouts))
     repeated = _repeated(spec, layouts, trials)
     steady_s = np.maximum(spec.measure.finalist_time_s, spec.measure.min_steps * estimates.step_time_s[repeated])
     warmup_s = 2 * STABILITY_WINDOW * estimates.step_time_s[repeated]

@@ -124,7 +124,7 @@ def _plan_json(
         "rejected": dict(space.rejected_by_rule),
         "layouts": plan.to_json(top),
         "node_hours": most_node_hours(spec, space),
-        "expected_node_hours": None if plan.expected is None else asdict(plan.expected),
+        "expected_node_hours": asdict(plan.expected),
         "notes": plan.notes(),
     }
     if list_rejected:

@@ -40,7 +40,7 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         *(f"  {line}" for line in _stage_lines(plan)),
         "",
         *_refused_lines(space, list_rejected),
-        *_hours_lines(plan.expected),
+        _hours_words(plan.expected),
         most_trials_words(spec, space),
     ]
     return "\n".join(lines)
@@ -130,10 +130,11 @@ def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
         yield f"  and {left_out} more"
 
 
-def _hours_lines(expected: ExpectedHours | None) -> Iterator[str]:
-    if expected is None:
-        return
-    yield (
-        f"expected: {expected.guided:.2f} node-hours with the planner, assuming that a guided search takes"
-        f" {counted(expected.guided_trials, 'trial')}; {expected.every_layout:.2f} to try every layout"
+def _hours_words(expected: ExpectedHours) -> str:
+    words = f"assuming that a guided search takes {counted(expected.guided_trials, 'trial')}"
+    if expected.guided is None:
+        return f"expected: unknown node-hours, {words}"
+    return (
+        f"expected: {expected.guided:.2f} node-hours with the planner, {words};"
+        f" {expected.every_layout:.2f} to try every layout"
     )

@@ -131,23 +131,21 @@ def test_of_an_unknown_accelerator_only_order_and_ratios_are_told(tmp_path):
     for name in ("step_time_s", "tokens_per_sec", "mfu", "time_s", "fits"):
         assert first[name] is None
     assert first["relative_step_time"] == 1 <= second["relative_step_time"]
-    assert plan.expected is None
+    assert (plan.expected.guided, plan.expected.every_layout) == (None, None)
     assert any("ratios" in note for note in plan.notes())
     text = plan_text(plan, spec, candidates_of(spec), None, False)
     assert "seconds/step" not in text
     assert "1.000x" in text
+    assert "unknown node-hours" in text
 
 
 def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repeats(tmp_path):
-    plan, more = planned(searched(tmp_path)), planned(searched(tmp_path, "search.finalist_repeats=20"))
-    assert plan.expected is not None
-    assert more.expected is not None
-    assert plan.expected.guided_trials == 12
-    assert plan.expected.guided < plan.expected.every_layout / 3
-    assert more.expected.guided > plan.expected.guided
-    few = planned(searched(tmp_path, "search.max_trials=4"))
-    assert few.expected is not None
-    assert few.expected.guided_trials == 4
+    plain, more = (planned(searched(tmp_path, f"search.finalist_repeats={n}")).expected for n in (2, 20))
+    assert plain.guided_trials == 12
+    assert None not in (plain.guided, plain.every_layout, more.guided)
+    assert plain.guided < plain.every_layout / 3
+    assert more.guided > plain.guided
+    assert planned(searched(tmp_path, "search.max_trials=4")).expected.guided_trials == 4
 
 
 def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
