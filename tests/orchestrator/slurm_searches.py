@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrator.search_file import candidates_of, load_search_file
 from slurm.daemons import living_processes
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay
@@ -48,11 +49,11 @@ class Bench:
     def write(self, takes_s: float = 0.5, text: str = SEARCH, slow: Mapping[int, float] | None = None) -> Path:
         """A search file, and a table in which every one of its layouts has a step time of its own.
 
-        A trial takes `takes_s` seconds, those of the layouts numbered in `slow` so many.
+        A trial takes `takes_s` seconds, those of the layouts numbered in `slow`, as the grid has them, so many.
         """
         path = write_search(self.place, text)
         self._table.write_text("{}")
-        layouts = [layout["layout_key"] for layout in self.parlay("plan", path, "--json").json["layouts"]]
+        layouts = [layout.key for layout in candidates_of(load_search_file(path)).feasible]
         # In an order that is not the grid's, so that the best is neither the first nor the last.
         seconds = [(slow or {}).get(number, takes_s) for number in range(len(layouts))]
         rows = [{"step_time_s": 0.5 + 37 * number % 101 / 100, "takes_s": s} for number, s in enumerate(seconds)]
