@@ -7,9 +7,9 @@ of it, it is imported as ever.
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -36,20 +36,20 @@ def keep_undisabled(function: Any) -> None:
         function = inner
 
 
-@contextmanager
-def imports_without_compiler() -> Iterator[None]:
-    """Around the import of what imports the compiler for itself: without it, where it was left out. ImportError where
-    that will not do."""
+def import_without_compiler(name: str) -> ModuleType:
+    """A module that imports the compiler for itself: without it, where it was left out and that will do."""
     absent = vars(torch).get("_dynamo")
     if not isinstance(absent, _Absent):
-        yield
-        return
+        return importlib.import_module(name)
     sys.modules[COMPILER] = absent
     try:
-        yield
+        return importlib.import_module(name)
+    except ImportError:
+        pass  # it wants a part of the compiler
     finally:
         if sys.modules.get(COMPILER) is absent:
             del sys.modules[COMPILER]
+    return importlib.import_module(name)
 
 
 class _Absent(ModuleType):
@@ -70,6 +70,4 @@ class _Absent(ModuleType):
             raise AttributeError(name)
         if sys.modules.get(COMPILER) is self:
             del sys.modules[COMPILER]
-        import torch._dynamo  # noqa: F401
-
-        return getattr(sys.modules[COMPILER], name)
+        return getattr(importlib.import_module(COMPILER), name)

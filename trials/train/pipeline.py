@@ -15,14 +15,10 @@ import torch.distributed as dist
 from trials.train.data import Batch
 from trials.train.engine import Training
 from trials.train.model import Stage
-from trials.train.no_compiler import imports_without_compiler
+from trials.train.no_compiler import import_without_compiler
 from trials.train.world import World
 
-try:
-    with imports_without_compiler():
-        from torch.distributed import pipelining
-except ImportError:  # this torch takes more from the compiler than the name of a class
-    from torch.distributed import pipelining
+pipelining: Any = import_without_compiler("torch.distributed.pipelining")
 
 
 class Pipeline:
