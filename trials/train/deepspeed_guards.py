@@ -19,7 +19,6 @@ from deepspeed.runtime import bf16_optimizer
 from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
 
 from search_spaces.layout import Layout
-from trials.train.no_compiler import keep_undisabled
 from trials.train.world import COLLECTIVE_LIMIT
 
 
@@ -54,11 +53,19 @@ def lean_start(layout: Layout) -> Iterator[None]:
         if layout.torch_compile:
             yield
             return
-        keep_undisabled(coordinator.update_recompute_parameters)
+        _keep_undisabled(coordinator.update_recompute_parameters)
         for method in vars(coordinator.PartitionedParameterCoordinator).values():
-            keep_undisabled(method)
+            _keep_undisabled(method)
         with _replaced(torch, "compile", _as_it_is), _replaced(torch.compiler, "disable", _as_it_is):
             yield
+
+
+def _keep_undisabled(function: Any) -> None:
+    """A function that torch disables for the compiler at its first call: leave what torch looks for from the second
+    call on, so that it does not import the compiler at the first."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        inner.__dynamo_disable = inner
+        function = inner
 
 
 def _as_it_is(function: Callable | None = None, *_: Any, **__: Any) -> Callable:

@@ -12,7 +12,6 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.data import Batch
 from trials.train.model import Running, Stage, StagePlan
-from trials.train.no_compiler import leave_compiler_out
 from trials.train.optimizer import Optimisation
 from trials.train.weights import WeightSource
 from trials.train.world import World
@@ -116,8 +115,6 @@ def counts_of(stages: Sequence[Stage]) -> EngineCounts:
 
 def build_engine(training: Training, world: World) -> Engine:
     """The layout's engine, imported only now: a trial pays for one."""
-    if not training.layout.torch_compile:
-        leave_compiler_out()
     if training.layout.engine == "deepspeed":
         from trials.train.deepspeed_engine import build_deepspeed_engine
 

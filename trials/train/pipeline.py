@@ -1,6 +1,6 @@
 """Pipeline schedules by torch.distributed.pipelining: GPipe, 1F1B and interleaved 1F1B over this rank's chunks.
 
-Imported only where there is a pipeline: torch's pipelining brings its tensors of several devices, a second a rank.
+Imported only where there is a pipeline: torch's pipelining brings the whole compiler, a second or two a rank.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ import torch.distributed as dist
 from trials.train.data import Batch
 from trials.train.engine import Training
 from trials.train.model import Stage
-from trials.train.no_compiler import import_without_compiler
 from trials.train.world import World
-
-pipelining: Any = import_without_compiler("torch.distributed.pipelining")
 
 
 class Pipeline:
@@ -57,21 +54,25 @@ class Pipeline:
         return self._schedules[micro_batches]
 
     def _build(self, micro_batches: int) -> Any:
+        from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
         name = self._training.layout.pipeline_schedule
         parts = [self._part(index, chunk) for index, chunk in enumerate(self._chunks)]
         # Gradients are scaled through the loss: where they add up outside of `grad`, torch would not find them.
         options: dict[str, Any] = {"loss_fn": self._scaled_loss, "scale_grads": False}
         if name == "interleaved_1f1b":
-            return pipelining.ScheduleInterleaved1F1B(parts, micro_batches, **options)
-        kind = pipelining.ScheduleGPipe if name == "gpipe" else pipelining.Schedule1F1B
+            return ScheduleInterleaved1F1B(parts, micro_batches, **options)
+        kind = ScheduleGPipe if name == "gpipe" else Schedule1F1B
         return kind(parts[0], micro_batches, **options)
 
     def _scaled_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self._chunks[-1].loss(logits, targets) * self._factor
 
     def _part(self, index: int, chunk: Stage) -> Any:
+        from torch.distributed.pipelining import PipelineStage
+
         inputs, outputs = _shapes(chunk, self._training)
-        return pipelining.PipelineStage(
+        return PipelineStage(
             chunk,
             index * self._training.layout.pipeline_parallel + self._world.at.stage,
             self._training.num_chunks,
