@@ -14,9 +14,11 @@ _TAIL_LINES = 20
 
 def failure_of(exit_code: int, words: LastWords, num_steps: int, oom_kills: int) -> TrialFailure:
     """The failure behind a bad exit code. `num_steps` the log has told of; `oom_kills` of the kernel meanwhile."""
-    how = _words(exit_code)
+    how = f"the trainer {_words(exit_code)}"
     cause = words.cause()
-    excerpt = f"the trainer {how}\n{cause or words.tail(_TAIL_LINES)}"[-EXCERPT_CHARACTERS:]
+    said = (cause or words.tail(_TAIL_LINES))[-EXCERPT_CHARACTERS:]
+    # Of a signal the log knows nothing: what killed the trainer stands where a table looks for the cause.
+    excerpt = f"{said}\n{how}" if exit_code < 0 and cause is None else f"{how}\n{said}"
     return TrialFailure(_reason(exit_code, words, cause, num_steps, oom_kills), excerpt)
 
 

@@ -121,6 +121,14 @@ def test_a_reason_follows_from_the_exit_code_and_the_last_words(code, lines, ste
     assert all(line in str(failure) for line in lines)
 
 
+def test_a_signal_is_told_last_and_how_a_trainer_ended_is_never_cut_off():
+    words = LastWords()
+    for number in range(30):
+        words.feed(f"iteration {number} " + "x" * 490)
+    assert str(failure_of(-signal.SIGSEGV, words, 30, 0)).endswith("\nthe trainer was killed by signal 11")
+    assert str(failure_of(3, words, 30, 0)).startswith("the trainer exited with code 3\n")
+
+
 @pytest.mark.parametrize(
     ("kind", "wanted", "rank"),
     [
