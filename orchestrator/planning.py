@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.samplers.guided import MANY_TRIALS
 from orchestrator.samplers.outlook import Task
 from orchestrator.search_file import SearchSpec
 from search_spaces import memory
@@ -29,8 +30,6 @@ LIKELY, UNLIKELY = 0.9, 0.1
 """Chances to fit from which, and up to which, a layout is said to fit, or not to."""
 START_S = 60.0
 """Until a trial's first step, and until one that runs out of memory has ended: what measured tables assume, too."""
-GUIDED_TRIALS = 12
-"""After a dozen trials a guided search has most often found what there is."""
 
 
 class Fits(Word):
@@ -218,7 +217,7 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
 
 
 def _expected_hours(spec: SearchSpec, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
-    trials = min(GUIDED_TRIALS, spec.search.max_trials, len(layouts))
+    trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
     if not _speed_is_known(task_of(spec)):
         return ExpectedHours(trials, None, None)
     nodes = np.array([layout.num_nodes for layout in layouts])
