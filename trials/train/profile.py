@@ -51,19 +51,21 @@ _COLLECTIVES = (
 def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report, outcome: Outcome | None) -> None:
     """Profile a few steps on every rank; rank 0, which has the `outcome`, writes it again with the breakdown.
 
-    The outcome stands already, and whatever goes wrong here is a flag on it: nothing is raised.
+    The outcome stands already, and whatever goes wrong here is a flag on it. A rank that has others beside it raises
+    all the same: they may wait for it in a collective, and end only because it does.
     """
     try:
         ranks = _profiled_ranks(spec, loop, device, report)
         if outcome is not None:
             time_s = breakdown(ranks, outcome.measured["step_time_s"], loop.short_steps)
-            outcome = replace(outcome, measured={**outcome.measured, "time_s": time_s})
+            report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         if outcome is not None:
-            outcome = replace(outcome, flags=(*outcome.flags, "profile_failed"), excerpt=excerpt_of(error))
-    if outcome is not None:
-        report.measured(outcome)
+            flags = (*outcome.flags, "profile_failed")
+            report.measured(replace(outcome, flags=flags, excerpt=excerpt_of(error)))
+        if dist.get_world_size() > 1:
+            raise
 
 
 def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
@@ -79,21 +81,13 @@ def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
 
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
-    """What each rank saw; RuntimeError, on all of them, where one saw nothing or there is no time left."""
+    """What each rank saw; RuntimeError where this one saw nothing or there is no time left."""
     counts = _counts(loop)
     needed_s = SLOWED_DOWN * (len(counts) + 1) * loop.longest_step_s
     if loop.elapsed_s + needed_s > spec.measure.time_limit_s:
         raise RuntimeError(f"the time limit leaves no {needed_s:.0f} s for profiled steps")
-    mine: list[StepParts] | str
-    try:
-        mine = _profiled_steps(spec.layout, loop, counts, device, report)
-    except Exception as error:
-        mine = excerpt_of(error)
     views: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(views, mine)
-    for rank, view in enumerate(views):
-        if isinstance(view, str):
-            raise RuntimeError(f"rank {rank} could not be profiled: {view}")
+    dist.all_gather_object(views, _profiled_steps(spec.layout, loop, counts, device, report))
     return views
 
 

@@ -181,6 +181,18 @@ def lose_rank_1_while_it_is_profiled() -> None:
         TrainingLoop.train = train  # type: ignore[method-assign]
 
 
+def fail_in_rank_1_while_it_is_profiled() -> None:
+    from trials.train.loop import TrainingLoop
+
+    def train(self, micro_batches):
+        raise torch.OutOfMemoryError("planted in rank 1")
+
+    if os.environ["RANK"] == "1":
+        import torch
+
+        TrainingLoop.train = train  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()
     main(sys.argv[2:])

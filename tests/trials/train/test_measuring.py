@@ -153,8 +153,12 @@ def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, l
 
 @pytest.mark.parametrize(
     ("layout", "fault", "codes"),
-    [(ONE, "have_a_profiler_that_does_not_start", [0]), (TP2, "lose_rank_1_while_it_is_profiled", [0, 7])],
-    ids=["profiler", "rank"],
+    [
+        (ONE, "have_a_profiler_that_does_not_start", [0]),
+        (TP2, "lose_rank_1_while_it_is_profiled", [1, 7]),
+        (TP2, "fail_in_rank_1_while_it_is_profiled", [1, 1]),
+    ],
+    ids=["profiler", "lost-rank", "failing-rank"],
 )
 def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fault, codes):
     trial = start(make_spec(layout, measure=replace(RULES, profile=True)), program=faulty(fault))
