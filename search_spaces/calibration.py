@@ -61,6 +61,7 @@ _FEWEST_EFFECTIVE = 0.1
 _MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)
 """Widths of the random steps, in prior deviations: wide ones for what is unknown, narrow ones for what is known."""
 _MOVED_SHARE = 0.4
+_LAYOUTS_AT_ONCE = 2000
 
 
 class TimeBelief:
@@ -106,9 +107,18 @@ class TimeBelief:
     def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
         uncertainty alone."""
+        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._pieces(terms))]
+        means, deviations = zip(*parts, strict=True)
+        return np.concatenate(means), np.concatenate(deviations)
+
+    def _predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         logs = np.log(terms.seconds(np.exp(self._draws)))
         mean = self.weights @ logs
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
+
+    def _pieces(self, terms: StepTerms) -> int:
+        """Many draws of many layouts at once would be gigabytes."""
+        return 1 + len(terms) // _LAYOUTS_AT_ONCE
 
     def _learn(self, count: int) -> None:
         """Weigh the draws by the newest of the first `count` measurements."""

@@ -58,6 +58,9 @@ class StepTerms:
             beside=_beside(model, machine, layouts, stages),
         )
 
+    def __len__(self) -> int:
+        return len(self.rounds)
+
     def take(self, rows: np.ndarray) -> StepTerms:
         """The layouts of a mask or of indices, in that order."""
         return StepTerms(self.micro_batch[rows], self.rounds[rows], self.filling[rows], self.beside[rows])
