@@ -9,15 +9,16 @@ from pathlib import Path
 
 from orchestrator.search_file import SearchSpec, located
 from search_spaces.errors import InputError, Problem
+from trials.trainers.command_template import program_of
 
 
 def require_trainer(spec: SearchSpec) -> None:
-    """InputError for an interpreter or a training script that is not there.
+    """InputError for an interpreter, a training script or a command's program that is not there.
 
-    The interpreter is looked for only where ranks run on this machine, the script unless no rank is started or a
-    container has it.
+    Interpreter and program are looked for only where ranks run on this machine, the script unless no rank is started or
+    a container has it.
     """
-    problems = [*_missing_interpreter(spec), *_missing_script(spec)]
+    problems = [*_missing_interpreter(spec), *_missing_script(spec), *_missing_program(spec)]
     if problems:
         raise located(InputError(*problems), spec)
 
@@ -57,3 +58,20 @@ def _missing_script(spec: SearchSpec) -> Iterator[Problem]:
             key="trainer.script",
             value=script,
         )
+
+
+def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
+    """A command is started in its attempt's folder, where there is nothing yet that a relative path could name."""
+    if spec.trainer.kind != "command" or not ranks_run_here(spec):
+        return
+    program = program_of(spec.trainer.command_template)
+    if program is None or (shutil.which(program) is not None and ("/" not in program or Path(program).is_absolute())):
+        return
+    yield Problem(
+        "script",
+        f"{program} is no program that an attempt's folder knows",
+        rule=f"launcher {spec.launcher.kind} starts the command's first word on this machine, in the attempt's folder",
+        fix="begin with a program of the PATH, with {python}, or with a program's whole path",
+        key="trainer.template",
+        value=program,
+    )

@@ -225,3 +225,13 @@ def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
     with pytest.raises(InputError, match="is not a file on this machine") as caught:
         prepare(spec)
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.script", 10)
+
+
+@pytest.mark.parametrize("program", ["no-such-program", "MODE=1", "./train.sh"])
+def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(folder, program):
+    (folder / "train.sh").touch(mode=0o755)
+    with pytest.raises(InputError, match=f"{program} is no program") as caught:
+        prepare(loaded(folder, BASE + COMMAND.replace("train --tp", f"{program} --tp")))
+    assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.template", 12)
+    for found in ("{python}", "env", str(folder / "train.sh")):
+        assert prepare(loaded(folder, BASE + COMMAND.replace("train --tp", f"{found} --tp"))).feasible

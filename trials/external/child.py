@@ -30,7 +30,10 @@ except (ImportError, AttributeError, OSError):
     pass
 if os.getppid() != int(sys.argv[1]):
     os._exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{{sys.argv[2]}} cannot be started: {{error.strerror}}")
 """
 
 

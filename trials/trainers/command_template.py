@@ -60,6 +60,12 @@ def placeholders_in(template: str) -> frozenset[str]:
     return frozenset(part["name"] for part in _PART.finditer(template) if part["name"])
 
 
+def program_of(template: str) -> str | None:
+    """The program that a valid template starts; None where a placeholder tells it."""
+    first = shlex.split(template)[0]
+    return None if _PART.search(first) else first
+
+
 def require_template(template: str) -> None:
     """InputError for an unknown placeholder, a value that its field never has, a brace that stands alone, quotes that
     do not end, no command at all."""

@@ -113,6 +113,16 @@ def test_a_script_that_cannot_start_is_a_broken_script(tmp_path):
     assert "ModuleNotFoundError: No module named 'torch_that_is_not_there'" in (outcome.excerpt or "")
 
 
+def test_a_program_that_is_not_there_is_named(tmp_path):
+    trainer = {"kind": "command", "template": "no-such-program 1", "patterns": {"step_time_s": r"took (\S+) s"}}
+    ranks = start(tmp_path, replace(spec_for(), layout=replace(spec_for().layout, engine="command"), trainer=trainer))
+    assert ranks.wait() == [1, 1]
+    outcome = ranks.outcome()
+    assert outcome.reason is FailureReason.SCRIPT_ERROR
+    said = (outcome.excerpt or "").splitlines()
+    assert said[-1] == "no-such-program cannot be started: No such file or directory"
+
+
 def test_a_trainer_that_ends_before_there_are_steps_enough_is_no_number(tmp_path):
     ranks = start(tmp_path, spec_for(fault="ends_early"))
     # Rank 0, whose trainer ended well, leaves with 0 unless it hears of rank 1's verdict before it has left.
