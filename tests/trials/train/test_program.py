@@ -147,7 +147,7 @@ def test_too_few_steps_before_the_time_limit_are_no_measurement(start):
 
 
 def test_enough_steps_before_the_time_limit_count_and_say_so(start):
-    rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0, time_limit_s=6.0)
+    rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0, time_limit_s=10.0)
     trial = start(make_spec(ONE, measure=rules))
     assert trial.wait() == [0], trial.logs()
     assert trial.outcome().flags == ("time_limit",)
