@@ -146,7 +146,7 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
     from deephyper.hpo import CBO, HpProblem
 
     problem = HpProblem()
-    problem.add_hyperparameter(list(range(max(*left, *values) + 1)), "candidate")
+    problem.add_hyperparameter((0, max(*left, *values)), "candidate")
     problem.set_sampling_fn(lambda size: [{"candidate": number} for number in left])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
