@@ -86,6 +86,10 @@ _KNOWN_BY_THE_RANK = (
 )
 """What only a rank can have seen: true whatever ended the others. Its other reasons may be echoes of that end."""
 
+_NO_THREAD = "terminate called without an active exception"
+"""What C++ says where a thread cannot be started: under a memory limit of ours there is no room for its stack, which
+nothing in Python hears of."""
+
 _TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
 _DIVIDED = ("startup_parts_s", "time_s")
 _INTERVALS = (
@@ -105,7 +109,7 @@ def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdic
         raise ValueError(f"an attempt that is {ending.life} has no verdict yet")
     if outcome is not None:
         return _from_outcome(spec, outcome, ending)
-    reason = ending.reason or _reason_of_words(ending.detail)
+    reason = ending.reason or _reason_of_words(spec, ending.detail)
     detail = ending.detail or "the ranks ended without an outcome"
     return Verdict(_state_for(reason), reason, None, detail)
 
@@ -132,21 +136,24 @@ def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:
         return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
     if outcome.status is OutcomeStatus.MEASURED:
         return Verdict(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
-    reason = _reason(outcome, ending)
+    reason = _reason(spec, outcome, ending)
     return Verdict(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
 
 
-def _reason(outcome: Outcome, ending: Ending) -> FailureReason:
+def _reason(spec: TrialSpec, outcome: Outcome, ending: Ending) -> FailureReason:
     """A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish."""
     if outcome.reason in _KNOWN_BY_THE_RANK:
         return outcome.reason
     reason = ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
-    return _reason_of_words(outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
+    return _reason_of_words(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
 
 
-def _reason_of_words(words: str | None) -> FailureReason:
+def _reason_of_words(spec: TrialSpec, words: str | None) -> FailureReason:
     """Of an end that nobody gave another reason."""
-    return FailureReason.NODE_FAILURE if is_about_a_dead_device(words or "") else FailureReason.SCRIPT_ERROR
+    if is_about_a_dead_device(words or ""):
+        return FailureReason.NODE_FAILURE
+    is_limited = spec.accelerator == "cpu" and spec.measure.memory_limit_gib is not None
+    return FailureReason.GPU_OOM if is_limited and _NO_THREAD in (words or "") else FailureReason.SCRIPT_ERROR
 
 
 def _state_for(reason: FailureReason) -> TrialState:

@@ -87,6 +87,12 @@ class TestWhatCountsFirst:
         assert classify(SPEC, None, cancelled).reason is FailureReason.CANCELLED_BY_USER
         assert classify(SPEC, failed(FailureReason.GPU_OOM, words), ENDED).reason is FailureReason.GPU_OOM
 
+    def test_a_thread_without_room_for_its_stack_is_out_of_the_users_limit(self):
+        ended = replace(ENDED, detail="rank 1 was killed by signal 6\nterminate called without an active exception")
+        limited = replace(SPEC, accelerator="cpu", measure=replace(SPEC.measure, memory_limit_gib=0.26))
+        assert classify(limited, None, ended).reason is FailureReason.GPU_OOM
+        assert classify(replace(SPEC, accelerator="cpu"), None, ended).reason is FailureReason.SCRIPT_ERROR
+
     def test_a_failure_without_a_reason_is_a_broken_script(self):
         assert classify(SPEC, failed(None), ENDED).reason is FailureReason.SCRIPT_ERROR
 
