@@ -52,8 +52,12 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
     """Profile a few steps on every rank; rank 0, which has the `outcome`, writes it again with the breakdown.
 
     The outcome stands already, and whatever goes wrong here is a flag on it. A rank that has others beside it raises
-    all the same: they may wait for it in a collective, and end only because it does.
+    all the same: they may wait for it in a collective, and end only because it does. That no time is left for profiled
+    steps all ranks find alike, and none fails for it.
     """
+    if (found := _too_late(spec, loop)) is not None:
+        _tell_failed(report, outcome, found)
+        return
     try:
         ranks = _profiled_ranks(spec, loop, device, report)
         if outcome is not None:
@@ -61,11 +65,21 @@ def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: R
             report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        if outcome is not None:
-            flags = (*outcome.flags, "profile_failed")
-            report.measured(replace(outcome, flags=flags, excerpt=excerpt_of(error)))
+        _tell_failed(report, outcome, excerpt_of(error))
         if dist.get_world_size() > 1:
             raise
+
+
+def _too_late(spec: TrialSpec, loop: TrainingLoop) -> str | None:
+    """What is said where the time limit would end the profiled steps, by rank 0's clock."""
+    needed_s = SLOWED_DOWN * (len(_counts(loop)) + 1) * loop.longest_step_s
+    is_late = loop.elapsed_s + needed_s > spec.measure.time_limit_s
+    return f"the time limit leaves no {needed_s:.0f} s for profiled steps" if is_late else None
+
+
+def _tell_failed(report: Report, outcome: Outcome | None, words: str) -> None:
+    if outcome is not None:
+        report.measured(replace(outcome, flags=(*outcome.flags, "profile_failed"), excerpt=words))
 
 
 def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
@@ -81,13 +95,9 @@ def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
 
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
-    """What each rank saw; RuntimeError where this one saw nothing or there is no time left."""
-    counts = _counts(loop)
-    needed_s = SLOWED_DOWN * (len(counts) + 1) * loop.longest_step_s
-    if loop.elapsed_s + needed_s > spec.measure.time_limit_s:
-        raise RuntimeError(f"the time limit leaves no {needed_s:.0f} s for profiled steps")
+    """What each rank saw; RuntimeError where this one saw nothing."""
     views: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(views, _profiled_steps(spec.layout, loop, counts, device, report))
+    dist.all_gather_object(views, _profiled_steps(spec.layout, loop, _counts(loop), device, report))
     return views
 
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from search_spaces.layout import Layout
+from tests.trials.examples import OUTCOME, SPEC
 from trials.measure import ShortSteps
 from trials.train.breakdown import Part, Range, Seen, StepParts, Transfer, breakdown, parts_of_step
-from trials.train.profile import axis_of
+from trials.train.profile import add_breakdown, axis_of
 
 
 def seconds_of(*ranges: Range, begin_s: float = 0.0, end_s: float = 10.0) -> dict[str, float]:
@@ -111,3 +115,13 @@ class TestBreakdown:
 )
 def test_a_group_belongs_to_the_axis_in_which_its_ranks_differ(ranks, part):
     assert axis_of(Layout(tensor_parallel=2, data_parallel=2, pipeline_parallel=2), list(ranks)) is part
+
+
+@pytest.mark.parametrize("outcome", [OUTCOME, None], ids=["rank-0", "another-rank"])
+def test_no_time_left_for_profiled_steps_is_told_and_fails_no_rank(outcome):
+    spec = replace(SPEC, measure=replace(SPEC.measure, time_limit_s=60.0, profile=True))
+    loop = SimpleNamespace(elapsed_s=55.0, longest_step_s=1.0, short_steps=None, micro_batches=[4])
+    told = []
+    add_breakdown(spec, loop, device=None, report=SimpleNamespace(measured=told.append), outcome=outcome)
+    words = "the time limit leaves no 12 s for profiled steps"
+    assert told == ([] if outcome is None else [replace(OUTCOME, flags=("profile_failed",), excerpt=words)])
