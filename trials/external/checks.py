@@ -41,6 +41,30 @@ def cross_checks(spec: TrialSpec, measured: Mapping[str, Any], steps: Sequence[T
     ]
 
 
+def other_batch(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | None:
+    """What tells that the trainer trained another batch than the spec's; None where nothing does.
+
+    A rate of samples or tokens, times the step's time, is the batch. Batches differ by whole factors, rates by what is
+    counted in: so a rate is only taken for another batch where it is half as much off. A `command`'s patterns may
+    stand for anything, a running average too.
+    """
+    if spec.trainer.get("kind") == "command":
+        return None
+    for check in checks:
+        ratio = check["printed"] / check["ours"] if check["name"] in _RATES_OF_BATCH else 1.0
+        if not 1 / OTHER_BATCH < ratio < OTHER_BATCH:
+            batch = spec.global_batch_size
+            return (
+                f"the log's {check['name']} {check['printed']:g} is that of {ratio:.2g} times the global batch {batch}"
+            )
+    return None
+
+
+_RATES_OF_BATCH = ("samples_per_sec", "tokens_per_sec")
+OTHER_BATCH = 1.5
+"""Times as fast, or as slow, as the global batch would be."""
+
+
 def _repeated(spec: TrialSpec) -> float:
     """Computed FLOPs over those of the model."""
     return spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing) / spec.model.model_flops_per_token

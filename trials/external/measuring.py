@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trials.classify import outcome_fault
-from trials.external.checks import cross_checks, proof_of
+from trials.external.checks import cross_checks, other_batch, proof_of
 from trials.folder import AttemptFolder
 from trials.measure import Measurement, Stop, measured_fields, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
@@ -111,7 +111,7 @@ class LogMeasurement:
             outcome = self._report.dominated(dominated_words(measured, rival), **fields)
         else:
             outcome = self._report.outcome(**fields)
-        if (fault := outcome_fault(self._spec, outcome)) is not None:
+        if (fault := outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, fault)
         return outcome
 

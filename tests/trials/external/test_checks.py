@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.classify import outcome_fault
-from trials.external.checks import cross_checks, proof_of
+from trials.external.checks import cross_checks, other_batch, proof_of
 from trials.external.endings import failure_of
 from trials.external.following import trainer_environment, trainer_hang_limit_s
 from trials.external.meeting import Address
@@ -47,6 +47,22 @@ def test_printed_rates_that_agree_are_told_as_such():
 def test_a_printed_rate_more_than_a_tenth_off_is_told():
     assert checked(tokens_per_sec=MEASURED["tokens_per_sec"] * 1.11) == {"tokens_per_sec": False}
     assert checked(tflops=4 * MEASURED["model_tflops_per_gpu"] + 0.1) == {"tflops": False}
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+@pytest.mark.parametrize("kind", ["gpt-neox", "command"])
+def test_a_rate_of_another_batch_is_a_batch_that_was_not_asked_for(factor, kind):
+    spec = replace(spec_of("gpt-neox", tensor_parallel=2), trainer={"kind": kind})
+    rate = MEASURED["samples_per_sec"] * factor
+    steps = [TrainerStep(number, STEP_TIME_S, None, samples_per_sec=rate) for number in range(5)]
+    found = other_batch(spec, cross_checks(spec, MEASURED, steps))
+    assert (found is None) is (kind == "command")
+    assert found is None or f"{factor:.2g} times the global batch {spec.global_batch_size}" in found
+
+
+def test_a_rate_that_counts_something_in_is_not():
+    steps = [TrainerStep(1, STEP_TIME_S, None, samples_per_sec=MEASURED["samples_per_sec"] * 0.8)]
+    assert other_batch(SPEC, cross_checks(SPEC, MEASURED, steps)) is None
 
 
 def test_what_rounding_takes_is_no_disagreement():

@@ -121,17 +121,29 @@ def test_a_log_of_another_batch_is_no_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "line", "number", "step_time_s"),
-    [("gpt-neox", NEOX, "       5/", 0.5802), ("nanotron", NANOTRON, "iteration: 2 ", 5.35)],
+    ("kind", "line", "number", "step_time_s", "batch", "seq_length"),
+    [("gpt-neox", NEOX, "       5/", 0.5802, 32, 2048), ("nanotron", NANOTRON, "iteration: 2 ", 5.35, 1024, 256)],
 )
-def test_logs_of_other_trainers_are_followed_in_their_own_format(tmp_path, kind, line, number, step_time_s):
-    layout = Layout(data_parallel=2, grad_accum_steps=512, engine=kind)
+def test_logs_of_other_trainers_are_followed_in_their_own_format(
+    tmp_path, kind, line, number, step_time_s, batch, seq_length
+):
+    layout = Layout(data_parallel=2, grad_accum_steps=batch // 2, engine=kind)
     world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
-    spec = recorded_spec(kind, layout=layout, global_batch_size=1024, **world)
+    model = replace(GPT3_175B, seq_length=seq_length)
+    spec = recorded_spec(kind, layout=layout, global_batch_size=batch, model=model, **world)
     lines = [line.replace(number, number.replace("5" if kind == "gpt-neox" else "2", str(n))) for n in range(1, 9)]
     outcome = follow(tmp_path, spec, lines).outcome()
     assert outcome.measured["step_time_s"] == pytest.approx(step_time_s)
     assert outcome.measured["measured_steps"] == 6  # then the interval is known, and narrow
+
+
+def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_path):
+    layout = Layout(data_parallel=2, grad_accum_steps=8, engine="gpt-neox")
+    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
+    lines = [NEOX.replace("       5/", f"{n:8d}/") for n in range(1, 9)]
+    with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
+        follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
 
 
 def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
