@@ -30,7 +30,7 @@ NEOX = (
 )
 NANOTRON = (
     "08/31/2026 14:37:31 [INFO|DP=0|PP=0|TP=0]: iteration: {number} / {total} | consumed_tokens: 1.02K |"
-    " elapsed_time_per_iteration_ms: {ms:.3g} | tokens_per_sec: 43.2K | tokens_per_sec_per_gpu: 43.2K |"
+    " elapsed_time_per_iteration_ms: {ms:.3g} | tokens_per_sec: {tokens:.4g} | tokens_per_sec_per_gpu: {tokens:.4g} |"
     " global_batch_size: {batch} | lm_loss: {loss:.3g} | lr: 0.0003 | model_tflops_per_gpu: {tflops:.3g} |"
     " hardware_tflops_per_gpu: {tflops:.3g} | grad_norm: 3.29 | cuda_max_memory_reserved: 5.2G |"
 )
@@ -48,6 +48,7 @@ def read_configuration() -> str:
         take("--train-iters", tokens["train_steps"])
         take("--micro-batch-size", tokens["micro_batch_size"])
         take("--global-batch-size", batch)
+        take("--seq-length", tokens["sequence_length"])
         return NANOTRON
     if text := OPTIONS.get("--megatron_config"):
         config = json.loads(base64.urlsafe_b64decode(text))
@@ -106,7 +107,9 @@ def train(line: str, telling: int) -> None:
             loss = float("nan") if FAULT == "nan" and number == 4 else 10.0 - number / 100
             tflops = 99.0 if FAULT == "boasts" else 0.0
             values = {"number": number, "total": total, "samples": number * batch, "ms": ms, "loss": loss}
-            print(line.format(**values, tflops=tflops, batch=batch, rate=1e3 * batch / ms), flush=True)
+            rate = 1e3 * batch / ms
+            tokens = rate * int(OPTIONS.get("--seq-length", 1))
+            print(line.format(**values, tflops=tflops, batch=batch, rate=rate, tokens=tokens), flush=True)
         if number == 2 and line == MEGATRON:
             print(
                 f"[Rank {RANK}] (after 2 iterations) memory (MB) | allocated: 1024.0 | max allocated: 2048.0 |"
