@@ -44,13 +44,15 @@ PRIORS = {
     "offload": Prior(1.0, 0.7),
     "step": Prior(1.0, 0.7),
 }
-_MEANS = np.log([PRIORS[term].median for term in TERMS])
-_DEVIATIONS = np.array([PRIORS[term].log_sd for term in TERMS])
+_TYPICAL = np.log([PRIORS[term].median for term in TERMS])
+KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
+"""How far a whole machine may be from its data sheet, and one of which there is none: the standard deviation of the
+logarithm of one factor on all constants."""
 
 
 def typical_constants() -> np.ndarray:
     """The constants before any trial, in the order of TERMS."""
-    return np.exp(_MEANS)
+    return np.exp(_TYPICAL)
 
 
 MODEL_ERROR = 0.12
@@ -67,14 +69,18 @@ _LAYOUTS_AT_ONCE = 2000
 class TimeBelief:
     """The constants of the time model as weighted draws, after these measurements in their order.
 
-    `terms` and `seconds` are of the layouts that were measured. All chance is drawn from `seed`.
+    `terms` and `seconds` are of the layouts that were measured. `speed_log_sd` is how uncertain the machine's speed as
+    a whole is. All chance is drawn from `seed`.
     """
 
-    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int):
+    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, speed_log_sd: float = KNOWN_SPEED):
         self._chance = np.random.default_rng(seed)
         self._measured = terms
         self._log_seconds = np.log(np.asarray(seconds, dtype=float))
-        self._draws = _MEANS + _DEVIATIONS * self._chance.standard_normal((_DRAWS, len(TERMS)))
+        # The last column is the factor on all constants.
+        self._means = np.append(_TYPICAL, 0.0)
+        self._deviations = np.append([PRIORS[term].log_sd for term in TERMS], speed_log_sd)
+        self._draws = self._means + self._deviations * self._chance.standard_normal((_DRAWS, len(self._means)))
         self._log_weights = np.zeros(_DRAWS)
         for count in range(1, len(self._log_seconds) + 1):
             self._learn(count)
@@ -87,13 +93,13 @@ class TimeBelief:
     @property
     def constants(self) -> np.ndarray:
         """The median of each, in the order of TERMS."""
-        return np.exp([_weighted_median(column, self.weights) for column in self._draws.T])
+        return np.exp([_weighted_median(column, self.weights) for column in _log_constants(self._draws).T])
 
     @property
     def log_deviations(self) -> np.ndarray:
         """How uncertain each still is: the standard deviation of its logarithm."""
-        means = self.weights @ self._draws
-        return np.sqrt(self.weights @ (self._draws - means) ** 2)
+        logs = _log_constants(self._draws)
+        return np.sqrt(self.weights @ (logs - self.weights @ logs) ** 2)
 
     @property
     def error(self) -> float:
@@ -112,7 +118,7 @@ class TimeBelief:
         return np.concatenate(means), np.concatenate(deviations)
 
     def _predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
-        logs = np.log(terms.seconds(np.exp(self._draws)))
+        logs = _log_seconds(self._draws, terms)
         mean = self.weights @ logs
         return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
 
@@ -134,19 +140,27 @@ class TimeBelief:
         fitness = self._log_posterior(draws, terms, logs)
         for width in _MOVES:
             moved = self._chance.random(draws.shape) < _MOVED_SHARE
-            proposed = draws + width * _DEVIATIONS * self._chance.standard_normal(draws.shape) * moved
+            proposed = draws + width * self._deviations * self._chance.standard_normal(draws.shape) * moved
             proposed_fitness = self._log_posterior(proposed, terms, logs)
             accepted = np.log(self._chance.random(_DRAWS)) < proposed_fitness - fitness
             draws[accepted], fitness[accepted] = proposed[accepted], proposed_fitness[accepted]
         self._draws, self._log_weights = draws, np.zeros(_DRAWS)
 
     def _log_posterior(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
-        prior = -0.5 * (((draws - _MEANS) / _DEVIATIONS) ** 2).sum(axis=1)
+        prior = -0.5 * (((draws - self._means) / self._deviations) ** 2).sum(axis=1)
         return prior + self._log_likelihood(draws, terms, logs)
 
     def _log_likelihood(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
-        off = (np.log(terms.seconds(np.exp(draws))) - logs) / MODEL_ERROR
-        return _log_student_t(off).sum(axis=1)
+        return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
+
+
+def _log_constants(draws: np.ndarray) -> np.ndarray:
+    return draws[:, :-1] + draws[:, -1:]
+
+
+def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
+    """Of shape (draws, layouts)."""
+    return np.log(terms.seconds(np.exp(_log_constants(draws))))
 
 
 def _log_student_t(off: np.ndarray) -> np.ndarray:

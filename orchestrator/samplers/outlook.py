@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.samplers.base import Told
-from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.calibration import KNOWN_SPEED, UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief
 from search_spaces.cluster import Accelerator, Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
@@ -41,6 +41,11 @@ class Task:
         room = None if usable is None else usable - CONTEXT_GIB
         limits = [gib for gib in (room, self.memory_limit_gib) if gib is not None]
         return min(limits, default=None)
+
+    @property
+    def speed_log_sd(self) -> float:
+        """How uncertain it is how fast the machine is as a whole."""
+        return KNOWN_SPEED if self.cluster.accelerator.peak_flops else UNKNOWN_SPEED
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class Expectations:
         measured = [(row, told.value) for row, told in known if told.value is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
         seconds = np.exp(self._log_work[rows] - np.log([value for _, value in measured]))
-        belief = TimeBelief(self._terms.take(rows), seconds, self._seed)
+        belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.speed_log_sd)
         log_seconds, deviation = belief.predict(self._terms)
         evidence = [found for row, told in known if (found := self._evidence(row, told)) is not None]
         memory = MemoryBelief(self._task.capacity_gib, evidence)

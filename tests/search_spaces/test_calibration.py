@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief, typical_constants
+from search_spaces.calibration import UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief, typical_constants
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
@@ -74,6 +74,13 @@ def test_one_strange_measurement_among_many_moves_little():
     seconds[3] *= 20
     mean, _ = TimeBelief(measured, seconds, 1).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(typical_constants()))).max() < 0.15
+
+
+def test_one_trial_tells_how_fast_an_unknown_machine_is():
+    truth = 20 * typical_constants()
+    measured = TERMS_OF_ALL.take(np.array([4]))
+    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, UNKNOWN_SPEED).predict(TERMS_OF_ALL)
+    assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 
 
 def test_the_same_seed_believes_the_same():
