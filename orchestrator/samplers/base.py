@@ -28,6 +28,12 @@ class Told:
     peak_memory_gib: float | None = None
 
     @property
+    def speed(self) -> float | None:
+        """The value, or what a dominated layout came to at most, a few percent above what it had; None where neither is
+        known."""
+        return self.at_most if self.value is None else self.value
+
+    @property
     def is_ended(self) -> bool:
         return self.value is not None or self.reason is not None
 

@@ -73,8 +73,8 @@ class GuidedSampler(Sampler):
         return bool(gains.max() < (LEAST_GAIN if len(self._tried(history)) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[Told]) -> dict[int, float]:
-        found = ((self._expectations.row(told.layout), told.value) for told in history)
-        return {row: math.log(value) for row, value in found if row is not None and value is not None}
+        found = ((self._expectations.row(told.layout), told.speed) for told in history)
+        return {row: math.log(speed) for row, speed in found if row is not None and speed is not None}
 
     def _tried(self, history: Sequence[Told]) -> set[int]:
         return {row for told in history if (row := self._expectations.row(told.layout)) is not None}

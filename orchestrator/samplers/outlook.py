@@ -80,9 +80,9 @@ class Expectations:
     def after(self, history: Sequence[Told]) -> Outlook:
         """What is expected now. Layouts from elsewhere teach nothing here."""
         known = [(self._rows[told.layout.key], told) for told in history if told.layout.key in self._rows]
-        measured = [(row, told.value) for row, told in known if told.value is not None]
+        measured = [(row, told.speed) for row, told in known if told.speed is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
-        seconds = np.exp(self._log_work[rows] - np.log([value for _, value in measured]))
+        seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]))
         belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.speed_log_sd)
         log_seconds, deviation = belief.predict(self._terms)
         evidence = [found for row, told in known if (found := self._evidence(row, told)) is not None]
@@ -96,7 +96,7 @@ class Expectations:
 
     def _evidence(self, row: int, told: Told) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
-        if told.value is not None:
+        if told.speed is not None:
             return MemoryEvidence(estimated, ran=True, peak_gib=told.peak_memory_gib)
         if told.reason is FailureReason.GPU_OOM:
             return MemoryEvidence(estimated, ran=False)

@@ -110,6 +110,16 @@ def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
     assert (after.fits[larger] < before.fits[larger]).all()
 
 
+def test_a_dominated_layout_teaches_nearly_as_much_as_a_measured_one():
+    world, expectations = World(data_parallel=10), Expectations(TASK, CANDIDATES, 1)
+    told = [world(layout) for layout in CANDIDATES[::7]]
+    ran = [t for t in told if t.value is not None]
+    dominated = [Told(t.layout, reason=FailureReason.DOMINATED, at_most=t.value * 1.03) for t in ran]
+    truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
+    cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], dominated))
+    assert taught < cold / 2
+
+
 def test_a_failure_of_the_machine_teaches_nothing():
     lost = [Told(CANDIDATES[3], reason=FailureReason.NODE_FAILURE)]
     expectations = Expectations(TASK, CANDIDATES, 1)
