@@ -309,15 +309,14 @@ def _of_log(rows: Iterable[Row]) -> Iterator[Line]:
     """GiB of each stage in the backward pass: fp16 passes its first step over, so there was no update yet."""
     model = ModelShape(96, 12288, 96, 96, 4 * 12288, False, 50688, 2048, True, "learned", "layernorm")
     logged_mib = {int(row["pp_stage"]): float(row["max_allocated_mb"]) for row in rows}
-    found = stage_memory(model, LayoutTable.of([_LOGGED]), StageTable.all_of(model, _LOGGED))
-    state = found.weights + found.gradients + found.optimizer + found.buffers
-    backward_gib = (state + found.activations + found.logits)[0]
+    found = stage_memory(model, LayoutTable.of([FRONTIER_LOGGED]), StageTable.all_of(model, FRONTIER_LOGGED))
+    backward_gib = found.in_backward[0]
     for stage, mib in logged_mib.items():
         predicted = float(backward_gib[stage])
         yield _line("Frontier 175B log", f"stage {stage:2d}", "peak_memory_gib", mib / 1024, predicted)
 
 
-_LOGGED = Layout(
+FRONTIER_LOGGED = Layout(
     num_nodes=16,
     tensor_parallel=4,
     pipeline_parallel=16,

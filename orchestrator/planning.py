@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.samplers.guided import MANY_TRIALS
-from orchestrator.samplers.outlook import Task
+from orchestrator.samplers.outlook import Task, worth
 from orchestrator.search_file import SearchSpec
 from search_spaces import memory
 from search_spaces.calibration import MemoryBelief, typical_constants
@@ -91,7 +91,7 @@ class Plan:
     @property
     def speed_is_known(self) -> bool:
         """Whether seconds are meant as such; else they are ratios."""
-        return _speed_is_known(self.task)
+        return self.task.speed_is_known
 
     @cached_property
     def tokens_per_sec(self) -> np.ndarray:
@@ -168,7 +168,7 @@ def plan_of(spec: SearchSpec, space: SearchSpace) -> Plan:
 
 def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
     """A layout's `prediction` in the ledger; None where nobody knows how fast the accelerator is."""
-    if not _speed_is_known(task):
+    if not task.speed_is_known:
         return lambda layout: None
     model_hash = _model_hash()
 
@@ -218,7 +218,7 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
 
 def _expected_hours(spec: SearchSpec, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
     trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
-    if not _speed_is_known(task_of(spec)):
+    if not task_of(spec).speed_is_known:
         return ExpectedHours(trials, None, None)
     nodes = np.array([layout.num_nodes for layout in layouts])
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
@@ -242,19 +242,14 @@ def _order(task: Task, space: SearchSpace, table: LayoutTable, estimates: Estima
     batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     sharers = np.array([sharers_of(layout, task.objective) for layout in space.feasible])
     speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
-    # A layout that may not fit has to be faster to be worth its trial; the guided sampler weighs it so, too.
-    worth = speed + 0.5 * np.log(estimates.chance_to_fit + 1e-9)
-    return np.lexsort((-worth, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
+    worths = worth(speed, estimates.chance_to_fit)
+    return np.lexsort((-worths, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
 
 
 def _tokens(task: Task, table: LayoutTable) -> np.ndarray:
     """Of a step."""
     sequences = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
     return sequences * task.model.seq_length
-
-
-def _speed_is_known(task: Task) -> bool:
-    return bool(task.cluster.accelerator.peak_flops)
 
 
 def _model_hash() -> str:

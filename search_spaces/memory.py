@@ -79,8 +79,16 @@ class StageMemory:
     @property
     def total(self) -> np.ndarray:
         """At the fullest moment: of the backward pass, or of the update."""
-        always = self.weights + self.gradients + self.optimizer + self.buffers
-        return always + np.maximum(self.activations + self.logits, self.update)
+        return np.maximum(self.in_backward, self._always + self.update)
+
+    @property
+    def in_backward(self) -> np.ndarray:
+        """Without the update."""
+        return self._always + self.activations + self.logits
+
+    @property
+    def _always(self) -> np.ndarray:
+        return self.weights + self.gradients + self.optimizer + self.buffers
 
     @property
     def peak(self) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from orchestrator.samplers.base import Sampler, Told, distinct
 from orchestrator.samplers.deephyper import most_promising
-from orchestrator.samplers.outlook import Expectations, Outlook, Task
+from orchestrator.samplers.outlook import Expectations, Outlook, Task, worth
 from search_spaces.layout import Layout
 from search_spaces.layout_table import WORDS, LayoutTable
 
@@ -28,7 +28,8 @@ class ModelOrderSampler(Sampler):
     def __init__(self, candidates: Sequence[Layout], seed: int, task: Task):
         self._candidates = list(distinct(candidates).values())
         expectations = Expectations(task, self._candidates, seed)
-        self._order = np.argsort(-_worth(expectations.after([])), kind="stable")
+        outlook = expectations.after([])
+        self._order = np.argsort(-worth(outlook.log_value, outlook.fits), kind="stable")
 
     def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
         tried = {told.layout.key for told in history}
@@ -52,7 +53,7 @@ class GuidedSampler(Sampler):
         outlook = self._expectations.after(history)
         tried = self._tried(history)
         values = self._log_values(history)
-        values |= {row: float(outlook.log_value[row]) for row in tried if self._is_in_flight(row, history)}
+        values |= {row: float(outlook.log_value[row]) for row in self._in_flight(history)}
         chosen: list[Layout] = []
         while len(chosen) < count and len(tried) < len(self._candidates):
             row = self._next(outlook, values, self._rated(outlook, tried))
@@ -79,20 +80,20 @@ class GuidedSampler(Sampler):
     def _tried(self, history: Sequence[Told]) -> set[int]:
         return {row for told in history if (row := self._expectations.row(told.layout)) is not None}
 
-    def _is_in_flight(self, row: int, history: Sequence[Told]) -> bool:
-        return any(self._expectations.row(told.layout) == row and not told.is_ended for told in history)
+    def _in_flight(self, history: Sequence[Told]) -> set[int]:
+        return self._tried([told for told in history if not told.is_ended])
 
     def _next(self, outlook: Outlook, values: dict[int, float], left: Sequence[int]) -> int:
         if not values:
-            worth = _worth(outlook)
-            return max(left, key=lambda row: worth[row])
+            worths = worth(outlook.log_value, outlook.fits)
+            return max(left, key=lambda row: worths[row])
         return most_promising(self._surrogate(outlook), values, left, self._seed)
 
     def _rated(self, outlook: Outlook, tried: set[int]) -> list[int]:
         """The candidates that are left; of very many those that may be good at all."""
         left = np.setdiff1d(np.arange(len(self._candidates)), list(tried))
         if len(left) > _MOST_RATED:
-            hopes = _worth(outlook)[left] + 2 * outlook.deviation[left]
+            hopes = worth(outlook.log_value, outlook.fits)[left] + 2 * outlook.deviation[left]
             left = np.sort(left[np.argsort(-hopes, kind="stable")[:_MOST_RATED]])
         return left.tolist()
 
@@ -109,12 +110,7 @@ MANY_TRIALS, LARGE_GAIN = 12, 0.15
 """After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
 _FEWEST_MEASURED = 3
 _MOST_RATED = 5_000
-"""DeepHyper takes a second to rate ten thousand."""
-
-
-def _worth(outlook: Outlook) -> np.ndarray:
-    """By what candidates are ordered before any was measured: a layout that may not fit has to be much faster."""
-    return outlook.log_value + 0.5 * np.log(outlook.fits + 1e-9)
+"""More would cost seconds an ask."""
 
 
 def _features(table: LayoutTable) -> np.ndarray:

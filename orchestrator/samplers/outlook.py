@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestrator.samplers.base import Told
 from search_spaces.calibration import KNOWN_SPEED, UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief
-from search_spaces.cluster import Accelerator, Cluster
+from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.memory import stage_memory
@@ -37,15 +37,21 @@ class Task:
     @property
     def capacity_gib(self) -> float | None:
         """GiB that a rank's own allocations may take; None where nobody knows."""
-        usable = _usable_gib(self.cluster.accelerator)
+        accelerator = self.cluster.accelerator
+        usable = accelerator.usable_memory_gib or accelerator.memory_gib
         room = None if usable is None else usable - CONTEXT_GIB
         limits = [gib for gib in (room, self.memory_limit_gib) if gib is not None]
         return min(limits, default=None)
 
     @property
+    def speed_is_known(self) -> bool:
+        """Whether anybody knows how fast the accelerator is; else seconds are ratios only."""
+        return bool(self.cluster.accelerator.peak_flops)
+
+    @property
     def speed_log_sd(self) -> float:
         """How uncertain it is how fast the machine is as a whole."""
-        return KNOWN_SPEED if self.cluster.accelerator.peak_flops else UNKNOWN_SPEED
+        return KNOWN_SPEED if self.speed_is_known else UNKNOWN_SPEED
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,12 @@ class Outlook:
     deviation: np.ndarray
     fits: np.ndarray
     unexplained: float
+
+
+def worth(log_value: np.ndarray, fits: np.ndarray) -> np.ndarray:
+    """By what candidates are ordered before any was measured: one that may not fit has to be faster to be worth its
+    trial. `log_value` is the logarithm of the objective, `fits` the chance to fit."""
+    return log_value + 0.5 * np.log(fits + 1e-9)
 
 
 class Expectations:
@@ -105,7 +117,3 @@ class Expectations:
 
 _OWN_SHARE = 0.7
 """Of the model's error, what is a layout's own and not its neighbours', too."""
-
-
-def _usable_gib(accelerator: Accelerator) -> float | None:
-    return accelerator.usable_memory_gib or accelerator.memory_gib

@@ -105,7 +105,7 @@ def test_what_ran_out_of_memory_makes_what_is_larger_unlikely():
     estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
     row = int(np.argmin(np.abs(estimates - 55)))
     larger = estimates > estimates[row]
-    failed = [Told(CANDIDATES[row], reason=FailureReason.GPU_OOM)] * 1
+    failed = [Told(CANDIDATES[row], reason=FailureReason.GPU_OOM)]
     before, after = expectations.after([]), expectations.after(failed)
     assert (after.fits[larger] < before.fits[larger]).all()
 
