@@ -15,7 +15,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -98,7 +98,9 @@ class Beliefs:
     def after(cls, told: Sequence[tuple[Case, int]], seed: int, like: Case) -> Beliefs:
         """After these rows, in this order; `like` has the device."""
         ran = [(case, index) for case, index in told if case.rows[index].step_time_s is not None]
-        terms = _joined([like.terms.take(np.array([], dtype=int)), *(c.terms.take(np.array([i])) for c, i in ran)])
+        terms = StepTerms.joined(
+            [like.terms.take(np.array([], dtype=int)), *(c.terms.take(np.array([i])) for c, i in ran)]
+        )
         evidence = [case.evidence(index) for case, index in told if _tells_of_memory(case.rows[index])]
         seconds = [float(case.rows[index].step_time_s or 0) for case, index in ran]
         return cls(TimeBelief(terms, seconds, seed), MemoryBelief(like.task.capacity_gib, evidence))
@@ -291,10 +293,6 @@ def _must_exceed(layout: Layout, measured: Iterable[Observation], limit_gib: flo
         return False
     (small, low), (large, high) = smaller[-2:]
     return high + (high - low) / (large - small) * (layout.micro_batch_size - large) >= limit_gib
-
-
-def _joined(parts: Sequence[StepTerms]) -> StepTerms:
-    return StepTerms(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(StepTerms)))
 
 
 def _median_error(predicted: np.ndarray, measured: np.ndarray) -> float | None:

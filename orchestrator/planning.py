@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from orchestrator.samplers.guided import MANY_TRIALS
-from orchestrator.samplers.outlook import Task, worth
+from orchestrator.samplers.outlook import Task, memory_belief, worth
 from orchestrator.search_file import SearchSpec
 from search_spaces import memory
-from search_spaces.calibration import MemoryBelief, typical_constants
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.space import SearchSpace
@@ -57,8 +56,8 @@ class Estimates:
 
     @classmethod
     def of(cls, task: Task, layouts: LayoutTable) -> Estimates:
-        terms, constants = StepTerms.of(task.model, task.cluster, layouts), typical_constants()
-        believed, gib = MemoryBelief(task.capacity_gib, []), memory.stage_memory(task.model, layouts).peak
+        terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.knowledge.time.constants
+        believed, gib = memory_belief(task), memory.stage_memory(task.model, layouts).peak
         return cls(terms.seconds(constants), terms.parts(constants), gib * believed.factor, believed.fits(gib))
 
     def take(self, rows: np.ndarray) -> Estimates:
@@ -185,7 +184,7 @@ def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
 
 def stage_memory_gib(task: Task, layouts: LayoutTable) -> list[list[float]]:
     """GiB of a rank on each stage, first to last, of each layout."""
-    factor = MemoryBelief(task.capacity_gib, []).factor
+    factor = memory_belief(task).factor
     found: list[list[float]] = [[] for _ in range(len(layouts))]
     for stages in np.unique(layouts["pipeline_parallel"]).tolist():
         rows = np.flatnonzero(layouts["pipeline_parallel"] == stages)

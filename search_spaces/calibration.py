@@ -48,11 +48,51 @@ _TYPICAL = np.log([PRIORS[term].median for term in TERMS])
 KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
 """How far a whole machine may be from its data sheet, and one of which there is none: the standard deviation of the
 logarithm of one factor on all constants."""
+_OTHERS_WIDEN = 0.5
+"""What trials of another model or batch leave open of a constant: a share of what was unknown of it before."""
 
 
 def typical_constants() -> np.ndarray:
     """The constants before any trial, in the order of TERMS."""
     return np.exp(_TYPICAL)
+
+
+@dataclass(frozen=True)
+class TimePrior:
+    """What is known before a search: a normal distribution of the logarithms of all constants, in the order of TERMS,
+    and last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
+
+    means: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def shipped(cls, speed_log_sd: float = KNOWN_SPEED) -> TimePrior:
+        """Of a machine of which there are no trials; `speed_log_sd` is how uncertain its speed as a whole is."""
+        deviations = np.append([PRIORS[term].log_sd for term in TERMS], speed_log_sd)
+        return cls(np.append(_TYPICAL, 0.0), np.diag(deviations**2))
+
+    @property
+    def deviations(self) -> np.ndarray:
+        return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def constants(self) -> np.ndarray:
+        """The median of each, in the order of TERMS."""
+        return np.exp(self.means[:-1] + self.means[-1])
+
+    def draws(self, count: int, chance: np.random.Generator) -> np.ndarray:
+        """Of shape (count, len(TERMS) + 1)."""
+        return self.means + chance.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
+
+    def log_density(self, draws: np.ndarray) -> np.ndarray:
+        """Of each draw, but for what all have in common."""
+        off = np.linalg.solve(np.linalg.cholesky(self.covariance), (draws - self.means).T)
+        return -0.5 * (off**2).sum(axis=0)
+
+    def after_others(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
+        """What is known after trials of other models or batches on such a machine."""
+        found = TimeBelief(terms, seconds, seed, self).summary
+        return TimePrior(found.means, found.covariance + np.diag((_OTHERS_WIDEN * self.deviations) ** 2))
 
 
 MODEL_ERROR = 0.12
@@ -69,18 +109,16 @@ _LAYOUTS_AT_ONCE = 2000
 class TimeBelief:
     """The constants of the time model as weighted draws, after these measurements in their order.
 
-    `terms` and `seconds` are of the layouts that were measured. `speed_log_sd` is how uncertain the machine's speed as
-    a whole is. All chance is drawn from `seed`.
+    `terms` and `seconds` are of the layouts that were measured, `prior` is what was known before. All chance is drawn
+    from `seed`.
     """
 
-    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, speed_log_sd: float = KNOWN_SPEED):
+    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, prior: TimePrior | None = None):
         self._chance = np.random.default_rng(seed)
         self._measured = terms
         self._log_seconds = np.log(np.asarray(seconds, dtype=float))
-        # The last column is the factor on all constants.
-        self._means = np.append(_TYPICAL, 0.0)
-        self._deviations = np.append([PRIORS[term].log_sd for term in TERMS], speed_log_sd)
-        self._draws = self._means + self._deviations * self._chance.standard_normal((_DRAWS, len(self._means)))
+        self._prior = prior or TimePrior.shipped()
+        self._draws = self._prior.draws(_DRAWS, self._chance)
         self._log_weights = np.zeros(_DRAWS)
         for count in range(1, len(self._log_seconds) + 1):
             self._learn(count)
@@ -100,6 +138,12 @@ class TimeBelief:
         """How uncertain each still is: the standard deviation of its logarithm."""
         logs = _log_constants(self._draws)
         return np.sqrt(self.weights @ (logs - self.weights @ logs) ** 2)
+
+    @property
+    def summary(self) -> TimePrior:
+        """The draws as a normal distribution."""
+        means = self.weights @ self._draws
+        return TimePrior(means, np.cov(self._draws.T, aweights=self.weights))
 
     @property
     def error(self) -> float:
@@ -140,15 +184,14 @@ class TimeBelief:
         fitness = self._log_posterior(draws, terms, logs)
         for width in _MOVES:
             moved = self._chance.random(draws.shape) < _MOVED_SHARE
-            proposed = draws + width * self._deviations * self._chance.standard_normal(draws.shape) * moved
+            proposed = draws + width * self._prior.deviations * self._chance.standard_normal(draws.shape) * moved
             proposed_fitness = self._log_posterior(proposed, terms, logs)
             accepted = np.log(self._chance.random(_DRAWS)) < proposed_fitness - fitness
             draws[accepted], fitness[accepted] = proposed[accepted], proposed_fitness[accepted]
         self._draws, self._log_weights = draws, np.zeros(_DRAWS)
 
     def _log_posterior(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
-        prior = -0.5 * (((draws - self._means) / self._deviations) ** 2).sum(axis=1)
-        return prior + self._log_likelihood(draws, terms, logs)
+        return self._prior.log_density(draws) + self._log_likelihood(draws, terms, logs)
 
     def _log_likelihood(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
         return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
@@ -182,8 +225,10 @@ class MemoryEvidence:
 
 
 _GRID = np.linspace(-0.4, 0.9, 66)
-_FACTOR = Prior(math.exp(0.08), 0.15)
+MEMORY_FACTOR = Prior(math.exp(0.08), 0.15)
 """Allocators and libraries take some percent more than the formulas."""
+_OTHERS_MEMORY_WIDEN = 0.07
+"""What trials of another model leave open of the factor: a standard deviation of its logarithm."""
 _MEMORY_ERROR = 0.066
 """Of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
 _PEAK_ERROR = 0.1
@@ -192,11 +237,14 @@ _LEAST_LIKELY = 0.01
 
 
 class MemoryBelief:
-    """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`."""
+    """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`; `prior` is what
+    was known of the factor before."""
 
-    def __init__(self, capacity_gib: float | None, evidence: Sequence[MemoryEvidence]):
+    def __init__(
+        self, capacity_gib: float | None, evidence: Sequence[MemoryEvidence] = (), prior: Prior = MEMORY_FACTOR
+    ):
         self._capacity_gib = capacity_gib
-        logs = -0.5 * ((_GRID - math.log(_FACTOR.median)) / _FACTOR.log_sd) ** 2
+        logs = -0.5 * ((_GRID - math.log(prior.median)) / prior.log_sd) ** 2
         for found in evidence:
             logs = logs + self._log_likelihood(found)
         weights = np.exp(logs - logs.max())
@@ -206,6 +254,12 @@ class MemoryBelief:
     def factor(self) -> float:
         """Memory over its estimate."""
         return float(np.exp(self._weights @ _GRID))
+
+    @property
+    def for_others(self) -> Prior:
+        """What these trials tell of the factor with another model or batch."""
+        mean = self._weights @ _GRID
+        return Prior(math.exp(mean), math.hypot(math.sqrt(self._weights @ (_GRID - mean) ** 2), _OTHERS_MEMORY_WIDEN))
 
     def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
         """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""

@@ -10,8 +10,8 @@ how trials correct them, is `search_spaces/calibration.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -57,6 +57,11 @@ class StepTerms:
             filling=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
             beside=_beside(model, machine, layouts, stages),
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[StepTerms]) -> StepTerms:
+        """All layouts of the parts, one part after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.rounds)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from orchestrator.samplers.base import Told
-from search_spaces.calibration import KNOWN_SPEED, UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.calibration import (
+    KNOWN_SPEED,
+    MEMORY_FACTOR,
+    UNKNOWN_SPEED,
+    MemoryBelief,
+    MemoryEvidence,
+    Prior,
+    TimeBelief,
+    TimePrior,
+)
 from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
+from search_spaces.measured import Observation
 from search_spaces.memory import stage_memory
 from search_spaces.model_shape import ModelShape
 from search_spaces.step_time import StepTerms
@@ -26,13 +38,15 @@ CONTEXT_GIB = 1.5
 class Task:
     """What is searched for: the training, the machine, and what is to be large.
 
-    `memory_limit_gib` is the limit a rank is given, None for the device's own.
+    `memory_limit_gib` is the limit a rank is given, None for the device's own. `earlier` are trials of other searches
+    on such a machine; what they teach is widened.
     """
 
     model: ModelShape
     cluster: Cluster
     objective: Objective = Objective.TOKENS_PER_SEC
     memory_limit_gib: float | None = None
+    earlier: tuple[Observation, ...] = ()
 
     @property
     def capacity_gib(self) -> float | None:
@@ -48,10 +62,47 @@ class Task:
         """Whether anybody knows how fast the accelerator is; else seconds are ratios only."""
         return bool(self.cluster.accelerator.peak_flops)
 
-    @property
-    def speed_log_sd(self) -> float:
-        """How uncertain it is how fast the machine is as a whole."""
-        return KNOWN_SPEED if self.speed_is_known else UNKNOWN_SPEED
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """What is known before the first trial of this search."""
+        return Knowledge.of(self)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the constants of the models are known to be."""
+
+    time: TimePrior
+    memory: Prior
+
+    @classmethod
+    def of(cls, task: Task) -> Knowledge:
+        """What is known anyway, corrected by what earlier searches saw."""
+        time = TimePrior.shipped(KNOWN_SPEED if task.speed_is_known else UNKNOWN_SPEED)
+        memory = MEMORY_FACTOR
+        if ran := [row for row in task.earlier if row.step_time_s is not None]:
+            terms = StepTerms.joined([_terms_of(row, task.cluster) for row in ran])
+            time = time.after_others(terms, [row.step_time_s or math.nan for row in ran], seed=0)
+        if told := [_memory_evidence(row) for row in task.earlier if row.outcome in ("ok", "oom")]:
+            memory = MemoryBelief(task.capacity_gib, told).for_others
+        return cls(time, memory)
+
+
+def _terms_of(row: Observation, like: Cluster) -> StepTerms:
+    """On nodes like these the links are those that are known now."""
+    is_alike = (row.cluster.accelerator.name, row.cluster.gpus_per_node) == (like.accelerator.name, like.gpus_per_node)
+    cluster = replace(like, num_nodes=row.cluster.num_nodes) if is_alike else row.cluster
+    return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
+
+
+def _memory_evidence(row: Observation) -> MemoryEvidence:
+    estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout])).peak[0])
+    return MemoryEvidence(estimated_gib, row.outcome == "ok", row.peak_memory_gib)
+
+
+def memory_belief(task: Task, evidence: Sequence[MemoryEvidence] = ()) -> MemoryBelief:
+    """What is believed of memory after these trials of the search."""
+    return MemoryBelief(task.capacity_gib, evidence, task.knowledge.memory)
 
 
 @dataclass(frozen=True)
@@ -95,10 +146,10 @@ class Expectations:
         measured = [(row, told.speed) for row, told in known if told.speed is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
         seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]))
-        belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.speed_log_sd)
+        belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.knowledge.time)
         log_seconds, deviation = belief.predict(self._terms)
         evidence = [found for row, told in known if (found := self._evidence(row, told)) is not None]
-        memory = MemoryBelief(self._task.capacity_gib, evidence)
+        memory = memory_belief(self._task, evidence)
         return Outlook(
             log_value=self._log_work - log_seconds,
             deviation=np.hypot(deviation, _OWN_SHARE * belief.error),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.calibration import UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief, typical_constants
+from search_spaces.calibration import UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief, TimePrior, typical_constants
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
@@ -79,7 +79,7 @@ def test_one_strange_measurement_among_many_moves_little():
 def test_one_trial_tells_how_fast_an_unknown_machine_is():
     truth = 20 * typical_constants()
     measured = TERMS_OF_ALL.take(np.array([4]))
-    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, UNKNOWN_SPEED).predict(TERMS_OF_ALL)
+    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, TimePrior.shipped(UNKNOWN_SPEED)).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 
 
