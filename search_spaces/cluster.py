@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -112,17 +113,52 @@ ACCELERATORS: dict[str, Accelerator] = {
 
 
 @dataclass(frozen=True)
+class MeasuredSpeed:
+    """What each rank reached by itself when the machine was measured, all of them at once; None: not measured.
+
+    `matmul_tflops` maps a precision to the TFLOP/s (1e12) of large matrix products, `memory_gb_per_s` is the traffic of
+    a large copy, reads and writes, `host_gb_per_s` the link to host memory in its slower direction, in GB/s (1e9
+    bytes). InputError for a value that is not more than 0.
+    """
+
+    matmul_tflops: tuple[tuple[str, float], ...] = ()
+    memory_gb_per_s: float | None = None
+    host_gb_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for precision, tflops in self.matmul_tflops:
+            _require_positive(f"matmul_tflops.{precision}", tflops, "TFLOP/s")
+        for name in ("memory_gb_per_s", "host_gb_per_s"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name), "GB/s")
+
+    def matmul_flops(self, precision: str) -> float | None:
+        """FLOP/s of large products; None where nobody measured this precision."""
+        tflops = dict(self.matmul_tflops).get(precision)
+        return None if tflops is None else tflops * 1e12
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that `from_json` reads."""
+        return asdict(self) | {"matmul_tflops": dict(self.matmul_tflops)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "matmul_tflops": tuple(data["matmul_tflops"].items())})
+
+
+@dataclass(frozen=True)
 class Cluster:
     """`num_nodes` equal nodes with `gpus_per_node` accelerators each; on CPU a "gpu" is a rank.
 
-    `given_links` are those its user described. They are what is known of the machine, not which one it is: clusters
-    that differ in them alone are equal.
+    `given_links` are those its user described, `measured` what its ranks reached. They are what is known of the
+    machine, not which one it is: clusters that differ in them alone are equal.
     """
 
     accelerator: Accelerator
     gpus_per_node: int
     num_nodes: int
     given_links: Links | None = field(default=None, compare=False)
+    measured: MeasuredSpeed | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("gpus_per_node", "num_nodes"):
@@ -153,23 +189,35 @@ class Cluster:
         """Whether `links` are those of the accelerator's usual node, not this cluster's own."""
         return self.given_links is None and self.links is not None
 
+    @property
+    def speed_is_known(self) -> bool:
+        """Whether anybody knows how fast a rank computes: its vendor, or who measured it."""
+        return bool(self.accelerator.peak_flops) or (self.measured is not None and bool(self.measured.matmul_tflops))
+
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         data = asdict(self)
         data["accelerator"]["peak_flops"] = dict(self.accelerator.peak_flops)
         data["links"] = data.pop("given_links")
+        data["measured"] = None if self.measured is None else self.measured.to_json()
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The cluster again; one that was written before clusters had links has none of its own."""
-        accelerator, links = data["accelerator"], data.get("links")
+        """The cluster again; one that was written before clusters had links, or were measured, has none of its own."""
+        accelerator, links, measured = data["accelerator"], data.get("links"), data.get("measured")
         return cls(
             Accelerator(**{**accelerator, "peak_flops": tuple(accelerator["peak_flops"].items())}),
             data["gpus_per_node"],
             data["num_nodes"],
             None if links is None else Links.from_json(links),
+            None if measured is None else MeasuredSpeed.from_json(measured),
         )
+
+
+def _require_positive(key: str, value: float, unit: str) -> None:
+    if not 0 < value < math.inf:
+        raise InputError.of("measured", f"{key} is {value!r}", key=key, value=value, rule=f"{unit}, more than 0")
 
 
 def _require_fit(links: Links, gpus_per_node: int, num_nodes: int) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, model_validato
 from pydantic.json_schema import JsonSchemaValue
 
 from search_spaces import axes, presets
-from search_spaces.cluster import Cluster
+from search_spaces.cluster import Cluster, MeasuredSpeed
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
@@ -172,14 +172,44 @@ class LinksSection(Section):
         return Links(domains, None if self.fabric is None else self.fabric.fabric())
 
 
+class MatmulSection(Section):
+    """TFLOP/s (1e12) of large matrix products, by precision."""
+
+    fp32: float | None = Field(default=None, gt=0, description="Of 32-bit products, without TF32.")
+    bf16: float | None = Field(default=None, gt=0, description="Of bf16 products.")
+    fp16: float | None = Field(default=None, gt=0, description="Of fp16 products.")
+
+
+class MeasuredSection(Section):
+    """What each rank reached by itself, all of them at once; `parlay calibrate` writes it (docs/calibrate.md)."""
+
+    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="Large matrix products.")
+    memory_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Memory traffic of a large copy, reads and writes."
+    )
+    host_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Between device and host memory, the slower direction."
+    )
+
+    def measured(self) -> MeasuredSpeed:
+        products = self.matmul_tflops.model_dump(exclude_none=True)
+        return MeasuredSpeed(tuple(products.items()), self.memory_gb_per_s, self.host_gb_per_s)
+
+
 class ClusterSection(_Named):
     """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
 
+    schema_version: Literal["parlay.cluster/1"] = Field(
+        default="parlay.cluster/1", alias="schema", description="Which version of this format a file is written in."
+    )
     accelerator: str = Field(description="What one rank computes on, for example h100-80gb; cpu for plain processes.")
     gpus_per_node: int = Field(ge=1, le=100_000, description="Accelerators per node; on cpu, ranks per node.")
     num_nodes: int = Field(ge=1, le=100_000, description="Nodes the search may use.")
     links: LinksSection | None = Field(
         default=None, description="How fast ranks talk. Default: the links of the accelerator's usual node, if any."
+    )
+    measured: MeasuredSection | None = Field(
+        default=None, description="What each rank reached. Default: the accelerator's data sheet, if any."
     )
 
     @model_validator(mode="before")
@@ -205,7 +235,8 @@ class ClusterSection(_Named):
         except InputError as error:
             raise error.at(key="accelerator") from None
         links = None if self.links is None else self.links.links()
-        return Cluster(accelerator, self.gpus_per_node, self.num_nodes, links)
+        measured = None if self.measured is None else self.measured.measured()
+        return Cluster(accelerator, self.gpus_per_node, self.num_nodes, links, measured)
 
     @classmethod
     def name_schema(cls) -> str:

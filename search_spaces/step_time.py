@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from search_spaces.cluster import Accelerator, Cluster
+from search_spaces.cluster import Accelerator, Cluster, MeasuredSpeed
 from search_spaces.layout_table import LayoutTable
 from search_spaces.links import Fabric, LinkDomain, Links
 from search_spaces.memory import HABITS, LayerActivations, element_bytes, trainer_column
@@ -118,25 +118,20 @@ class _Machine:
     accelerator: Accelerator
     links: Links
     gpus_per_node: int
-    half_flops: float
-    full_flops: float
+    matmul_flops: tuple[tuple[str, float], ...]
     memory_bytes_per_s: float
     host_bytes_per_s: float
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Machine:
-        a = cluster.accelerator
-        fraction = (a.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _HUNGRY.get(a.name, 1)
-        full = a.peak_flops_for("fp32") or HOST_FLOPS
-        half = a.peak_flops_for("fp16") or full
+        a, measured = cluster.accelerator, cluster.measured or MeasuredSpeed()
         return cls(
             a,
             cluster.links or _host_links(cluster.gpus_per_node),
             cluster.gpus_per_node,
-            half * fraction,
-            full * fraction,
-            (a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
-            (a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
+            _matmul_flops(a, measured),
+            (measured.memory_gb_per_s or a.memory_gb_per_s or HOST_GB_PER_S) * 1e9,
+            (measured.host_gb_per_s or a.host_gb_per_s or HOST_GB_PER_S) * 1e9,
         )
 
     def of_groups(self, what: Callable[[int, int], float], ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
@@ -156,7 +151,19 @@ class _Machine:
         )
 
     def flops(self, layouts: LayoutTable) -> np.ndarray:
-        return np.where(layouts.is_word("precision", "fp32"), self.full_flops, self.half_flops)
+        precisions, rates = zip(*self.matmul_flops, strict=True)
+        return np.select([layouts.is_word("precision", precision) for precision in precisions], rates)
+
+
+def _matmul_flops(accelerator: Accelerator, measured: MeasuredSpeed) -> tuple[tuple[str, float], ...]:
+    """What large products reach by precision: as measured, else by the data sheet, else as 32-bit ones do."""
+    fraction = (accelerator.matmul_fraction or TYPICAL_MATMUL_FRACTION) / _HUNGRY.get(accelerator.name, 1)
+    full_peak = accelerator.peak_flops_for("fp32")
+    half_peak = accelerator.peak_flops_for("fp16")
+    full = measured.matmul_flops("fp32") or (full_peak or HOST_FLOPS) * fraction
+    half = full if half_peak is None else half_peak * fraction
+    halves = ((precision, measured.matmul_flops(precision) or half) for precision in ("bf16", "fp16"))
+    return ("fp32", full), *halves
 
 
 TYPICAL_MATMUL_FRACTION = 0.8

@@ -60,7 +60,7 @@ class Task:
     @property
     def speed_is_known(self) -> bool:
         """Whether anybody knows how fast the accelerator is; else seconds are ratios only."""
-        return bool(self.cluster.accelerator.peak_flops)
+        return self.cluster.speed_is_known
 
     @cached_property
     def knowledge(self) -> Knowledge:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.errors import InputError
 from search_spaces.links import Fabric, LinkDomain, Links
 from search_spaces.schema import ClusterSection
@@ -15,6 +15,7 @@ from search_spaces.yaml_source import parse_document
 
 A100S = Cluster(ACCELERATORS["a100-80gb"], gpus_per_node=8, num_nodes=4)
 OWN = Links((LinkDomain("node", 8, 100, 9),), Fabric(50, 4, by_nodes=((2, 40.0),)))
+REACHED = MeasuredSpeed((("fp32", 18.5), ("bf16", 260.0)), memory_gb_per_s=1700.0)
 
 
 @pytest.mark.parametrize("name", ACCELERATORS)
@@ -67,9 +68,33 @@ def test_a_cluster_written_down_is_read_back_the_same(links: Links | None):
     assert (read, read.given_links) == (cluster, links)
 
 
+def test_what_was_measured_is_written_down_and_read_back_and_makes_no_other_machine():
+    cluster = replace(A100S, measured=REACHED)
+    read = Cluster.from_json(json.loads(json.dumps(cluster.to_json())))
+    assert (read, read.measured) == (A100S, REACHED)
+    assert REACHED.matmul_flops("bf16") == 260e12
+    assert REACHED.matmul_flops("fp16") is None
+
+
+def test_a_hosts_speed_is_known_once_its_products_are_measured():
+    host = Cluster(ACCELERATORS["cpu"], 4, 1)
+    assert not host.speed_is_known
+    assert not replace(host, measured=MeasuredSpeed(memory_gb_per_s=8.0)).speed_is_known
+    assert replace(host, measured=MeasuredSpeed((("fp32", 0.05),))).speed_is_known
+    assert A100S.speed_is_known
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"matmul_tflops": (("fp32", 0.0),)}, {"memory_gb_per_s": -1.0}, {"host_gb_per_s": float("inf")}]
+)
+def test_a_measured_speed_is_more_than_nothing(wrong: dict):
+    with pytest.raises(InputError, match="more than 0"):
+        MeasuredSpeed(**wrong)
+
+
 def test_a_cluster_written_before_there_were_links_has_none_of_its_own():
     old = A100S.to_json()
-    del old["links"]
+    del old["links"], old["measured"]
     for name in ("usable_memory_gib", "memory_gb_per_s", "matmul_fraction", "host_gb_per_s"):
         del old["accelerator"][name]
     assert Cluster.from_json(old).links_are_assumed
@@ -78,6 +103,7 @@ def test_a_cluster_written_before_there_were_links_has_none_of_its_own():
 HEAD = "accelerator: a100-80gb\ngpus_per_node: 8\nnum_nodes: 2\nlinks:\n"
 NODE = "  domains: [{name: node, num_ranks: 8, bus_gb_per_s: 100, latency_us: 9}]\n"
 FABRIC = "  fabric: {nic_gb_per_s: 50, latency_us: 4, by_nodes: [{num_nodes: 2, bus_gb_per_s: 40}]}\n"
+MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
 
 
 def test_a_cluster_file_describes_its_links():
@@ -85,9 +111,19 @@ def test_a_cluster_file_describes_its_links():
     assert (cluster.links, cluster.links_are_assumed) == (OWN, False)
 
 
+def test_a_cluster_file_says_what_ranks_reached():
+    yaml = HEAD + NODE + FABRIC + MEASURED
+    assert _cluster_in("schema: parlay.cluster/1\n" + yaml).measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
+
+
 @pytest.mark.parametrize(
     ("yaml", "key", "line", "rule"),
     [
+        (HEAD + NODE + FABRIC + MEASURED.replace("260", "0"), "measured.matmul_tflops.bf16", 7, "more than 0"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("1700", "-1"), "measured.memory_gb_per_s", 7, "more than 0"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known here: fp32"),
+        ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
         (HEAD + NODE, "links.fabric", 4, "links of more than one node say what joins the nodes"),
         (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has none"),
         (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from search_spaces.calibration import typical_constants
-from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.links import Fabric, LinkDomain, Links
@@ -148,3 +148,27 @@ def test_an_accelerator_of_which_nothing_is_known_but_its_name_has_times_too():
     tiny = ModelShape(2, 64, 2, 2, 256, False, 512, 64, False, "learned", "layernorm")
     two, four = Layout(data_parallel=2, grad_accum_steps=2), Layout(data_parallel=4)
     assert seconds(tiny, four, host) < seconds(tiny, two, host)
+
+
+def test_what_was_measured_takes_the_place_of_the_data_sheet():
+    cluster, (model, layout) = a100(1), GPT_22B
+    data_sheet = StepTerms.of(model, cluster, LayoutTable.of([layout.canonical()])).micro_batch[0]
+    reached = MeasuredSpeed((("fp16", 0.869 * 312 / 2),), memory_gb_per_s=2039 / 4)
+    slower = StepTerms.of(model, replace(cluster, measured=reached), LayoutTable.of([layout.canonical()]))
+    matmul, traffic = TERMS.index("matmul"), TERMS.index("memory_traffic")
+    assert slower.micro_batch[0, matmul] == pytest.approx(2 * data_sheet[matmul])
+    assert slower.micro_batch[0, traffic] == pytest.approx(4 * data_sheet[traffic])
+    assert slower.micro_batch[0, traffic + 1 :] == pytest.approx(data_sheet[traffic + 1 :])
+
+
+def test_a_precision_that_was_not_measured_keeps_its_data_sheet_and_on_a_cpu_goes_by_fp32():
+    def matmul(cluster: Cluster, precision: str) -> float:
+        layout = LayoutTable.of([Layout(precision=precision)])
+        return float(StepTerms.of(gpt(2, 512, 8), cluster, layout).micro_batch[0, TERMS.index("matmul")])
+
+    fp32_alone = MeasuredSpeed((("fp32", 0.02),))
+    known = replace(a100(1), measured=fp32_alone)
+    assert matmul(known, "bf16") == matmul(a100(1), "bf16")
+    assert matmul(known, "fp32") > 100 * matmul(a100(1), "fp32")
+    host = Cluster(ACCELERATORS["cpu"], 4, 1, measured=fp32_alone)
+    assert matmul(host, "bf16") == matmul(host, "fp32") == pytest.approx(matmul(known, "fp32"))
