@@ -157,6 +157,9 @@ OPTIONAL_COLUMNS = (
     "precision",
     "engine",
     "torch_compile",
+    "rank_order",
+    "overlap_comm",
+    "bucket_mib",
     "num_key_value_heads",
     "cluster",
     "failure_reason",
@@ -172,8 +175,9 @@ COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 _TEXTS = {
     *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
     *("kind", "activation_checkpointing", "attention_kernel", "offload", "pipeline_schedule", "precision", "engine"),
+    "rank_order",
 }
-_SWITCHES = {"gated_mlp", "tied_embeddings", "sequence_parallel", "torch_compile"}
+_SWITCHES = {"gated_mlp", "tied_embeddings", "sequence_parallel", "torch_compile", "overlap_comm"}
 _NUMBERS = {"step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
 _MODEL_COLUMNS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),

@@ -143,7 +143,9 @@ def test_a_table_written_down_is_read_back_the_same():
         {},
         FAILED | {"failure_reason": "gpu_oom", "search_id": "s-abcdef", "trial": "t0002", "kind": "search"},
         {"duration_s": "12.25", "queue_wait_s": "3.0", "step_time_p95_s": "3.6000000000000001", "cluster": "frontier"},
+        {"rank_order": "tp-pp-dp", "overlap_comm": "1", "bucket_mib": "64"},
     )
+    assert len({row.layout.key for row in rows}) == 2
     text = render_table(rows, ["measured on a\nTuesday"])
     assert text.startswith("# measured on a Tuesday\n" + ",".join(COLUMNS))
     assert parse_table(text, "t.csv").require_whole().observations == tuple(rows)
