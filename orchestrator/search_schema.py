@@ -38,9 +38,10 @@ class SearchSection(Section):
     """How long and how widely to search."""
 
     sampler: Literal["guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid"] = Field(
-        default="deephyper",
+        default="guided",
         description="Who proposes the next layout: DeepHyper's Bayesian search guided by models of memory and time,"
-        " plain, or behind the memory filter; the models' own order; chance; or one by one.",
+        " plain, or behind the memory filter; the models' own order; chance; or one by one. Guided, the search ends"
+        " once no layout that is left promises to be worth its trial.",
     )
     sample_space: bool = Field(
         default=False, description="Allow more than 1000000 combinations, of which as many are drawn at random."

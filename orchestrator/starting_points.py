@@ -287,8 +287,8 @@ _REST = """\
 objective: tokens_per_sec
 
 search:
-  sampler: deephyper # learns from each trial; random and grid do not
-  max_trials: 12 # layouts that are tried
+  sampler: guided # models say where to look, each trial corrects them; it may end before max_trials
+  max_trials: 12 # layouts that are tried at most
   parallel_trials: 1 # trials at the same time, each on its own nodes
 
 # A trial trains until its speed is steady, and then until it is known well enough.

@@ -28,7 +28,10 @@ Overrides = Annotated[
 WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which the search gets its own.")]
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
 LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm or recorded.")]
-SamplerName = Annotated[str | None, typer.Option("--sampler", help="guided, deephyper, model_order, random or grid.")]
+SamplerName = Annotated[
+    str | None,
+    typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, model_order, random or grid."),
+]
 AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of its own, which resubmits itself.")]
 JobTime = Annotated[
     str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of that job; 8:00:00 if absent.")

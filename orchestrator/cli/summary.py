@@ -31,6 +31,7 @@ _WHAT_TO_TRY = {
     " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
     FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
 }
+_END_WORDS = {EndReason.CONVERGED: "converged: no layout that is left promises to be worth its trial"}
 _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
 
 
@@ -134,7 +135,7 @@ def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
 
 
 def _state_words(search: SearchRecord) -> str:
-    why = f" ({search.end_reason})" if search.end_reason else ""
+    why = f" ({_END_WORDS.get(search.end_reason, search.end_reason)})" if search.end_reason else ""
     words = f"search {search.search_id} is {search.state}{why}; used: {node_hours_words(search)}"
     return words + (f"\n{search.detail}" if search.detail else "")
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.samplers.base import Sampler, Told
 from search_spaces.layout import Layout
 
-# Half of a driver's lease, which nobody renews meanwhile; an ask takes seconds, the first one with its imports.
-_TIME_LIMIT_S = 60.0
+_T = TypeVar("_T")
+
+# A turn of the driver asks twice, whether to stop and what to try, and nobody renews its lease of 120 s meanwhile; an
+# answer takes seconds, the first one with its imports.
+_TIME_LIMIT_S = 50.0
 
 
 class FallbackSampler(Sampler):
@@ -29,19 +33,21 @@ class FallbackSampler(Sampler):
         self._time_limit_s = time_limit_s
 
     def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        return self._answer(lambda sampler: sampler.ask(count, history))
+
+    def has_converged(self, history: Sequence[Told]) -> bool:
+        return self._answer(lambda sampler: sampler.has_converged(history))
+
+    def _answer(self, question: Callable[[Sampler], _T]) -> _T:
         if self._first is not None:
             try:
-                return self._ask_in_time(self._first, count, history)
+                return self._in_time(partial(question, self._first))
             except Exception as error:
                 words = f"{type(error).__name__}: {error}"
                 self._note(f"sampler {self.name} failed ({words}); going on with {self._second.name}")
                 self._first = None
-        return self._second.ask(count, history)
+        return question(self._second)
 
-    def has_converged(self, history: Sequence[Told]) -> bool:
-        return (self._first or self._second).has_converged(history)
-
-    def _ask_in_time(self, sampler: Sampler, count: int, history: Sequence[Told]) -> list[Layout]:
-        """Its answer from a thread that is left behind after the time limit."""
-        answer = in_thread(partial(sampler.ask, count, history), "sampler")
-        return result_in_time(answer, self._time_limit_s, "")
+    def _in_time(self, answer: Callable[[], _T]) -> _T:
+        """The answer from a thread that is left behind after the time limit."""
+        return result_in_time(in_thread(answer, "sampler"), self._time_limit_s, "")

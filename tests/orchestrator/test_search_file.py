@@ -65,7 +65,7 @@ def test_a_few_lines_are_a_search_and_the_rest_is_default(tmp_path: Path):
     assert spec.model.ffn_hidden_size == 4 * spec.model.hidden_size
     assert spec.cluster.num_gpus == 4
     assert spec.objective is Objective.TOKENS_PER_SEC
-    assert (spec.search.sampler, spec.search.max_trials, spec.search.parallel_trials) == ("deephyper", 30, 1)
+    assert (spec.search.sampler, spec.search.max_trials, spec.search.parallel_trials) == ("guided", 30, 1)
     assert (spec.launcher.kind, spec.tracking.experiment, spec.trainer.kind) == ("ray", "parlay", "parlay")
     assert spec.measure.time_limit_s == 600
     assert spec.work_dir == Path.cwd() / "runs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.cli.main import run
+from orchestrator.samplers.ordered import GridSampler
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from trials.folder import SearchFolder
 
@@ -38,6 +39,17 @@ def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkey
     assert heading == "t0001.a1: failed (gpu_oom)"
     assert advice.startswith("to try: a smaller micro_batch_size, ")
     assert advice.endswith("a measure.memory_limit_gib above 0.25")
+
+
+def test_a_search_that_ends_before_its_trials_are_used_up_says_why(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(GridSampler, "has_converged", lambda self, history: len(history) == 2)
+    search = write_recorded_search(tmp_path, OK, OK, OK)
+    assert run(["run", str(search)]) == 0
+    out = capfd.readouterr().out
+    assert "is completed (converged: no layout that is left promises to be worth its trial)" in out
+    assert run(["status", "--json"]) == 0
+    assert '"end_reason": "converged"' in capfd.readouterr().out
 
 
 @pytest.mark.fault(45)

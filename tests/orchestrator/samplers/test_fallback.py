@@ -65,6 +65,23 @@ def test_fault_44_one_that_raises_is_replaced_from_then_on_and_that_is_said_once
     assert notes == ["sampler breaking failed (ArithmeticError: no surrogate); going on with grid"]
 
 
+@pytest.mark.fault(44)
+def test_fault_44_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
+    class Undecided(GridSampler):
+        def has_converged(self, history):
+            raise ArithmeticError("no surrogate")
+
+    class Content(GridSampler):
+        def has_converged(self, history):
+            return True
+
+    notes: list[str] = []
+    sampler = FallbackSampler(Undecided(CANDIDATES), Content(CANDIDATES[::-1]), notes.append)
+    assert sampler.has_converged([])
+    assert sampler.ask(1, []) == CANDIDATES[-1:]
+    assert notes == ["sampler grid failed (ArithmeticError: no surrogate); going on with grid"]
+
+
 def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
     sampler = FallbackSampler(Breaking(1), Breaking(1), lambda words: None)
     with pytest.raises(ArithmeticError):
