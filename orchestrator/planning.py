@@ -16,6 +16,7 @@ from orchestrator.samplers.guided import MANY_TRIALS
 from orchestrator.samplers.outlook import Task, memory_belief, worth
 from orchestrator.search_file import SearchSpec
 from search_spaces import memory
+from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.space import SearchSpace
@@ -37,6 +38,13 @@ class Fits(Word):
     YES = "yes"
     NO = "no"
     UNSURE = "unsure"
+
+    @classmethod
+    def of(cls, task: Task, chance: float) -> Fits | None:
+        """What a chance to fit means; None where nobody knows how much memory there is."""
+        if task.capacity_gib is None:
+            return None
+        return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
 
 
 def task_of(spec: SearchSpec) -> Task:
@@ -111,20 +119,14 @@ class Plan:
 
     def fits(self, row: int) -> Fits | None:
         """None where nobody knows how much memory there is."""
-        chance = self.estimates.chance_to_fit[row]
-        if self.task.capacity_gib is None:
-            return None
-        return Fits.YES if chance >= LIKELY else Fits.NO if chance <= UNLIKELY else Fits.UNSURE
+        return Fits.of(self.task, float(self.estimates.chance_to_fit[row]))
 
     def notes(self) -> list[str]:
         """What has to be known of the numbers to read them."""
         cluster = self.task.cluster
         notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
         if cluster.links_are_assumed and cluster.num_gpus > 1:
-            notes.append(
-                f"the links are assumed, those of the usual node of {cluster.accelerator.name}: describe yours under"
-                " cluster.links (docs/clusters.md)"
-            )
+            notes.append(assumed_links_note(cluster))
         if not self.speed_is_known:
             notes.append(
                 f"nobody knows how fast a {cluster.accelerator.name} is: the order and the ratios are meant, not"
@@ -163,6 +165,14 @@ def plan_of(spec: SearchSpec, space: SearchSpace) -> Plan:
     layouts = tuple(space.feasible[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
     return Plan(task, layouts, table, estimates, _expected_hours(spec, layouts, estimates))
+
+
+def assumed_links_note(cluster: Cluster) -> str:
+    """Said where the links are not known to be the cluster's own."""
+    return (
+        f"the links are assumed, those of the usual node of {cluster.accelerator.name}: describe yours under"
+        " cluster.links (docs/clusters.md)"
+    )
 
 
 def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:

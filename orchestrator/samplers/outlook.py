@@ -83,7 +83,7 @@ class Knowledge:
         if ran := [row for row in task.earlier if row.step_time_s is not None]:
             terms = StepTerms.joined([_terms_of(row, task.cluster) for row in ran])
             time = time.after_others(terms, [row.step_time_s or math.nan for row in ran], seed=0)
-        if told := [_memory_evidence(row) for row in task.earlier if row.outcome in ("ok", "oom")]:
+        if told := [memory_evidence(row) for row in task.earlier if row.outcome in ("ok", "oom")]:
             memory = MemoryBelief(task.capacity_gib, told).for_others
         return cls(time, memory)
 
@@ -95,7 +95,8 @@ def _terms_of(row: Observation, like: Cluster) -> StepTerms:
     return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
 
 
-def _memory_evidence(row: Observation) -> MemoryEvidence:
+def memory_evidence(row: Observation) -> MemoryEvidence:
+    """What a row that ran, or that ran out of memory, tells of memory."""
     estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout])).peak[0])
     return MemoryEvidence(estimated_gib, row.outcome == "ok", row.peak_memory_gib)
 
