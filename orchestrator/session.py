@@ -19,6 +19,7 @@ from orchestrator.code_snapshot import code_hash, snapshot_code
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
+from orchestrator.observations import leave_measured
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -185,6 +186,8 @@ def drive(
                 search = driver.run()
         if search.state.is_ended and not folder.recipe.exists():
             write_best_recipe(folder, spec, search)
+        if search.state.is_ended and not folder.measured.exists():
+            leave_measured(folder, spec, search, watcher.note)
         if worker:
             _last_call(worker, search, folder, watcher.note)
         return search

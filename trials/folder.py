@@ -114,6 +114,16 @@ class SearchFolder:
         return self.path / "recipe"
 
     @property
+    def earlier(self) -> Path:
+        """Trials of other searches that this one learns from, as they were when it was created."""
+        return self.path / "earlier.csv"
+
+    @property
+    def measured(self) -> Path:
+        """What the ended search has seen of its layouts, as a measured table."""
+        return self.path / "measured.csv"
+
+    @property
     def code(self) -> Path:
         """The snapshot of the compute-side source that every trial of this search runs."""
         return self.path / "code"

@@ -1,0 +1,95 @@
+"""`parlay export --measured`, and what may be done with it: one's own past search, searched again in a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import run
+from search_spaces.measured import parse_table, read_table
+from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from trials.folder import SearchFolder
+
+ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
+
+
+@pytest.fixture
+def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:
+    """A search of three layouts that has ended."""
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", str(write_recorded_search(tmp_path, *ROWS)), "--json"]) == 0
+    return SearchFolder(tmp_path / "runs" / json.loads(capsys.readouterr().out)["search_id"])
+
+
+def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
+    rows = read_table(ended.measured).require_whole().observations
+    assert [(row.outcome, row.step_time_s) for row in rows] == [("ok", 4.5), ("ok", 3.5), ("oom", None)]
+    assert {row.search_id for row in rows} == {ended.search_id}
+    assert ended.measured.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_table_is_written_again_where_it_lies(ended, capsys):
+    before = ended.measured.read_text()
+    ended.measured.unlink()
+    assert run(["export", ended.search_id[:7], "--measured", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {
+        "schema": "parlay.export/1",
+        "search_id": ended.search_id,
+        "file": str(ended.measured),
+        "rows": 3,
+        "left_out": {},
+    }
+    assert ended.measured.read_text() == before
+
+
+def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
+    assert run(["export", "--measured", "--out", "mine.csv"]) == 0
+    assert capsys.readouterr().out == "mine.csv: 3 rows\n"
+    assert (tmp_path / "mine.csv").read_text() == ended.measured.read_text()
+    assert run(["export", "--measured", "--out", "mine.csv"]) == 2
+    assert "name a new file" in capsys.readouterr().err
+    assert run(["export", "--measured", "--out", "-"]) == 0
+    assert parse_table(capsys.readouterr().out, "-").require_whole() == read_table(ended.measured)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["export"], 2, "add --measured"),
+        (["export", "--measured", "--out", "-", "--json"], 2, "both answer on stdout"),
+        (["export", "nobody", "--measured"], 4, "there is no search"),
+        (["export", "--measured", "--out", "no-such-folder/x.csv"], 2, "No such file"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(ended, capsys, words, code, told):
+    assert run(words) == code
+    captured = capsys.readouterr()
+    assert told in captured.out + captured.err
+
+
+def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
+    assert run(["run", str(write_recorded_search(tmp_path, lost))]) == 3
+    capsys.readouterr()
+    assert run(["export", "--measured"]) == 3
+    assert "tells of its layout yet (1 launch_failure)" in capsys.readouterr().err
+    assert not list(Path("runs").glob("*/measured.csv"))
+
+
+@pytest.mark.parametrize("sampler", ["guided", "model_order", "random", "grid", "deephyper", "deephyper_filtered"])
+@pytest.mark.timeout(60)
+def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
+    measured = tmp_path / "past.csv"
+    measured.write_text(ended.measured.read_text())
+    (tmp_path / "again.yaml").write_text(TABLE_SEARCH.replace("table.csv", "past.csv"))
+    assert run(["run", "again.yaml", "--sampler", sampler, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["trials"] == {"measured": 2, "failed": 1, "cancelled": 0, "in_flight": 0}
+    assert answer["best"]["layout"]["tensor_parallel"] == 4
+    assert answer["reasons"] == {"gpu_oom": 1}

@@ -1,0 +1,96 @@
+"""Searches that have run, made up: their specs, and trials that ended as they are told to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.search_file import SearchSpec, load_search_file
+from search_spaces.layout import Layout
+from trials.ledger.events import SearchRecord, SearchState
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
+
+SEARCH = """\
+name: past
+model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 2, num_nodes: 1}
+global_batch_size: 8
+space: {tensor_parallel: [1, 2], pipeline_parallel: [1, 2], micro_batch_size: [1, 2, 4, 8]}
+launcher: {kind: local}
+tracking: {enabled: false}
+"""
+NOON = 1_780_000_000.0
+MEASURED = {
+    "step_time_s": 0.5,
+    "step_time_p95_s": 0.6,
+    "tokens_per_sec": 256.0,
+    "tokens_per_sec_high": 260.0,
+    "peak_memory_gib": 0.25,
+}
+
+
+def spec_in(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
+    path = folder / "search.yaml"
+    path.write_text(text)
+    return load_search_file(path, overrides)
+
+
+def layouts() -> list[Layout]:
+    """Some that the search allows."""
+    return [
+        Layout(tensor_parallel=tensor, data_parallel=2 // tensor, micro_batch_size=micro, grad_accum_steps=steps)
+        for tensor, micro, steps in ((1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 8), (2, 2, 4), (2, 4, 2), (2, 8, 1))
+    ]
+
+
+def measured(
+    name: str, layout: Layout, device: str | None = "a CPU", flags: tuple[str, ...] = (), **changes: Any
+) -> Trial:
+    """A trial that ran for half a minute after 12 seconds in the queue."""
+    outcome = _outcome(name, OutcomeStatus.MEASURED, MEASURED | changes, device, flags)
+    return _ended(name, layout, TrialState.MEASURED, None, outcome)
+
+
+def failed(name: str, layout: Layout, reason: FailureReason) -> Trial:
+    state = TrialState.CANCELLED if "cancelled" in reason else TrialState.FAILED
+    return _ended(name, layout, state, reason, _outcome(name, OutcomeStatus.FAILED, {}, "a CPU"))
+
+
+def dominated(name: str, layout: Layout, **seen: float) -> Trial:
+    outcome = replace(_outcome(name, OutcomeStatus.FAILED, seen, "a CPU"), reason=FailureReason.DOMINATED)
+    return _ended(name, layout, TrialState.FAILED, FailureReason.DOMINATED, outcome)
+
+
+def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: float = NOON) -> SearchRecord:
+    return SearchRecord(search_id, spec.to_json(), "c0de", at, SearchState.COMPLETED, trials=trials)
+
+
+def _outcome(
+    trial: str, status: OutcomeStatus, seen: Mapping[str, Any], device: str | None, flags: tuple[str, ...] = ()
+) -> Outcome:
+    fingerprint = {} if device is None else {"device": device}
+    return Outcome(
+        "past-aaaaaa", trial, "a1", "0" * 32, status, measured=dict(seen), fingerprint=fingerprint, flags=flags
+    )
+
+
+def _ended(
+    name: str, layout: Layout, state: TrialState, reason: FailureReason | None, outcome: Outcome | None
+) -> Trial:
+    attempt = Attempt(
+        name,
+        "a1",
+        "0" * 32,
+        layout.num_nodes,
+        600.0,
+        state=state,
+        submitted_at=NOON,
+        started_at=NOON + 12,
+        ended_at=NOON + 42,
+        node_hours=30 / 3600,
+        reason=reason,
+        outcome=outcome,
+    )
+    return Trial(name, layout, TrialKind.SEARCH, state, reason, attempts=(attempt,), proposed_at=NOON)
