@@ -17,9 +17,9 @@ from rich.text import Text
 from dashboards.text import printable
 from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
-from trials.ranking import Objective, Ranking, rank, speedup_over
+from trials.ranking import Objective, Ranking, rank, speedup_over, upper_bound_of
 from trials.text import last_line
-from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState, utc_text
+from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 4
@@ -301,10 +301,8 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
 
 
 def _numbers_without_value(trial: Trial) -> list[str]:
-    """A dominated trial says what it reaches at most."""
-    last = trial.last_attempt
-    seen = last.outcome.measured if last is not None and last.outcome is not None else {}
-    at_most = seen.get("tokens_per_sec_high") if trial.reason is FailureReason.DOMINATED else None
+    """A trial that was dominated or ran out of time says what it reaches at most."""
+    at_most = upper_bound_of(trial, Objective.TOKENS_PER_SEC)
     return ["" if at_most is None else f"≤ {at_most:,.0f}", "", "", str(trial.reason or trial.state)]
 
 

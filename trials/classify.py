@@ -168,14 +168,24 @@ def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven. What a
-    dominated trial saw is judged alike, since it bounds what its layout can reach."""
+    dominated trial saw is judged alike, since it bounds what its layout can reach; of one that ran out of time the
+    bound alone is there to be judged."""
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
+    if outcome.reason is FailureReason.TIME_LIMIT:
+        return _bound_fault(outcome.measured)
     is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
     if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:
         return None
     return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def _bound_fault(measured: Mapping[str, Any]) -> str | None:
+    bound = measured.get("tokens_per_sec_high")
+    if not measured or (_is_number(bound) and bound > 0):
+        return None
+    return f"tokens_per_sec_high is {bound!r}, not a positive number"
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:

@@ -309,6 +309,16 @@ def measured_fields(
     return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
 
 
+def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
+    """The contract's outcome.measured of a trial that ended before it had steps enough: the tokens per second of its
+    fastest full step, which it reaches at most as far as it has shown. Nothing of fewer than two steps beside the
+    first, which may have compiled."""
+    seen_s = [time_s for time_s in measurement.step_times_s[1:] if time_s > 0]
+    if len(seen_s) < 2:
+        return {}
+    return {"tokens_per_sec_high": spec.global_batch_size * spec.model.seq_length / min(seen_s)}
+
+
 def _fastest_rank(measured: Sequence[StepRecord], short_steps: ShortSteps | None) -> dict[str, float]:
     times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
     return {"fastest_rank_step_time_s": median(_full_times_s(times_s, short_steps))} if times_s else {}

@@ -20,6 +20,9 @@ SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"
 SUSPECT_NODE = "suspect_node"
 """The flag that another node may clear: such a run gets a second look at once."""
 
+_BOUNDED = (FailureReason.DOMINATED, FailureReason.TIME_LIMIT)
+"""How trials end of which it is known what their layouts reach at most."""
+
 _SPEEDS = (
     "tokens_per_sec",
     "tokens_per_sec_per_gpu",
@@ -187,10 +190,10 @@ def value_of(trial: Trial, objective: Objective) -> float:
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
-    """What a dominated trial reaches at most, turned as in `value_of`; None for any other trial, and where it left no
-    measurement."""
+    """What a trial that was dominated or ran out of time reaches at most, turned as in `value_of`; None for any other
+    trial, and where it saw too little."""
     last = trial.last_attempt
-    if trial.reason is not FailureReason.DOMINATED or last is None or last.outcome is None:
+    if trial.reason not in _BOUNDED or last is None or last.outcome is None:
         return None
     high = last.outcome.measured.get("tokens_per_sec_high")
     return None if high is None else high / sharers_of(trial.layout, objective)

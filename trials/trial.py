@@ -165,8 +165,9 @@ class Outcome:
     """outcome.r0.json: what the trial program says happened, renamed into place when it is whole.
 
     `measured` holds the contract's names under outcome.measured (absent where unknown; of a dominated trial what it
-    saw), `proof` what was counted to show that the layout took effect, `excerpt` the first real traceback, `phase`
-    where it was (`start`, `build`, `warmup`, `measured`), `rank` who said it.
+    saw, of one that ran out of time what it reaches at most), `proof` what was counted to show that the layout took
+    effect, `excerpt` the first real traceback, `phase` where it was (`start`, `build`, `warmup`, `measured`), `rank`
+    who said it.
     """
 
     search_id: str

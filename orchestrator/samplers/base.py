@@ -17,8 +17,8 @@ class Told:
     """What a sampler may learn from one layout. `value` is the objective, larger is better; None where there is none.
 
     An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
-    a dominated layout cannot have exceeded: it ended itself because that is below the best. `peak_memory_gib` is that
-    of the fullest rank, where it was measured.
+    a layout cannot have exceeded that was dominated, and ended itself because that is below the best, or that ran out
+    of time. `peak_memory_gib` is that of the fullest rank, where it was measured.
     """
 
     layout: Layout
@@ -29,8 +29,7 @@ class Told:
 
     @property
     def speed(self) -> float | None:
-        """The value, or what a dominated layout came to at most, a few percent above what it had; None where neither is
-        known."""
+        """The value, or what the layout came to at most, a little above what it had; None where neither is known."""
         return self.at_most if self.value is None else self.value
 
     @property
@@ -42,8 +41,8 @@ class Sampler(ABC):
     """Proposes layouts from a closed set of candidates. One thread at a time; keeps nothing that a crash could lose.
 
     Everything known is passed in, in the order it was proposed: a fresh sampler given the same history goes on as the
-    old one would. Failures are told as failures with their reason, never as a number; only of a dominated layout is an
-    upper bound known beside.
+    old one would. Failures are told as failures with their reason, never as a number; only of a layout that was
+    dominated or ran out of time is an upper bound known beside.
     """
 
     name: str
@@ -77,7 +76,7 @@ def history_of(
     upper_bound: Callable[[Trial], float | None] = lambda trial: None,
 ) -> list[Told]:
     """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
-    better, `upper_bound` a dominated one to what it reaches at most. The value of a layout that was measured several
+    better, `upper_bound` another one to what it reaches at most. The value of a layout that was measured several
     times is the median of the runs that count."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:

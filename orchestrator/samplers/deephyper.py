@@ -175,7 +175,7 @@ def _result(told: Told) -> float | str:
     """DeepHyper's objective, which it scales itself to 0 ... 1: the value as it is, or `F_<reason>`.
 
     Its logarithm was tried on the measured tables and made no difference. It knows no upper bounds, and takes a failure
-    for as bad as the worst that was measured: a dominated layout's bound, a few percent above its speed, is nearer.
+    for as bad as the worst that was measured: a layout's bound, a few percent above its speed, is nearer.
     """
     if told.value is not None:
         return told.value

@@ -14,6 +14,7 @@ from trials.trial import FailureReason, OutcomeStatus, TrialState
 ENDED = Ending(Life.ENDED, started=True)
 REASONS = tuple(FailureReason)
 DOMINATED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.DOMINATED}
+OUT_OF_TIME = {"status": OutcomeStatus.FAILED, "reason": FailureReason.TIME_LIMIT, "proof": {}}
 DOMINATED = replace(OUTCOME, **DOMINATED_FIELDS)
 
 
@@ -168,6 +169,10 @@ class TestWhatIsNotBelieved:
     def test_what_a_dominated_trial_says_to_have_seen(self, change):
         assert self.fault(**DOMINATED_FIELDS, measured=MEASURED | change)
 
+    @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
+    def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
+        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"tokens_per_sec_high": bound})
+
     def test_a_dominated_trial_whose_layout_did_not_take_effect(self):
         fault = self.fault(**DOMINATED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
         assert "the layout did not take effect" in fault
@@ -187,6 +192,10 @@ class TestWhatIsBelieved:
 
     def test_few_steps_of_a_dominated_trial(self):
         assert outcome_fault(SPEC, replace(DOMINATED, measured=MEASURED | {"measured_steps": 6})) is None
+
+    @pytest.mark.parametrize("measured", [{}, {"tokens_per_sec_high": 300.0}])
+    def test_a_bound_without_proof_of_a_trial_that_ran_out_of_time(self, measured):
+        assert outcome_fault(SPEC, replace(OUTCOME, **OUT_OF_TIME, measured=measured)) is None
 
     def test_a_failed_trials_partial_numbers_are_not_judged(self):
         assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured={"mfu": 7})) is None

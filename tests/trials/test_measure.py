@@ -14,6 +14,7 @@ from trials.measure import (
     Pace,
     ShortSteps,
     Stop,
+    bound_fields,
     measured_fields,
     median_interval,
     percentile,
@@ -96,6 +97,14 @@ class TestMeasurement:
         measurement = run([1.0] * 40, replace(RULES, time_limit_s=10))
         assert measurement.stop is Stop.TIME_LIMIT
         assert not measurement.has_enough_steps
+
+    def test_too_few_steps_still_bound_what_the_layout_reaches(self):
+        tokens = SPEC.global_batch_size * SPEC.model.seq_length
+        seen = bound_fields(SPEC, run([9.0, 2.0, 1.6, 1.8]))
+        assert seen == {"tokens_per_sec_high": tokens / 1.6}
+
+    def test_a_first_step_bounds_nothing_since_it_may_have_compiled_nor_does_a_single_one_after_it(self):
+        assert bound_fields(SPEC, run([1.0, 2.0])) == {}
 
     def test_a_first_step_that_compiled_is_not_taken_for_how_long_steps_take(self):
         measurement = Measurement(replace(RULES, time_limit_s=60))

@@ -293,20 +293,22 @@ class TestBestFile:
 
 
 class TestUpperBound:
-    def dominated(self, measured: dict[str, float]) -> Trial:
+    def failed(self, reason: FailureReason, measured: dict[str, float]) -> Trial:
         ended = trial(1, 300.0)
-        outcome = replace(OUTCOME, reason=FailureReason.DOMINATED, measured=measured)
+        outcome = replace(OUTCOME, reason=reason, measured=measured)
         attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
-        return replace(ended, state=TrialState.FAILED, reason=FailureReason.DOMINATED, attempts=(attempt,))
+        return replace(ended, state=TrialState.FAILED, reason=reason, attempts=(attempt,))
 
-    def test_a_dominated_trial_has_one_in_the_objectives_unit(self):
-        ended = self.dominated({"tokens_per_sec": 300.0, "tokens_per_sec_high": 320.0})
+    @pytest.mark.parametrize("reason", [FailureReason.DOMINATED, FailureReason.TIME_LIMIT])
+    def test_a_trial_that_was_dominated_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
+        ended = self.failed(reason, {"tokens_per_sec_high": 320.0})
         assert upper_bound_of(ended, SPEED) == 320.0
         assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
 
     def test_others_have_none(self):
         assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
-        assert upper_bound_of(self.dominated({}), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.DOMINATED, {}), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.HANG, {"tokens_per_sec_high": 320.0}), SPEED) is None
         assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.DOMINATED), SPEED) is None
 
 

@@ -17,7 +17,7 @@ from trials.metrics import MetricsWriter
 from trials.ranks.environment import RankEnvironment, process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.ranks.watchdog import Watchdog, hang_limit_s
+from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
 from trials.trainers.invocation import Invocation, invocation
 from trials.trainers.log_rank import log_rank_of
 from trials.trainers.trainer_log import LastWords, LineSplitter
@@ -46,7 +46,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     none, TimeoutError when rank 0 tells no address.
     """
     words = LastWords()
-    TrainerWatchdog(report, env, trainer_hang_limit_s(spec.measure), words).start()
+    TrainerWatchdog(report, env, spec.measure, words).start()
     made = invocation(spec, sys.executable, str(folder.path))
     address = meet(spec, folder, env, made.files)
     oom_kills = count_oom_kills()
@@ -94,8 +94,8 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
 class TrainerWatchdog(Watchdog):
     """Ends a rank as `Watchdog` does, and everything its trainer started before."""
 
-    def __init__(self, report: Report, env: RankEnvironment, hang_limit_s: float, words: LastWords):
-        super().__init__(report, env, hang_limit_s)
+    def __init__(self, report: Report, env: RankEnvironment, rules: MeasureRules, words: LastWords):
+        super().__init__(report, env, trainer_hang_limit_s(rules), reason_of_silence(rules))
         self._words = words
 
     def _standing(self) -> str:

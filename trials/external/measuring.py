@@ -8,7 +8,7 @@ from typing import Any
 from trials.classify import outcome_fault
 from trials.external.checks import cross_checks, other_batch, proof_of
 from trials.folder import AttemptFolder
-from trials.measure import Measurement, Stop, measured_fields, slows_down
+from trials.measure import Measurement, Stop, bound_fields, measured_fields, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
@@ -90,6 +90,7 @@ class LogMeasurement:
         raise TrialFailure(
             reason,
             f"{done} measured steps after {self.num_steps} steps{skipped} {when}; {least} are the least that counts",
+            bound_fields(self._spec, self.measurement),
         )
 
     def outcome(self) -> Outcome:

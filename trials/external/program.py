@@ -20,7 +20,7 @@ from trials.external.child import END_WITHIN_S, end_descendants
 from trials.external.following import follow
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
-from trials.ranks.failures import excerpt_of, reason_of
+from trials.ranks.failures import excerpt_of, reason_of, seen_before
 from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
 from trials.trial import TrialSpec
@@ -68,7 +68,7 @@ def _tell(error: BaseException, report: Report) -> bool:
     if report.has_outcome() and report.failure() is None:
         return True
     print(excerpt, file=sys.stderr, flush=True)
-    report.fail(reason, excerpt)
+    report.fail(reason, excerpt, seen_before(error))
     return False
 
 

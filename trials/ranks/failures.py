@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from search_spaces.errors import InputError
 from trials.tracebacks import PEER_TYPES, PEER_WORDS, is_about_a_dead_device
@@ -26,11 +27,13 @@ _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective o
 
 
 class TrialFailure(Exception):
-    """Ends the trial with a reason that the program itself found."""
+    """Ends the trial with a reason that the program itself found, and with what it had seen until then, by the
+    contract's names under outcome.measured."""
 
-    def __init__(self, reason: FailureReason, message: str):
+    def __init__(self, reason: FailureReason, message: str, measured: Mapping[str, float] = MappingProxyType({})):
         super().__init__(message)
         self.reason = reason
+        self.measured = measured
 
 
 @contextmanager
@@ -85,6 +88,11 @@ def excerpt_of(error: BaseException) -> str:
     if isinstance(error, (TrialFailure, InputError)):
         return str(error)
     return "".join(traceback.format_exception(error))[-EXCERPT_CHARACTERS:]
+
+
+def seen_before(error: BaseException) -> Mapping[str, float]:
+    """What the trial had measured when this ended it."""
+    return error.measured if isinstance(error, TrialFailure) else {}
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from trials.folder import AttemptFolder, read_json, write_json
@@ -57,11 +58,12 @@ class Report:
             return None
         return FailureReason(outcome["reason"])
 
-    def fail(self, reason: FailureReason, excerpt: str) -> None:
-        """Write a failure of this rank unless there is an outcome already."""
+    def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Write a failure of this rank, with what it measured until then, unless there is an outcome already."""
         if self.has_outcome():
             return
-        self._write(replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt))
+        failed = replace(self._blank, reason=reason, phase=self.phase, rank=self._rank, excerpt=excerpt)
+        self._write(replace(failed, measured=dict(measured)))
 
     def outcome(self, **fields: Any) -> Outcome:
         """A measured outcome, not written yet: other fields as in `Outcome`."""

@@ -18,21 +18,38 @@ LONGEST_HANG_S = 300.0
 """No import, no build and no single step of a trial takes longer unless something is stuck."""
 
 
+LEAST_HANG_S = 8.0
+"""Silence that a start may need: torch is imported in 2 to 4 s, more slowly by several ranks on few cores."""
+
+
 def hang_limit_s(rules: MeasureRules) -> float:
     """Seconds without progress after which a trial is stuck: half its time limit where that is short, so that the
     trial says where it stands before its launcher ends it for the time it took."""
-    return min(LONGEST_HANG_S, rules.time_limit_s / 2)
+    return min(LONGEST_HANG_S, max(LEAST_HANG_S, rules.time_limit_s / 2))
+
+
+def reason_of_silence(rules: MeasureRules) -> FailureReason:
+    """What a trial ends for that was silent so long: a time limit that was over before tells more than a hang."""
+    return FailureReason.HANG if rules.time_limit_s > LEAST_HANG_S else FailureReason.TIME_LIMIT
 
 
 class Watchdog(threading.Thread):
     """Touches the heartbeat, and ends this process at once when its parent is gone, when another rank has failed (a
-    collective on a GPU would wait for it for minutes), or when there was no progress for `hang_limit_s`."""
+    collective on a GPU would wait for it for minutes), or, for `reason`, when there was no progress for
+    `hang_limit_s`."""
 
-    def __init__(self, report: Report, env: RankEnvironment, hang_limit_s: float):
+    def __init__(
+        self,
+        report: Report,
+        env: RankEnvironment,
+        hang_limit_s: float,
+        reason: FailureReason = FailureReason.HANG,
+    ):
         super().__init__(name="watchdog", daemon=True)
         self._report = report
         self._parent_pid = env.parent_pid
         self._hang_limit_s = hang_limit_s
+        self._reason = reason
         self._watched = threading.get_ident()
 
     def run(self) -> None:
@@ -42,8 +59,8 @@ class Watchdog(threading.Thread):
                 self._end()
             failure = self._report.failure()
             if failure is None and self._is_stuck():
-                self._report.fail(FailureReason.HANG, self._describe_hang())
-                failure = FailureReason.HANG
+                self._report.fail(self._reason, self._describe_hang())
+                failure = self._reason
             if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
                 print(f"no progress; this rank stands at\n{self._standing()}", file=sys.stderr)
             if failure is not None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from trials.folder import AttemptFolder
-from trials.measure import Measurement, Pace, ShortSteps, Stop, slows_down
+from trials.measure import Measurement, Pace, ShortSteps, Stop, bound_fields, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
@@ -68,7 +68,8 @@ class TrainingLoop:
             self._report.progress()
             self._note_end_of_warmup()
         if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
-            raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps())
+            seen = bound_fields(self._spec, self.measurement)
+            raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)
         if (found := too_many_skipped(self.records)) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, found)
 

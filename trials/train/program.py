@@ -15,10 +15,10 @@ from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
-from trials.ranks.failures import data_failures, excerpt_of, reason_of
+from trials.ranks.failures import data_failures, excerpt_of, reason_of, seen_before
 from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
-from trials.ranks.watchdog import Watchdog, hang_limit_s
+from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
 from trials.tokens import require_tokens
 from trials.trial import FailureReason, TrialSpec
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: Run | None = None) -> bool:
     """Whether this rank did its part; if not, the attempt's outcome says why. `run` is its part: a trial if absent."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
-    Watchdog(report, env, hang_limit_s(spec.measure)).start()
+    Watchdog(report, env, hang_limit_s(spec.measure), reason_of_silence(spec.measure)).start()
     try:
         require_possible(spec, env)
         require_data(spec)
@@ -97,7 +97,7 @@ def _tell(error: BaseException, report: Report) -> None:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)
     wait_for_the_cause(error, report)
-    report.fail(reason, excerpt)
+    report.fail(reason, excerpt, seen_before(error))
 
 
 def _lift_memory_limit() -> None:

@@ -164,6 +164,17 @@ def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
         measurement.end_for_time()
 
 
+def test_too_few_steps_are_told_with_what_they_bound(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines()[:4])
+    with pytest.raises(TrialFailure) as caught:
+        measurement.end_for_time()
+    steps = measurement.measurement.step_times_s
+    assert len(steps) == 4
+    tokens = spec.global_batch_size * spec.model.seq_length
+    assert caught.value.measured == {"tokens_per_sec_high": tokens / min(steps[1:])}
+
+
 def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines())
     measurement.end_for_time()

@@ -7,7 +7,7 @@ from tests.trials.train.trial_processes import make_spec
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.ranks.watchdog import LONGEST_HANG_S, Watchdog, hang_limit_s
+from trials.ranks.watchdog import LEAST_HANG_S, LONGEST_HANG_S, Watchdog, hang_limit_s, reason_of_silence
 from trials.trial import FailureReason, MeasureRules
 
 SPEC = make_spec(Layout())
@@ -32,15 +32,33 @@ def _an_end_that_is_seen(monkeypatch):
     monkeypatch.setattr(Watchdog, "_end", end)
 
 
-def watched(folder: AttemptFolder, rank: int, limit_s: float, kind: type[Report] = Report) -> Watchdog:
+def watched(
+    folder: AttemptFolder,
+    rank: int,
+    limit_s: float,
+    kind: type[Report] = Report,
+    reason: FailureReason = FailureReason.HANG,
+) -> Watchdog:
     report = kind(SPEC, folder, rank, restart=0, started_at=0.0)
     env = RankEnvironment.read({"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
-    return Watchdog(report, env, limit_s)
+    return Watchdog(report, env, limit_s, reason)
 
 
 def test_half_a_short_time_limit_and_never_more_than_the_longest_hang():
     assert hang_limit_s(MeasureRules(time_limit_s=40.0)) == 20.0
     assert hang_limit_s(MeasureRules(time_limit_s=36_000.0)) == LONGEST_HANG_S
+
+
+def test_no_start_is_stuck_before_it_can_have_ended():
+    assert hang_limit_s(MeasureRules(time_limit_s=3.0)) == LEAST_HANG_S
+
+
+def test_silence_beyond_a_time_limit_so_short_tells_of_the_limit(tmp_path):
+    folder = AttemptFolder(tmp_path)
+    with pytest.raises(Ended):
+        watched(folder, 0, limit_s=-1.0, reason=reason_of_silence(MeasureRules(time_limit_s=3.0))).run()
+    assert Report(SPEC, folder, 1, restart=0, started_at=0.0).failure() is FailureReason.TIME_LIMIT
+    assert reason_of_silence(MeasureRules(time_limit_s=16.0)) is FailureReason.HANG
 
 
 @pytest.mark.parametrize("kind", [Report, AtTheSameMoment])

@@ -139,11 +139,22 @@ def test_what_rank_0_does_between_steps_is_in_no_step(start):
     assert trial.outcome().measured["step_time_s"] < 0.2
 
 
-def test_too_few_steps_before_the_time_limit_are_no_measurement(start):
+def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(start):
     trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=8.0)))
     assert trial.wait() == [1]
+    outcome, spec = trial.outcome(), trial.spec
+    assert outcome.reason is FailureReason.TIME_LIMIT
+    assert "are the least that counts" in outcome.excerpt
+    fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
+    at_most = spec.global_batch_size * spec.model.seq_length / fastest_s
+    assert outcome.measured == {"tokens_per_sec_high": pytest.approx(at_most)}
+    assert trial.verdict().reason is FailureReason.TIME_LIMIT
+
+
+def test_a_time_limit_that_ends_before_the_start_has_is_a_time_limit_and_no_hang(start):
+    trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=1.0)))
+    assert trial.wait() == [1]
     assert trial.outcome().reason is FailureReason.TIME_LIMIT
-    assert "are the least that counts" in trial.outcome().excerpt
 
 
 def test_enough_steps_before_the_time_limit_count_and_say_so(start):
