@@ -30,11 +30,12 @@ class Prior:
 PRIORS = {
     # Products of a transformer's shapes reach less than the square ones that the accelerator is rated by: Megatron-LM's
     # published steps on A100 (arXiv 2205.05198, table 5) are met best by this.
-    "matmul": Prior(1.15, 0.2),
-    "memory_traffic": Prior(1.3, 0.4),
+    "matmul": Prior(1.22, 0.2),
+    "memory_traffic": Prior(1.0, 0.4),
     "tensor": Prior(1.3, 0.4),
     "tensor_latency": Prior(1.0, 0.7),
-    "launches": Prior(1.5, 0.6),
+    "launches": Prior(1.2, 0.6),
+    "sharded": Prior(1.45, 0.5),
     "pipeline": Prior(1.0, 0.7),
     # A message may wait for a host that is slow to send it: a thousand times its bytes over the link have been seen.
     "pipeline_latency": Prior(1.5, 1.8),

@@ -7,7 +7,7 @@ all-reduce, and (n - 1) / n times those of an all-gather or a reduce-scatter, at
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -28,6 +28,7 @@ class LinkDomain:
     `bus_gb_per_s` is what an all-reduce over all of them reaches on each rank, `latency_us` the time one takes that
     has next to nothing to carry. `p2p_gb_per_s` is the most that two of its ranks reach with each other; None where
     that is the same, as behind a switch: where links lead from device to device, several rings add up to more.
+    `gather_gb_per_s` is what an all-gather or a reduce-scatter reaches; None where nobody measured that it is less.
     """
 
     name: str
@@ -35,13 +36,15 @@ class LinkDomain:
     bus_gb_per_s: float
     latency_us: float
     p2p_gb_per_s: float | None = None
+    gather_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
         _require_count("num_ranks", self.num_ranks, at_least=2)
         _require_positive("bus_gb_per_s", self.bus_gb_per_s)
         _require_latency(self.latency_us)
-        if self.p2p_gb_per_s is not None:
-            _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
+        for name in ("p2p_gb_per_s", "gather_gb_per_s"):
+            if getattr(self, name) is not None:
+                _require_positive(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -51,44 +54,37 @@ class Fabric:
     `nic_gb_per_s` is one direction of all NICs of a node together, `latency_us` the time of one small message from
     node to node. `by_nodes` holds what an all-reduce over all ranks of so many nodes reached on each rank, (nodes,
     GB/s) with rising nodes; it is empty where nobody measured it. `p2p_gb_per_s` is the most that one pair of ranks
-    reaches between nodes; None where only the NICs bound it.
+    reaches between nodes; None where only the NICs bound it. `gather_by_nodes` is like `by_nodes` of an all-gather or
+    a reduce-scatter, and empty where nobody measured that they reach less.
     """
 
     nic_gb_per_s: float
     latency_us: float
     by_nodes: tuple[tuple[int, float], ...] = ()
     p2p_gb_per_s: float | None = None
+    gather_by_nodes: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         _require_positive("nic_gb_per_s", self.nic_gb_per_s)
         _require_latency(self.latency_us)
         if self.p2p_gb_per_s is not None:
             _require_positive("p2p_gb_per_s", self.p2p_gb_per_s)
-        for index, (nodes, bandwidth) in enumerate(self.by_nodes):
-            _require_count(f"by_nodes[{index}]", nodes, at_least=2)
-            _require_positive(f"by_nodes[{index}]", bandwidth)
-        counts = [nodes for nodes, _ in self.by_nodes]
-        if sorted(set(counts)) != counts:
-            raise InputError.of(
-                "links",
-                f"has its nodes in the order {', '.join(map(str, counts))}",
-                key="by_nodes",
-                value=counts,
-                rule="each number of nodes once, rising",
-            )
+        for name in ("by_nodes", "gather_by_nodes"):
+            _require_rising(name, getattr(self, name))
 
-    def bus_gb_per_s(self, num_nodes: int) -> float:
-        """What an all-reduce over all ranks of `num_nodes` nodes reaches on each rank.
+    def bus_gb_per_s(self, num_nodes: int, gathers: bool = False) -> float:
+        """What an all-reduce, or an all-gather, over all ranks of `num_nodes` nodes reaches on each rank.
 
         Between measured numbers of nodes it follows a power law, beyond them it stays as it is.
         """
-        if not self.by_nodes:
+        measured = (gathers and self.gather_by_nodes) or self.by_nodes
+        if not measured:
             return self.nic_gb_per_s * NIC_EFFICIENCY
-        for (fewer, fast), (more, slow) in pairwise(self.by_nodes):
+        for (fewer, fast), (more, slow) in pairwise(measured):
             if fewer <= num_nodes <= more:
                 share = math.log(num_nodes / fewer) / math.log(more / fewer)
                 return fast * (slow / fast) ** share
-        nearest = self.by_nodes[0] if num_nodes < self.by_nodes[0][0] else self.by_nodes[-1]
+        nearest = measured[0] if num_nodes < measured[0][0] else measured[-1]
         return nearest[1]
 
 
@@ -114,17 +110,21 @@ class Links:
                     rule="domains go from inner to outer, each a multiple of the one before",
                 )
 
-    def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
-        """The bus bandwidth on each rank of a ring over `num_ranks` ranks that lie `stride` apart; inf for one rank."""
+    def collective_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int, gathers: bool = False) -> float:
+        """The bus bandwidth on each rank of a ring over `num_ranks` ranks that lie `stride` apart; inf for one rank.
+
+        It is that of an all-reduce, or of an all-gather or reduce-scatter.
+        """
         if num_ranks == 1:
             return math.inf
         domain = self._domain_around(num_ranks * stride)
         if domain is not None:
-            return self._share_of(domain, stride) if num_ranks > 2 else self._pair_share_of(domain, stride)
+            together = _reached(domain, gathers) / self._sharing(domain, stride)
+            return together if num_ranks > 2 else min(together, domain.p2p_gb_per_s or math.inf)
         # What slows large groups down is the length of their rings: as many ranks elsewhere would be as fast.
         as_many_nodes = max(2, -(-num_ranks // gpus_per_node))
-        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(as_many_nodes)
-        return min(bandwidth, self._node_gb_per_s()) / min(stride, gpus_per_node)
+        bandwidth = self._fabric_for(num_ranks, stride).bus_gb_per_s(as_many_nodes, gathers)
+        return min(bandwidth, self._node_gb_per_s(gathers)) / min(stride, gpus_per_node)
 
     def p2p_gb_per_s(self, num_ranks: int, stride: int, gpus_per_node: int) -> float:
         """What each rank reaches that sends to the next of its group, at the group's slowest crossing."""
@@ -167,26 +167,25 @@ class Links:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         fabric = data["fabric"]
         if fabric is not None:
-            by_nodes = tuple((nodes, bandwidth) for nodes, bandwidth in fabric["by_nodes"])
-            fabric = Fabric(**{**fabric, "by_nodes": by_nodes})
+            curves = {name: _curve(fabric.get(name, ())) for name in ("by_nodes", "gather_by_nodes")}
+            fabric = Fabric(**{**fabric, **curves})
         return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
 
     def _domain_around(self, span: int) -> LinkDomain | None:
         """The innermost domain that holds every block of `span` ranks whole; None where blocks reach across nodes."""
         return next((domain for domain in self.domains if domain.num_ranks % span == 0), None)
 
-    def _share_of(self, domain: LinkDomain, stride: int) -> float:
-        """What is left of a domain's bandwidth where groups share the way out of the domain inside it."""
+    def _sharing(self, domain: LinkDomain, stride: int) -> int:
+        """How many groups share the way out of the domain inside this one."""
         inside = self.domains.index(domain) - 1
-        ranks_sharing = self.domains[inside].num_ranks if inside >= 0 else 1
-        return domain.bus_gb_per_s / min(stride, ranks_sharing)
+        return min(stride, self.domains[inside].num_ranks if inside >= 0 else 1)
 
     def _pair_share_of(self, domain: LinkDomain, stride: int) -> float:
-        """The same for two ranks alone."""
-        return min(self._share_of(domain, stride), domain.p2p_gb_per_s or math.inf)
+        """What two ranks alone reach."""
+        return min(domain.bus_gb_per_s / self._sharing(domain, stride), domain.p2p_gb_per_s or math.inf)
 
-    def _node_gb_per_s(self) -> float:
-        return self.domains[-1].bus_gb_per_s if self.domains else math.inf
+    def _node_gb_per_s(self, gathers: bool = False) -> float:
+        return _reached(self.domains[-1], gathers) if self.domains else math.inf
 
     def _fabric_for(self, num_ranks: int, stride: int) -> Fabric:
         if self.fabric is None:
@@ -194,9 +193,32 @@ class Links:
         return self.fabric
 
 
+def _reached(domain: LinkDomain, gathers: bool) -> float:
+    return (gathers and domain.gather_gb_per_s) or domain.bus_gb_per_s
+
+
+def _curve(points: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
+    return tuple((nodes, bandwidth) for nodes, bandwidth in points)
+
+
 def _nodes_of(num_ranks: int, stride: int, gpus_per_node: int) -> int:
     """Nodes of a group that reaches across nodes; a block that no node holds whole has at least two."""
     return num_ranks if stride >= gpus_per_node else max(2, -(-num_ranks * stride // gpus_per_node))
+
+
+def _require_rising(name: str, curve: Sequence[tuple[int, float]]) -> None:
+    for index, (nodes, bandwidth) in enumerate(curve):
+        _require_count(f"{name}[{index}]", nodes, at_least=2)
+        _require_positive(f"{name}[{index}]", bandwidth)
+    counts = [nodes for nodes, _ in curve]
+    if sorted(set(counts)) != counts:
+        raise InputError.of(
+            "links",
+            f"has its nodes in the order {', '.join(map(str, counts))}",
+            key=name,
+            value=counts,
+            rule="each number of nodes once, rising",
+        )
 
 
 def _require_count(key: str, value: Any, at_least: int) -> None:

@@ -57,7 +57,8 @@ HABITS: Mapping[str, Habits] = {
     # (Smith et al., arXiv 2201.11990, section 2.1).
     "megatron-deepspeed": Habits(ParameterBytes(2, 2, 12, 4), has_dropout=True),
     "gpt-neox": Habits(ParameterBytes(2, 2, 12, 4)),
-    # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered.
+    # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered,
+    # all of it without a pipeline.
     "nanotron": Habits(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
     # Nothing is known of it; Megatron's is the commonest.
     "command": _MEGATRON,
@@ -147,7 +148,9 @@ class LayerActivations:
         hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
         # Inputs of both norms and of what follows them; a byte each for the two dropouts after the blocks.
         around = tokens * hidden * (4 * width + 2 * masks) / split
-        gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width, 0)
+        # Measured peaks of nanotron's pipelines leave room for a part of them only.
+        left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
+        gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
         attention = tokens * (2 * hidden + 2 * key_value) * width / tensor
         mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
         scores = _score_bytes(model, layouts, width, masks)

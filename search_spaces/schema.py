@@ -119,6 +119,9 @@ class LinkDomainSection(Section):
     p2p_gb_per_s: float | None = Field(
         default=None, gt=0, description="Most that two of its ranks reach with each other. Default: bus_gb_per_s."
     )
+    gather_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
+    )
 
 
 class BandwidthSection(Section):
@@ -126,6 +129,9 @@ class BandwidthSection(Section):
 
     num_nodes: int = Field(ge=2, le=100_000, description="Whole nodes.")
     bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, on each rank.")
+    gather_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
+    )
 
 
 class FabricSection(Section):
@@ -150,7 +156,9 @@ class FabricSection(Section):
     def fabric(self) -> Fabric:
         """The fabric; InputError where a number of nodes comes twice or out of order."""
         by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
-        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s)
+        gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
+        differ = gathers if gathers != by_nodes else ()
+        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ)
 
 
 class LinksSection(Section):

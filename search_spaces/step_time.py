@@ -24,17 +24,18 @@ from search_spaces.stage_table import StageTable
 
 ON_DEVICE = ("matmul", "memory_traffic", "tensor", "tensor_latency")
 BESIDE = ("pipeline", "pipeline_latency", "data_parallel", "data_latency", "optimizer", "offload", "step")
-TERMS = (*ON_DEVICE, "launches", *BESIDE)
-"""What a step's time is a sum of. `launches` are the host's, and count where the device would be faster."""
+TERMS = (*ON_DEVICE, "launches", "sharded", *BESIDE)
+"""What a step's time is made of. `launches` are the host's and `sharded` is what ZeRO 3 gathers and reduces: both run
+beside the device's work, and count where that would be faster."""
 
-_LAUNCHES = len(ON_DEVICE)
+_LAUNCHES, _SHARDED = len(ON_DEVICE), len(ON_DEVICE) + 1
 
 
 @dataclass(frozen=True)
 class StepTerms:
     """Seconds with every constant at 1. `micro_batch` is of one on the slowest stage, of shape (layouts, len(ON_DEVICE)
-    + 1), launches last; `rounds` are those of a step, `filling` what the other stages add, in the same unit; `beside`
-    is of a whole step, of shape (layouts, len(BESIDE))."""
+    + 2), launches and sharded last; `rounds` are those of a step, `filling` what the other stages add, in the same
+    unit; `beside` is of a whole step, of shape (layouts, len(BESIDE))."""
 
     micro_batch: np.ndarray
     rounds: np.ndarray
@@ -51,8 +52,9 @@ class StepTerms:
         layers, heads = stages.layers[rows, slowest], stages.has_head[rows, slowest]
         micro_batch = layers[:, None] * layer + heads[:, None] * head
         others = (model.num_layers - layers)[:, None] * layer + (1 - heads)[:, None] * head
+        sharded = _sharded_seconds(model, machine, layouts)
         return cls(
-            micro_batch,
+            np.concatenate([micro_batch, sharded[:, None]], axis=1),
             rounds=layouts["grad_accum_steps"].astype(float),
             filling=_device(others) / _device(micro_batch) / layouts["virtual_pipeline_stages"],
             beside=_beside(model, machine, layouts, stages),
@@ -72,33 +74,36 @@ class StepTerms:
 
     def seconds(self, constants: np.ndarray) -> np.ndarray:
         """Step times: (layouts,) for constants of shape (len(TERMS),), (draws, layouts) for (draws, len(TERMS))."""
-        micro_batch = _slower_of(*self._device_and_host(constants))
-        return micro_batch * (self.rounds + self.filling) + constants[..., _LAUNCHES + 1 :] @ self.beside.T
+        micro_batch = _slowest_of(*self._side_by_side(constants))
+        return micro_batch * (self.rounds + self.filling) + constants[..., _SHARDED + 1 :] @ self.beside.T
 
     def parts(self, constants: np.ndarray) -> dict[str, np.ndarray]:
         """Seconds of a step by what they go to, the contract's `time_s`, each of shape (layouts,)."""
-        device, host = self._device_and_host(constants)
+        device, host, sharded = self._side_by_side(constants)
         tensor = self.micro_batch[:, 2:_LAUNCHES] @ constants[2:_LAUNCHES]
-        micro_batch = _slower_of(device, host)
-        beside = dict(zip(BESIDE, (constants[_LAUNCHES + 1 :] * self.beside).T, strict=True))
+        alone, micro_batch = _slowest_of(device, host), _slowest_of(device, host, sharded)
+        beside = dict(zip(BESIDE, (constants[_SHARDED + 1 :] * self.beside).T, strict=True))
+        waited_for = (micro_batch - alone) * self.rounds
         return {
-            "compute": (micro_batch - tensor) * self.rounds,
+            "compute": (alone - tensor) * self.rounds,
             "tensor": tensor * self.rounds,
             "pipeline": beside["pipeline"] + beside["pipeline_latency"],
-            "data_parallel": beside["data_parallel"] + beside["data_latency"],
+            "data_parallel": beside["data_parallel"] + beside["data_latency"] + waited_for,
             "bubble": micro_batch * self.filling,
             "optimizer": beside["optimizer"] + beside["step"],
             "offload": beside["offload"],
         }
 
-    def _device_and_host(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _side_by_side(self, constants: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of a micro-batch: the device's, the host's and the network's seconds."""
         on_device = constants[..., :_LAUNCHES] @ self.micro_batch[:, :_LAUNCHES].T
-        return on_device, constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
+        launches = constants[..., _LAUNCHES, None] * self.micro_batch[:, _LAUNCHES]
+        return on_device, launches, constants[..., _SHARDED, None] * self.micro_batch[:, _SHARDED]
 
 
-def _slower_of(device: np.ndarray, host: np.ndarray) -> np.ndarray:
-    """The larger one, with a round corner: where both are near each other each waits for the other at times."""
-    return (device**4 + host**4) ** 0.25
+def _slowest_of(*seconds: np.ndarray) -> np.ndarray:
+    """The largest, with round corners: where two are near each other each waits for the other at times."""
+    return sum(each**4 for each in seconds) ** 0.25
 
 
 def _device(micro_batch: np.ndarray) -> np.ndarray:
@@ -140,10 +145,17 @@ class _Machine:
         groups, rows = np.unique(ranks * widest + stride, return_inverse=True)
         return np.array([what(*divmod(group, widest)) for group in groups.tolist()], dtype=float)[rows]
 
-    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
-        return 1e9 * self.of_groups(
-            lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node), ranks, stride
+    def bus_bytes_per_s(self, ranks: np.ndarray, stride: np.ndarray, gathers: np.ndarray) -> np.ndarray:
+        """Of an all-reduce, or where `gathers` is true of an all-gather or a reduce-scatter."""
+        reduced, gathered = (
+            self.of_groups(
+                lambda count, apart: self.links.collective_gb_per_s(count, apart, self.gpus_per_node, kind),  # noqa: B023
+                ranks,
+                stride,
+            )
+            for kind in (False, True)
         )
+        return 1e9 * np.where(gathers, gathered, reduced)
 
     def latency_s(self, ranks: np.ndarray, stride: np.ndarray) -> np.ndarray:
         return 1e-6 * self.of_groups(
@@ -197,12 +209,25 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
         [
             (linear + scores) / tensor / machine.flops(layouts) * _loss_of_small_products(model, layouts),
             activations.whole * (_TOUCHES + is_full) / machine.memory_bytes_per_s,
-            2 * (tensor - 1) / tensor * exchanged / machine.bus_bytes_per_s(tensor, stride),
+            2
+            * (tensor - 1)
+            / tensor
+            * exchanged
+            / machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0),
             np.where(is_full, 6, 4) * machine.latency_s(tensor, stride),
-            passes * LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1),
+            passes * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
         axis=1,
     )
+
+
+def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
+    return LAYER_LAUNCH_S * np.where(layouts["torch_compile"] > 0, 0.5, 1)
+
+
+def _collectives(layouts: LayoutTable) -> np.ndarray:
+    """Of a layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for each."""
+    return np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
 
 
 def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -215,7 +240,7 @@ def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarr
 _SLOWER_TRAINERS = {"megatron-deepspeed": 1.2, "gpt-neox": 1.2}
 """MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) against those of the same model by
 Megatron-LM (arXiv 2104.04473, table 1), with what their schedules differ in taken off."""
-HALF_SPEED_HIDDEN = 700
+HALF_SPEED_HIDDEN = 400
 """The hidden size at which products reach half of what they reach at large ones: Megatron-LM's models from 1.7B to 1T
 lie on this curve (Narayanan et al., arXiv 2104.04473, table 1)."""
 _TOUCHES = 4
@@ -223,6 +248,8 @@ _TOUCHES = 4
 with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
 """A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
+COLLECTIVE_LAUNCH_S = 0.1e-3
+"""A host's time to start one collective: its tensors, its process group, its stream. An estimate."""
 
 
 def _score_passes(layouts: LayoutTable, passes: np.ndarray) -> np.ndarray:
@@ -250,6 +277,24 @@ def _head_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) ->
         ],
         axis=1,
     )
+
+
+def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+    """ZeRO 3's traffic of a micro-batch: weights gathered for each pass, gradients reduced (Rajbhandari et al., arXiv
+    1910.02054, section 7).
+
+    Each parameter is a collective of its own. Between nodes those come to what one adapter carries, and not to what all
+    of a node's do: steps of 175B and 530B on 384 to 2240 GPUs (arXiv 2104.04473, table 2) are met by nothing else.
+    """
+    count = layouts["data_parallel"]
+    width = 2 * element_bytes(layouts) + trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
+    stride = layouts["tensor_parallel"]
+    pair = 1e9 * machine.of_groups(
+        lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
+    )
+    rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), pair)
+    moved = model.parameters / stride * width * (count - 1) / count
+    return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
 
 
 def _beside(model: ModelShape, machine: _Machine, layouts: LayoutTable, stages: StageTable) -> np.ndarray:
@@ -310,19 +355,17 @@ def _between_data_ranks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Volume and latency of gradients that are summed and weights that are gathered.
 
-    ZeRO 2 and 3 reduce after each micro-batch, but for a pipeline; ZeRO 3 gathers for each forward and backward pass
-    (Rajbhandari et al., arXiv 1910.02054, section 7).
+    ZeRO 2 reduces after each micro-batch, but for a pipeline. What ZeRO 3 moves is `_sharded_seconds`.
     """
     count, zero, steps = layouts["data_parallel"], layouts["zero_stage"], layouts["grad_accum_steps"]
     is_inner = layouts.is_word("rank_order", "tp-dp-pp")
     stride = layouts["tensor_parallel"] * np.where(is_inner, 1, layouts["pipeline_parallel"])
-    reductions = np.where((zero >= 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
-    gathers = np.where(zero == 3, 2 * steps, np.where(zero == 0, 0, 1))
+    reductions = np.where((zero == 2) & (layouts["pipeline_parallel"] == 1), steps, 1)
     gradients = reductions * parameters * trainer_column(layouts, lambda trainer: _REDUCED_BYTES[trainer])
-    sent = (1 + (zero == 0)) * gradients + gathers * parameters * element_bytes(layouts)
+    sent = (1 + (zero == 0)) * gradients + (zero >= 1) * parameters * element_bytes(layouts)
     overlaps = (layouts["overlap_comm"] > 0) | (zero >= 2) | layouts.is_word("engine", "nanotron")
     exposed = np.where(overlaps, OVERLAPPED, 1)
-    volume = exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride)
+    volume = (zero < 3) * exposed * sent * (count - 1) / count / machine.bus_bytes_per_s(count, stride, zero >= 1)
     collectives = np.where(zero == 3, 3 * steps * model.num_layers, 1 + (zero > 0))
     return volume, np.where(count > 1, collectives * machine.latency_s(count, stride), 0)
 

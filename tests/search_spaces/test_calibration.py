@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from search_spaces.calibration import UNKNOWN_SPEED, MemoryBelief, MemoryEvidence, TimeBelief, TimePrior, typical_constants
+from search_spaces.calibration import (
+    UNKNOWN_SPEED,
+    MemoryBelief,
+    MemoryEvidence,
+    TimeBelief,
+    TimePrior,
+    typical_constants,
+)
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable

@@ -78,6 +78,18 @@ def test_between_measured_numbers_of_nodes_it_is_a_power_law_and_beyond_them_con
     assert FABRIC.bus_gb_per_s(num_nodes) == pytest.approx(bandwidth)
 
 
+def test_gathers_are_as_fast_as_an_all_reduce_but_where_somebody_measured_less():
+    assert LINKS.collective_gb_per_s(16, 1, gpus_per_node=8, gathers=True) == 64
+    node = LinkDomain("node", 8, 80, latency_us=10, gather_gb_per_s=50)
+    measured = Links((PAIR, node), Fabric(100, 5, by_nodes=((2, 64), (8, 16)), gather_by_nodes=((2, 32), (8, 8))))
+    assert measured.collective_gb_per_s(8, 1, gpus_per_node=8, gathers=True) == 50
+    assert measured.collective_gb_per_s(4, 2, gpus_per_node=8, gathers=True) == 25
+    assert measured.collective_gb_per_s(16, 1, gpus_per_node=8, gathers=True) == 32
+    assert measured.collective_gb_per_s(32, 1, gpus_per_node=8, gathers=True) == pytest.approx(16)
+    assert measured.collective_gb_per_s(16, 1, gpus_per_node=8) == 64
+    assert Links.from_json(measured.to_json()) == measured
+
+
 def test_below_the_fewest_nodes_measured_it_is_what_they_reached():
     assert Fabric(nic_gb_per_s=100, latency_us=5, by_nodes=((4, 30), (8, 10))).bus_gb_per_s(2) == 30
 

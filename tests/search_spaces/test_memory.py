@@ -12,7 +12,7 @@ import pytest
 from benchmarks.published import FRONTIER_LOGGED
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
-from search_spaces.memory import GIB, StageMemory, stage_memory
+from search_spaces.memory import GIB, LayerActivations, StageMemory, stage_memory
 from search_spaces.model_shape import ModelShape
 from search_spaces.stage_table import StageTable
 
@@ -150,6 +150,15 @@ class TestSharing:
         one = memory(SMALL, Layout(precision="bf16"))
         assert split.activations[0, 0] == pytest.approx(one.activations[0, 0] / 2)
         assert split.activations[0, 0] < plain.activations[0, 0] < one.activations[0, 0]
+
+    @pytest.mark.parametrize(("stages", "share"), [(1, 1), (2, 2 / 4)])
+    def test_nanotron_keeps_the_inputs_it_gathered_and_in_a_pipeline_a_part_of_them(self, stages, share):
+        other = Layout(tensor_parallel=4, pipeline_parallel=stages, sequence_parallel=True, precision="bf16")
+        layout = replace(other, pipeline_schedule="1f1b" if stages > 1 else "none")
+        table = LayoutTable.of([replace(layout, engine=engine) for engine in ("torch", "nanotron")])
+        own, theirs = LayerActivations.of(SMALL, table).kept
+        # Two column-parallel layers' inputs: 2048 tokens of 1024 in 16 bits.
+        assert theirs - own == pytest.approx(2 * 2048 * 1024 * 2 * share)
 
     def test_only_the_stage_of_the_head_has_logits(self):
         found = memory(replace(SMALL, vocab_size=65536), Layout(pipeline_parallel=4, precision="bf16"))

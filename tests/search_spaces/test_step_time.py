@@ -15,7 +15,7 @@ from search_spaces.links import Fabric, LinkDomain, Links
 from search_spaces.model_shape import ModelShape
 from search_spaces.step_time import TERMS, StepTerms
 
-SELENE = Links((LinkDomain("node", 8, 235, 10.2),), Fabric(200, 5))
+SELENE = Links((LinkDomain("node", 8, 235, 10.2),), Fabric(200, 5, p2p_gb_per_s=25))
 
 
 def gpt(num_layers: int, hidden: int, heads: int) -> ModelShape:
@@ -111,6 +111,54 @@ def test_tensor_ranks_in_a_node_are_faster_than_across_nodes():
     inside = replace(sixteen, tensor_parallel=8, data_parallel=2)
     across = replace(sixteen, tensor_parallel=16)
     assert seconds(SMALL, inside, a100(2)) < seconds(SMALL, replace(across, grad_accum_steps=32), a100(2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "micro_batch_size", "published_s"),
+    [(384, 4, 81.6), (768, 2, 66.7), (1536, 1, 66.7)],
+)
+def test_published_steps_of_zero_3_on_many_nodes_are_met_within_15_percent(ranks, micro_batch_size, published_s):
+    # Narayanan et al., arXiv 2104.04473, table 2: 175B, a global batch of 1536.
+    layout = Layout(
+        num_nodes=ranks // 8,
+        data_parallel=ranks,
+        micro_batch_size=micro_batch_size,
+        zero_stage=3,
+        activation_checkpointing="full",
+        precision="fp16",
+        engine="megatron-deepspeed",
+    )
+    assert seconds(GPT_175B[0], layout) == pytest.approx(published_s, rel=0.15)
+
+
+def test_what_zero_3_moves_runs_beside_the_device_and_is_waited_for_where_it_takes_longer():
+    model, layout = gpt(24, 4096, 32), Layout(num_nodes=2, data_parallel=16, zero_stage=3, precision="bf16")
+    far = Links(SELENE.domains, Fabric(200, 5, p2p_gb_per_s=2.5))
+    near_s, far_s = (seconds(model, layout, replace(a100(2), given_links=links)) for links in (SELENE, far))
+    moved_s = 1.45 * model.parameters * 8 * 15 / 16 / 25e9
+    assert near_s < moved_s + seconds(model, replace(layout, zero_stage=1), a100(2))
+    assert far_s == pytest.approx(10 * moved_s, rel=0.2)
+
+
+def test_sequence_parallelism_talks_at_the_rate_of_gathers():
+    layout = Layout(tensor_parallel=8, sequence_parallel=True, micro_batch_size=8, precision="bf16")
+    slow = replace(a100(1), given_links=Links((LinkDomain("node", 8, 235, 10.2, gather_gb_per_s=47),), Fabric(200, 5)))
+    fast, slower = (StepTerms.of(SMALL, machine, LayoutTable.of([layout])) for machine in (a100(1), slow))
+    tensor = TERMS.index("tensor")
+    assert slower.micro_batch[0, tensor] == pytest.approx(5 * fast.micro_batch[0, tensor])
+    whole = LayoutTable.of([replace(layout, sequence_parallel=False)])
+    same, as_before = (StepTerms.of(SMALL, machine, whole) for machine in (a100(1), slow))
+    assert same.micro_batch[0, tensor] == as_before.micro_batch[0, tensor]
+
+
+def test_a_host_starts_collectives_too():
+    layouts = [
+        Layout(tensor_parallel=2, data_parallel=4, precision="bf16"),
+        Layout(tensor_parallel=2, data_parallel=4, precision="bf16", sequence_parallel=True),
+        Layout(data_parallel=8, precision="bf16"),
+    ]
+    launches = StepTerms.of(SMALL, a100(1), LayoutTable.of(layouts)).micro_batch[:, TERMS.index("launches")]
+    assert launches[1] > launches[0] > launches[2]
 
 
 def test_the_rank_order_says_who_talks_over_the_fabric():
