@@ -187,6 +187,6 @@ def _files(recipe: Recipe) -> Iterator[str]:
         "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
         "measured, on the same tokens, for as many steps as a measurement takes; it is not yet your training."
     )
-    yield from about_trainer_files(recipe.trainer, why_not_deepspeed(recipe.layout), recipe.layout.engine)
+    yield from about_trainer_files(recipe.trainer, why_not_deepspeed(recipe.layout, recipe.model), recipe.layout.engine)
     yield "`env.txt`: the environment variables of the ranks."
     yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

@@ -70,7 +70,7 @@ _NAMES = {
 
 def _ds_config_of(spec: TrialSpec) -> dict[str, str]:
     layout = spec.layout
-    if why_not_deepspeed(layout) is not None:
+    if why_not_deepspeed(layout, spec.model) is not None:
         return {}
     config = ds_config(layout, layout.global_batch_size, GRADIENT_CLIPPING, spec.model)
     return {"ds_config.json": json.dumps(config, indent=2, allow_nan=False) + "\n"}

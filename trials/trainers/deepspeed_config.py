@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
@@ -52,18 +54,11 @@ def ds_config(
     return config
 
 
-def why_not_deepspeed(layout: Layout) -> str | None:
-    """Why DeepSpeed cannot train with this layout, or None when it can."""
-    canonical = layout.canonical()
-    if canonical.pipeline_schedule not in ("none", "1f1b"):
-        return f"DeepSpeed's pipeline runs 1F1B, not {canonical.pipeline_schedule}"
-    if canonical.pipeline_parallel > 1 and canonical.zero_stage > 1:
-        return f"DeepSpeed's pipeline runs with ZeRO 0 or 1, not {canonical.zero_stage}"
-    if canonical.offload != "none" and canonical.zero_stage == 0:
-        return "DeepSpeed offloads the optimizer with ZeRO 1 to 3, not 0"
-    if canonical.precision != "fp32" and canonical.zero_stage == 0 and canonical.data_parallel > 1:
-        return f"DeepSpeed trains in {canonical.precision} with ZeRO 1 to 3, not 0"
-    return None
+def why_not_deepspeed(layout: Layout, model: ModelShape) -> str | None:
+    """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
+    without a word, and compilation, of which its configuration says nothing, are no reasons."""
+    asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
+    return next((problem.rule for problem in broken_engine_rules(asked, model)), None)
 
 
 def _require_batch(layout: Layout, global_batch_size: int) -> None:

@@ -16,6 +16,8 @@ from trials.train.model import Running, Stage, StagePlan
 from trials.train.weights import WeightSource
 from trials.trainers.deepspeed_config import ds_config, read_ds_config, why_not_deepspeed
 
+GPT = ModelShape(8, 64, 8, 8, 256, False, 256, 32, False, "learned", "layernorm")
+
 layouts = st.builds(
     Layout,
     tensor_parallel=st.integers(1, 8),
@@ -33,7 +35,7 @@ layouts = st.builds(
 )
 
 
-@given(layout=layouts.filter(lambda layout: why_not_deepspeed(layout) is None))
+@given(layout=layouts.filter(lambda layout: why_not_deepspeed(layout, GPT) is None))
 def test_what_is_written_reads_back_as_the_same_layout_values(layout):
     layout = layout.canonical()
     config = ds_config(layout, layout.global_batch_size, 1.0)
@@ -132,20 +134,26 @@ def test_a_bucket_is_the_layouts_own_or_deepspeeds_where_that_is_smaller():
 @pytest.mark.parametrize(
     ("layout", "why"),
     [
-        (Layout(pipeline_parallel=2, pipeline_schedule="gpipe"), "not gpipe"),
-        (Layout(pipeline_parallel=2, virtual_pipeline_stages=2), "not interleaved_1f1b"),
-        (Layout(pipeline_parallel=2, data_parallel=2, zero_stage=2), "ZeRO 0 or 1, not 2"),
-        (Layout(offload="optimizer"), "offloads the optimizer with ZeRO 1 to 3, not 0"),
-        (Layout(data_parallel=2, precision="bf16"), "trains in bf16 with ZeRO 1 to 3, not 0"),
+        (Layout(pipeline_parallel=2, pipeline_schedule="gpipe"), "DeepSpeed runs pipeline_schedule none or 1f1b"),
+        (Layout(pipeline_parallel=2, virtual_pipeline_stages=2), "DeepSpeed runs pipeline_schedule none or 1f1b"),
+        (Layout(pipeline_parallel=2, data_parallel=2, zero_stage=2), "DeepSpeed's pipeline runs with ZeRO 0 and 1"),
+        (Layout(offload="optimizer"), "DeepSpeed offloads the optimizer with ZeRO 1, 2 and 3"),
+        (Layout(data_parallel=2, precision="bf16"), "DeepSpeed trains right in bf16 and fp16 with ZeRO 1, 2 and 3"),
     ],
 )
-def test_a_layout_deepspeed_cannot_run_is_told_with_the_reason(layout, why):
-    assert why in why_not_deepspeed(layout)
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_a_layout_deepspeed_cannot_run_is_told_with_the_rule(layout, why, engine):
+    assert why_not_deepspeed(replace(layout, engine=engine), GPT).startswith(why)
 
 
 def test_deepspeed_runs_a_pipeline_with_zero_1_and_zero_3_without_one():
-    assert why_not_deepspeed(Layout(pipeline_parallel=2, data_parallel=2, zero_stage=1)) is None
-    assert why_not_deepspeed(Layout(data_parallel=2, zero_stage=3)) is None
+    assert why_not_deepspeed(Layout(pipeline_parallel=2, data_parallel=2, zero_stage=1), GPT) is None
+    assert why_not_deepspeed(Layout(data_parallel=2, zero_stage=3), GPT) is None
+
+
+@pytest.mark.parametrize("change", [{"overlap_comm": True}, {"bucket_mib": 25}, {"torch_compile": True}])
+def test_what_deepspeed_passes_over_is_no_reason(change):
+    assert why_not_deepspeed(Layout(data_parallel=2, engine="torch", **change), GPT) is None
 
 
 def test_auto_and_missing_values_are_reported_and_left_out():
