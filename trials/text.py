@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What ECMA-48 calls control sequences (colours, moves), and operating system commands (titles, links)."""
 _TAIL_BYTES = 64 * 1024
 
 
 def last_line(text: str) -> str:
     """The last line that is not blank, without the space around it; "" where there is none."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def without_escapes(text: str) -> str:
+    """The text without what steers a terminal: trainers colour what they log, also where no terminal listens."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
 
 
 def counted(count: int, noun: str) -> str:

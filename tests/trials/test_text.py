@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trials.text import counted, last_line, tail
+from trials.text import counted, last_line, tail, without_escapes
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,16 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path):
 
 def test_one_is_said_as_one():
     assert [counted(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("\x1b[1;31mred\x1b[0m and \x1b[Kplain", "red and plain"),
+        ("\x1b]0;a title\x07words \x1b]8;;http://x\x1b\\a link", "words a link"),
+        ("[Rank 3] 50 % | µ", "[Rank 3] 50 % | µ"),
+        ("cut \x1b[38;5", "cut \x1b[38;5"),
+    ],
+)
+def test_what_steers_a_terminal_is_taken_out_of_a_text(text: str, plain: str):
+    assert without_escapes(text) == plain

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search_spaces.errors import did_you_mean
+from trials.text import without_escapes
 
 NAMES = (
     "iteration",
@@ -80,8 +81,9 @@ class Line:
 
 
 def read_line(text: str, log_format: LogFormat) -> Line:
-    """What a whole line says; numbers that cannot be (negative, beyond 1e18) are left out, nan and inf are kept."""
-    text = text[:LONGEST_LINE]
+    """What a whole line says, whatever its colours; numbers that cannot be (negative, beyond 1e18) are left out, nan
+    and inf are kept."""
+    text = without_escapes(text[:LONGEST_LINE])
     is_step = log_format.step.search(text) is not None
     wanted = log_format.findings if is_step else log_format.elsewhere
     values = dict(_values(text, wanted))

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from trials.text import without_escapes
 from trials.tracebacks import first_cause, tracebacks
 from trials.trainers.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
 from trials.trial import TrialSpec
@@ -156,7 +157,7 @@ class LastWords:
         self._memory_line: str | None = None
 
     def feed(self, text: str) -> None:
-        line = _RANK_PREFIX.sub("", text[:_KEPT_CHARACTERS])
+        line = _RANK_PREFIX.sub("", without_escapes(text[:_KEPT_CHARACTERS]))
         with self._lock:
             self._lines.append(line)
         self._collect(line)

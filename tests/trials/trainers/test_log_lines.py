@@ -168,6 +168,15 @@ def test_a_line_cut_anywhere_never_gives_half_a_number(name, line):
         assert found.values.items() <= whole.items(), line[:end]
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("megatron-lm", MEGATRON_LM), ("nanotron", NANOTRON), ("gpt-neox", NEOX)],
+)
+def test_colours_hide_no_step(name, line):
+    coloured = "\x1b[1;32m" + line.replace("| ", "\x1b[0m| \x1b[38;5;12m").replace(": ", ":\x1b[36m ") + "\x1b[0m\x1b[K"
+    assert read_line(coloured, FORMATS[name]) == read_line(line, FORMATS[name])
+
+
 def test_two_ranks_words_in_one_line_give_no_half_number():
     cut = MEGATRON_LM.index("1234.5") + 2
     mixed = MEGATRON_LM[:cut] + MEGATRON_MEMORY + MEGATRON_LM[cut:]

@@ -163,6 +163,10 @@ def test_a_ranks_prefix_hides_no_traceback():
     assert words([f"[rank3]: {line}" for line in TRACEBACK]).cause() == "\n".join(TRACEBACK)
 
 
+def test_colours_hide_no_traceback():
+    assert words([f"\x1b[35m{line}\x1b[0m" for line in TRACEBACK]).cause() == "\n".join(TRACEBACK)
+
+
 def test_out_of_memory_is_seen_with_and_without_a_traceback():
     assert words(TRACEBACK).ran_out_of_memory
     only_said = words(["terminate called after throwing an instance of 'std::bad_alloc'", "what(): std::bad_alloc"])
