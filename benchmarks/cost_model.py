@@ -4,17 +4,19 @@
         [--seeds 5] [--json]
 
 Cold, the models know nothing but the shipped priors. Calibrated, they were told five trials of the problem, chosen by a
-sampler as in a search; leave_one_model_out, trials of the source's other models, and none of this one. What they were
-told is not scored. A table of published figures (benchmarks/published.py) is compared with what the cold models say.
+sampler as in a search; leave_one_model_out, they have learnt from trials of the source's other models, as from earlier
+searches, and of none of this one. What they were told is not scored. A table of published figures
+(benchmarks/published.py) is compared with what the cold models say.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -24,24 +26,22 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.machines import with_links
+from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
 from benchmarks.search_efficiency import never_replaced, told
 from orchestrator.samplers.base import Told
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
-from orchestrator.samplers.outlook import Task
+from orchestrator.samplers.outlook import Task, memory_belief
 from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.measured import Observation, read_table
-from search_spaces.measured_problem import problems_in
+from search_spaces.measured_problem import MeasuredProblem, problems_in
 from search_spaces.memory import stage_memory
 from search_spaces.step_time import StepTerms
 
 MODES = ("cold", "calibrated", "leave_one_model_out")
 NUM_TRIALS = 5
-OTHERS_TRIALS = 60
-"""Of a source's other models: as many as a few searches leave behind."""
-
 _FEWEST_CALIBRATED = 2 * NUM_TRIALS
 # Ranks of fewer step times say nothing.
 _FEWEST_RANKED = 5
@@ -95,27 +95,25 @@ class Beliefs:
     memory: MemoryBelief
 
     @classmethod
-    def after(cls, told: Sequence[tuple[Case, int]], seed: int, like: Case) -> Beliefs:
-        """After these rows, in this order; `like` has the device."""
-        ran = [(case, index) for case, index in told if case.rows[index].step_time_s is not None]
-        terms = StepTerms.joined(
-            [like.terms.take(np.array([], dtype=int)), *(c.terms.take(np.array([i])) for c, i in ran)]
-        )
-        evidence = [case.evidence(index) for case, index in told if _tells_of_memory(case.rows[index])]
-        seconds = [float(case.rows[index].step_time_s or 0) for case, index in ran]
-        return cls(TimeBelief(terms, seconds, seed), MemoryBelief(like.task.capacity_gib, evidence))
+    def after(cls, case: Case, told: Sequence[int], seed: int) -> Beliefs:
+        """After these of its rows, in this order."""
+        ran = [index for index in told if case.rows[index].step_time_s is not None]
+        seconds = [case.rows[index].step_time_s or math.nan for index in ran]
+        time = TimeBelief(case.terms.take(np.array(ran, dtype=int)), seconds, seed, case.task.knowledge.time)
+        evidence = [case.evidence(index) for index in told if _tells_of_memory(case.rows[index])]
+        return cls(time, memory_belief(case.task, evidence))
 
 
 def line_of(
-    case: Case, mode: str, seed: int, cases: Sequence[Case] = (), sampler: str | None = None
+    case: Case, mode: str, seed: int, others: Sequence[Observation] = (), sampler: str | None = None
 ) -> dict[str, Any] | None:
     """The contract's line; None for a problem that is too small to be calibrated, or has no other model beside it."""
-    told: list[tuple[Case, int]] = []
+    told: list[int] = []
     if mode == "calibrated" and len(case.rows) >= _FEWEST_CALIBRATED:
         told = _trials(case, sampler or "random", seed)
     elif mode == "leave_one_model_out":
-        told = _drawn([other for other in cases if _is_other_model(case, other)], seed)
-    if not told and mode != "cold":
+        case = replace(case, task=replace(case.task, earlier=tuple(others)))
+    if not told and not case.task.earlier and mode != "cold":
         return None
     head = {
         "problem": case.name,
@@ -126,14 +124,7 @@ def line_of(
         "sampler": sampler,
         "seed": seed,
     }
-    return head | score(case, Beliefs.after(told, seed, case), [index for owner, index in told if owner is case])
-
-
-def _is_other_model(case: Case, other: Case) -> bool:
-    """Of the same source and device."""
-    first, second = case.rows[0], other.rows[0]
-    is_same_machine = (first.source, first.cluster.accelerator) == (second.source, second.cluster.accelerator)
-    return is_same_machine and first.model_name != second.model_name
+    return head | score(case, Beliefs.after(case, told, seed), told)
 
 
 def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, Any]:
@@ -211,23 +202,25 @@ def _sorted_out(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    cases = [case for path in tables for case in _cases(path)]
+    problems = problems_in(row for path in tables for row in read_table(path).require_whole().observations)
+    chosen = {name: problem for name, problem in problems.items() if arguments.problem in name}
     for mode in arguments.mode.split(","):
         for sampler in arguments.sampler.split(",") if mode == "calibrated" else [None]:
-            for case in cases:
+            for case in _cases(chosen):
                 for seed in range(1 if mode == "cold" else arguments.seeds):
-                    line = line_of(case, mode, seed, cases, sampler) if arguments.problem in case.name else None
+                    others = others_of(case.name, problems, seed) if mode == "leave_one_model_out" else ()
+                    line = line_of(case, mode, seed, others, sampler)
                     yield from [] if line is None else [line]
 
 
-def _cases(path: Path) -> Iterator[Case]:
-    for name, problem in problems_in(read_table(path).require_whole().observations).items():
+def _cases(problems: Mapping[str, MeasuredProblem]) -> Iterator[Case]:
+    for name, problem in problems.items():
         rows = list(problem.answers.values())
         if any(row.step_time_s for row in rows):
             yield Case.of(name, rows, problem.rule_rows)
 
 
-def _trials(case: Case, sampler_name: str, seed: int) -> list[tuple[Case, int]]:
+def _trials(case: Case, sampler_name: str, seed: int) -> list[int]:
     """The rows that a search would try first, one after the other."""
     layouts = [row.layout for row in case.rows]
     sampler = make_sampler(sampler_name, layouts, case.task, seed, never_replaced)
@@ -237,18 +230,7 @@ def _trials(case: Case, sampler_name: str, seed: int) -> list[tuple[Case, int]]:
     while len(chosen) < NUM_TRIALS:
         chosen.append(index[sampler.ask(1, history)[0].key])
         history.append(told(case.rows[chosen[-1]]))
-    return [(case, number) for number in chosen]
-
-
-def _drawn(cases: Sequence[Case], seed: int) -> list[tuple[Case, int]]:
-    """Rows by chance, as many of each problem as of any other."""
-    chance = np.random.default_rng(seed)
-    shuffled = [iter(chance.permutation(len(case.rows)).tolist()) for case in cases]
-    drawn: list[tuple[Case, int]] = []
-    for turn in range(OTHERS_TRIALS if cases else 0):
-        which = turn % len(cases)
-        drawn += [(cases[which], index) for index in [next(shuffled[which], None)] if index is not None]
-    return drawn
+    return chosen
 
 
 def _tells_of_memory(row: Observation) -> bool:

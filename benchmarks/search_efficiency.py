@@ -1,9 +1,11 @@
 """How many trials a sampler needs to come near the best layout of a measured table.
 
-    python -m benchmarks.search_efficiency TABLE.csv ... [--sampler deephyper,random] [--seeds 5] [--json]
+    python -m benchmarks.search_efficiency TABLE.csv ... [--sampler deephyper,random] [--mode cold,leave_one_model_out]
+        [--seeds 5] [--json]
 
 The rows of a problem are the candidates; one trial at a time is asked for and answered from the table. A layout that
-failed costs a trial. Nothing is fitted to the tables beforehand (`mode` is cold).
+failed costs a trial. Cold, a sampler knows nothing beforehand but what Parlay ships; leave_one_model_out, it has
+learnt from trials of the source's other models, as from earlier searches, and of none of this one.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import Any, NoReturn
 
 import numpy as np
 
 from benchmarks.machines import with_links
+from benchmarks.others import others_of
 from orchestrator.samplers.base import Told
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from orchestrator.samplers.outlook import Task
@@ -29,8 +33,10 @@ from trials.trial import FailureReason
 
 # A few candidates are found by anybody: such problems are summarised apart.
 _FEWEST_CANDIDATES = 20
+_MANY_CANDIDATES = 50
 _LONE_OUTLIER = 1.25
-_FIGURES = ("median", "mean", "p90")
+_FIGURES = ("median", "mean", "geometric_mean", "p90", "mean_without_outliers")
+MODES = ("cold", "leave_one_model_out")
 
 
 def main() -> None:
@@ -47,12 +53,20 @@ def main() -> None:
         print(json.dumps(summary) if arguments.json else _readable(summary))
 
 
-def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> dict[str, Any]:
+def run(
+    name: str,
+    problem: MeasuredProblem,
+    sampler_name: str,
+    seed: int,
+    earlier: Sequence[Observation] | None = None,
+    noise: float | None = None,
+) -> dict[str, Any]:
     """One search of one problem until it is within 2 % of the best, and on until it stops itself: the contract's line.
 
-    One that never stops itself has no `stop_trials` and is left once it is near the best.
+    One that never stops itself has no `stop_trials` and is left once it is near the best. `earlier` are trials of other
+    models, None where the search is cold; `noise` is that of the table, as `noise_of` tells.
     """
-    task = Task(problem.model, with_links(next(iter(problem.answers.values()))))
+    task = Task(problem.model, with_links(next(iter(problem.answers.values()))), earlier=tuple(earlier or ()))
     sampler = make_sampler(sampler_name, problem.layouts, task, seed, never_replaced)
     best_s = min(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     history: list[Told] = []
@@ -76,35 +90,45 @@ def run(name: str, problem: MeasuredProblem, sampler_name: str, seed: int) -> di
         "candidates": len(problem.answers),
         "sampler": sampler_name,
         "seed": seed,
-        "mode": "cold",
+        "mode": MODES[earlier is not None],
         "trials_to_2pct": near,
         "trials_to_5pct": next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.05)),
         "node_seconds_to_2pct": round(sum(row.duration_s for row in rows[:near]) * problem.cluster.num_nodes, 1),
         "stop_trials": stop_trials,
-        "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], best_s),
+        "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], best_s, noise or 0.0),
+        "noise": noise,
         "lone_outlier": len(times) > 1 and times[1] >= _LONE_OUTLIER * times[0],
     }
 
 
 def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Trials to 2 %: a line a sampler and source, and one averaged over the sources; small problems apart."""
-    for small in (False, True):
-        chosen = [line for line in lines if (line["candidates"] < _FEWEST_CANDIDATES) is small]
-        for sampler in dict.fromkeys(line["sampler"] for line in chosen):
+    """Trials to 2 %: a line a sampler, mode and source, and one averaged over the sources; small problems apart."""
+    for candidates, belongs in _SIZES.items():
+        chosen = [line for line in lines if belongs(line["candidates"])]
+        for sampler, mode in dict.fromkeys((line["sampler"], line["mode"]) for line in chosen):
             by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
             for line in chosen:
-                if line["sampler"] == sampler:
+                if (line["sampler"], line["mode"]) == (sampler, mode):
                     by_source[line["source"]].append(line)
-            rows = [_summary(sampler, source, found) for source, found in by_source.items()]
-            averaged = {figure: fmean(row[figure] for row in rows) for figure in _FIGURES}
-            rows.append({"summary": True, "sampler": sampler, "source": "macro", **averaged})
-            yield from (row | {"candidates": f"{'<' if small else '>='}{_FEWEST_CANDIDATES}"} for row in rows)
+            rows = [{"source": source} | _summary(found) for source, found in by_source.items()]
+            averaged = {figure: _mean(row[figure] for row in rows) for figure in _FIGURES}
+            rows.append({"source": "macro", **averaged})
+            head = {"summary": True, "sampler": sampler, "mode": mode, "candidates": candidates}
+            yield from (head | row for row in rows)
+
+
+_SIZES: dict[str, Callable[[int], bool]] = {
+    f">={_FEWEST_CANDIDATES}": lambda count: count >= _FEWEST_CANDIDATES,
+    f">={_MANY_CANDIDATES}": lambda count: count >= _MANY_CANDIDATES,
+    f"<{_FEWEST_CANDIDATES}": lambda count: count < _FEWEST_CANDIDATES,
+}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
     parser.add_argument("--sampler", default="deephyper,random", help=f"of {', '.join(SAMPLERS)}; several with commas")
+    parser.add_argument("--mode", default="cold", help=f"of {', '.join(MODES)}; several with commas")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each search")
     parser.add_argument("--problem", default="", help="only problems whose name contains this")
     parser.add_argument("--json", action="store_true", help="a JSON line a search, and the summary as JSON")
@@ -112,13 +136,19 @@ def _arguments() -> argparse.Namespace:
 
 
 def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for table in tables:
-        for name, problem in problems_in(read_table(table).require_whole().observations).items():
-            if arguments.problem not in name or not any(row.step_time_s for row in problem.answers.values()):
-                continue
-            for sampler in arguments.sampler.split(","):
-                for seed in range(arguments.seeds):
-                    yield run(name, problem, sampler, seed)
+    observations = [row for table in tables for row in read_table(table).require_whole().observations]
+    problems = {name: found for name, found in problems_in(observations).items() if _has_a_best(found)}
+    for name, problem in problems.items():
+        noise = noise_of(row for row in observations if row.problem == name)
+        for sampler, mode in product(arguments.sampler.split(","), arguments.mode.split(",")):
+            for seed in range(arguments.seeds if arguments.problem in name else 0):
+                earlier = None if mode == "cold" else others_of(name, problems, seed)
+                if earlier != ():
+                    yield run(name, problem, sampler, seed, earlier, noise)
+
+
+def _has_a_best(problem: MeasuredProblem) -> bool:
+    return any(row.step_time_s for row in problem.answers.values())
 
 
 def never_replaced(words: str) -> NoReturn:
@@ -129,9 +159,21 @@ def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool
     return any(row.step_time_s is not None and row.step_time_s <= best_s * (1 + share) for row in rows)
 
 
-def _regret(rows: Iterable[Observation], best_s: float) -> float:
-    """How much slower the best of these is than the table's best, as a share."""
-    return round(min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1, 4)
+def _regret(rows: Iterable[Observation], best_s: float, noise: float) -> float:
+    """How much slower the best of these is than the table's best, as a share; none where repeats differ as much."""
+    regret = min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1
+    return 0.0 if regret <= noise else round(regret, 4)
+
+
+def noise_of(rows: Iterable[Observation]) -> float | None:
+    """How far apart repeats of one layout are: the largest over the smallest step time less one, in the median over the
+    layouts; None where none was repeated."""
+    by_layout: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.step_time_s is not None:
+            by_layout[row.layout.key].append(row.step_time_s)
+    repeated = [max(times) / min(times) - 1 for times in by_layout.values() if len(times) > 1]
+    return round(median(repeated), 4) if repeated else None
 
 
 def told(row: Observation) -> Told:
@@ -141,33 +183,43 @@ def told(row: Observation) -> Told:
     return Told(row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR)
 
 
-def _summary(sampler: str, source: str, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     trials = [line["trials_to_2pct"] for line in lines]
     stopped = [line for line in lines if line.get("stop_trials") is not None]
     return {
-        "summary": True,
-        "sampler": sampler,
-        "source": source,
         "median": median(trials),
         "mean": fmean(trials),
+        "geometric_mean": geometric_mean(trials),
+        "mean_without_outliers": _mean(line["trials_to_2pct"] for line in lines if not line["lone_outlier"]),
         "p90": float(np.percentile(trials, 90)),
         "stop_trials_median": median(line["stop_trials"] for line in stopped) if stopped else None,
         "stop_trials_max": max((line["stop_trials"] for line in stopped), default=None),
         "stop_regret_median": median(line["stop_regret"] for line in stopped) if stopped else None,
         "stop_regret_p90": float(np.percentile([line["stop_regret"] for line in stopped], 90)) if stopped else None,
+        "noise": _mean({line["problem"]: line["noise"] for line in lines}.values()),
         "problems": len({line["problem"] for line in lines}),
         "lone_outliers": len({line["problem"] for line in lines if line["lone_outlier"]}),
     }
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
 def _readable(summary: dict[str, Any]) -> str:
-    figures = "  ".join(f"{figure} {summary[figure]:5.1f}" for figure in _FIGURES)
+    known = (figure for figure in _FIGURES if summary[figure] is not None)
+    figures = "  ".join(f"{figure.replace('_', ' ')} {summary[figure]:5.1f}" for figure in known)
     stops = ""
     if summary.get("stop_trials_max") is not None:
         stops = f"  stops after {summary['stop_trials_median']:.0f}, {summary['stop_trials_max']} at most"
         stops += f", regret {summary['stop_regret_median']:.1%}, {summary['stop_regret_p90']:.1%} at p90"
-    problems = f"  {summary['problems']} problems" if "problems" in summary else ""
-    who = f"{summary['sampler']:10} {summary['source']:20} {summary['candidates']:>5} candidates"
+    problems = ""
+    if "problems" in summary:
+        problems = f"  {summary['problems']} problems, {summary['lone_outliers']} of them with a lone outlier"
+        problems += f", repeats {summary['noise']:.1%} apart" if summary["noise"] is not None else ", no repeats"
+    mode = "" if summary["mode"] == "cold" else " left out"
+    who = f"{summary['sampler'] + mode:18} {summary['source']:20} {summary['candidates']:>5} candidates"
     return f"{who}  {figures}{problems}{stops}"
 
 

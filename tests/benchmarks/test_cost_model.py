@@ -48,7 +48,7 @@ def case(model_name: str = "1B", time_factor: float = 1.0, memory_factor: float 
 
 
 def cold(found: Case) -> dict:
-    return score(found, Beliefs.after([], 0, found))
+    return score(found, Beliefs.after(found, [], 0))
 
 
 def with_outcomes(found: Case, outcomes: dict[int, str]) -> Case:
@@ -132,11 +132,11 @@ def test_a_problem_without_as_many_rows_left_to_score_is_not_calibrated():
 
 def test_leaving_a_model_out_nothing_is_learned_from_it():
     own, other = case("1B", time_factor=1.0), case("8B", time_factor=3.0)
-    line = line_of(own, "leave_one_model_out", 0, cases=[own, other])
+    line = line_of(own, "leave_one_model_out", 0, others=other.rows)
     assert line is not None
     assert line["ok_rows"] == 12
     assert line["time_error_median"] > 1  # three times, as the other one's
-    assert line_of(own, "leave_one_model_out", 0, cases=[own]) is None
+    assert line_of(own, "leave_one_model_out", 0) is None
 
 
 def test_a_source_stands_for_the_machine_it_measured_on_and_a_named_cluster_wins():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.search_efficiency import run, summaries
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.others import others_of
+from benchmarks.search_efficiency import noise_of, run, summaries
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from search_spaces.measured import Observation
@@ -48,8 +53,41 @@ def test_a_best_a_quarter_faster_than_the_second_is_a_lone_outlier():
 def test_sources_weigh_the_same_and_small_problems_stand_apart():
     lines = [
         {"candidates": candidates, "sampler": "grid", "source": source, "problem": source, "lone_outlier": False}
-        | {"trials_to_2pct": trials}
-        for source, candidates, trials in (("a", 30, 2), ("a", 30, 4), ("a", 30, 6), ("b", 30, 12), ("b", 5, 1))
+        | {"trials_to_2pct": trials, "mode": "cold", "noise": None}
+        for source, candidates, trials in (("a", 30, 2), ("a", 30, 4), ("a", 30, 6), ("b", 60, 12), ("b", 5, 1))
     ]
     found = {(row["candidates"], row["source"]): row["mean"] for row in summaries(lines)}
-    assert found == {(">=20", "a"): 4, (">=20", "b"): 12, (">=20", "macro"): 8, ("<20", "b"): 1, ("<20", "macro"): 1}
+    assert found == {
+        (">=20", "a"): 4,
+        (">=20", "b"): 12,
+        (">=20", "macro"): 8,
+        (">=50", "b"): 12,
+        (">=50", "macro"): 12,
+        ("<20", "b"): 1,
+        ("<20", "macro"): 1,
+    }
+
+
+def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none():
+    found = problem(2.0, 1.0, 1.04)
+    slow, fast, near = found.answers.values()
+    again = [replace(fast, step_time_s=1.05), replace(slow, step_time_s=2.3), near]
+    assert noise_of([slow, fast, near]) is None
+    assert noise_of([slow, fast, *again]) == pytest.approx((0.05 + 0.15) / 2)
+    # The grid stops when all are tried, so its regret is none; one that stops before tells of the noise.
+    late = problem(1.04, *[2.0] * 6, 1.0)
+    quiet, noisy = (run("p", late, "guided", 0, noise=noise) for noise in (None, 2.0))
+    assert noisy["stop_regret"] == 0.0 <= quiet["stop_regret"]
+
+
+def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the_search():
+    own, theirs = problem(2.0, 1.0), problem(2.0, 1.0, 1.04)
+    row = next(iter(theirs.answers.values()))
+    renamed = {key: replace(found, problem="q", model_name="n") for key, found in theirs.answers.items()}
+    elsewhere = {key: replace(found, problem="r", source="t", model_name="o") for key, found in theirs.answers.items()}
+    problems = {"p": own, "q": replace(theirs, answers=renamed), "r": replace(theirs, answers=elsewhere)}
+    found = others_of("p", problems, seed=0)
+    assert {(other.problem, other.layout.key) for other in found} == {("q", key) for key in theirs.answers}
+    assert others_of("r", problems, seed=0) == ()
+    line = run("p", own, "guided", 0, found)
+    assert (line["mode"], line["trials_to_2pct"] >= 1, row.model_name) == ("leave_one_model_out", True, "m")

@@ -1,0 +1,34 @@
+"""Leaving one model out: what a machine's other models would have taught before a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.machines import with_links
+from search_spaces.measured import Observation
+from search_spaces.measured_problem import MeasuredProblem
+
+OTHERS_TRIALS = 60
+"""As many as a few searches leave behind."""
+
+
+def others_of(name: str, problems: Mapping[str, MeasuredProblem], seed: int) -> tuple[Observation, ...]:
+    """Rows of the same source's other models on such a device, by chance, as many of each problem as of any other."""
+    first = _first(problems[name])
+    others = [list(problem.answers.values()) for problem in problems.values() if _is_other(first, _first(problem))]
+    chance = np.random.default_rng(seed)
+    shuffled = [iter([rows[index] for index in chance.permutation(len(rows))]) for rows in others]
+    drawn = [next(shuffled[turn % len(shuffled)], None) for turn in range(OTHERS_TRIALS if others else 0)]
+    return tuple(replace(row, cluster=with_links(row)) for row in drawn if row is not None)
+
+
+def _first(problem: MeasuredProblem) -> Observation:
+    return next(iter(problem.answers.values()))
+
+
+def _is_other(one: Observation, other: Observation) -> bool:
+    is_same_machine = (one.source, one.cluster.accelerator) == (other.source, other.cluster.accelerator)
+    return is_same_machine and one.model_name != other.model_name
