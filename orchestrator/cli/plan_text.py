@@ -51,7 +51,7 @@ def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     ranks = max(layout.num_gpus for layout in plan.layouts)
     yield f"{counted(count, 'layout')} can be tried on {counted(ranks, 'rank')}, by expected speed and chance to fit:"
     shown = plan.layouts[:top]
-    common, names = _told_apart(shown)
+    common, names = told_apart(shown)
     if common:
         yield f"  all have {common}"
     capacity = plan.task.capacity_gib
@@ -75,7 +75,7 @@ def _numbers(plan: Plan, row: int, padding: int) -> str:
     return f"{row + 1:6d}  {plan.relative_step_time[row]:6.3f}x{speeds}  {fits:>6}  {gib:>8}{'':{padding}}"
 
 
-def _told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
+def told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
     """What all their keys have in common, and of each the rest."""
     keys = [layout.key.split(".") for layout in layouts]
     alike = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]

@@ -153,7 +153,7 @@ class Expectations:
         memory = memory_belief(self._task, evidence)
         return Outlook(
             log_value=self._log_work - log_seconds,
-            deviation=np.hypot(deviation, _OWN_SHARE * belief.error),
+            deviation=np.hypot(deviation, OWN_SHARE * belief.error),
             unexplained=belief.error,
             fits=memory.fits(self._memory_gib),
         )
@@ -167,5 +167,5 @@ class Expectations:
         return None
 
 
-_OWN_SHARE = 0.7
+OWN_SHARE = 0.7
 """Of the model's error, what is a layout's own and not its neighbours', too."""
