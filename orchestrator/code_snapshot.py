@@ -23,6 +23,7 @@ COMPUTE_SIDE = (
     "search_spaces/trainer_rules.py",
     "search_spaces/usual_links.py",
     "trials/__init__.py",
+    "trials/calibrate.py",
     "trials/classify.py",
     "trials/folder.py",
     "trials/measure.py",
@@ -40,6 +41,7 @@ COMPUTE_SIDE = (
     "trials/external/*.py",
     "trials/ranks/*.py",
     "trials/train/*.py",
+    "trials/train/calibrate/*.py",
     "trials/train/selftest/*.py",
     "trials/trainers/*.py",
 )

@@ -7,25 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.code_snapshot import snapshot_code
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.base import Launcher
+from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
-from trials.classify import Ending, Life
+from trials.classify import Ending
 from trials.folder import SearchFolder, read_json, write_json
 from trials.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
 from trials.selftest import Case, CaseResult, Results, write_cases
-from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec, utc_text
+from trials.trial import utc_text
 
 SELFTEST_SCHEMA = "parlay.selftest/1"
 RECORD_SCHEMA = "parlay.selftest_record/1"
 START_S = 300.0
 CASE_S = 20.0
 """What a case takes at most on average; a single one may take longer."""
-POLL_INTERVAL_S = 0.5
-RESULTS_GRACE_S = 90.0
-"""As for an outcome: NFS may show what another machine wrote a minute late."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +53,10 @@ class SelftestReport:
 
 
 @dataclass(frozen=True)
-class SelftestWatcher:
-    """Who is told of each result as it comes; `is_told_to_stop` is asked meanwhile."""
+class SelftestWatcher(JobWatcher):
+    """Who is told of each result, too, as it comes."""
 
     result: Callable[[CaseResult], None] = lambda result: None
-    note: Callable[[str], None] = lambda text: None
-    is_told_to_stop: Callable[[], bool] = lambda: False
 
 
 def world_of(cluster: Cluster) -> Cluster:
@@ -104,15 +98,15 @@ def selftest(
     Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
     attempt cancelled.
     """
-    folder.path.mkdir(parents=True, mode=0o700)
-    snapshot_code(folder.code)
-    request = _request(folder, world, cases, python)
-    request.folder.path.mkdir(parents=True, mode=0o700)
-    write_json(request.folder.spec, request.spec.to_json())
+    time_limit_s = START_S + CASE_S * len(cases)
+    request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
     write_cases(request.folder.path, cases)
     seen = _Seen(request.folder.path, watcher)
-    ending = _run(launcher, request, watcher, seen)
-    found = _last_results(launcher, seen, 0 if ending.failed else len(cases))
+    ending = run_to_its_end(launcher, request, watcher, seen.look)
+    seen.look()
+    if not ending.failed:
+        wait_for_results(launcher, lambda: seen.look() >= len(cases))
+    found = seen.results
     detail = None if len(found.results) == len(cases) else _why_unfinished(ending, found, len(cases))
     return SelftestReport(tuple(cases), found, detail)
 
@@ -135,28 +129,6 @@ def record(report: SelftestReport, launcher: str, world: Cluster, home: Path) ->
     write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
 
 
-def _request(folder: SearchFolder, world: Cluster, cases: Sequence[Case], python: str) -> LaunchRequest:
-    time_limit_s = START_S + CASE_S * len(cases)
-    layout = Layout(num_nodes=world.num_nodes, data_parallel=world.num_gpus)
-    spec = TrialSpec(
-        search_id=folder.search_id,
-        trial="t0001",
-        attempt="a1",
-        nonce="0" * 32,
-        kind=TrialKind.SEARCH,
-        layout=layout,
-        model=SHAPES["gpt2"],
-        global_batch_size=layout.global_batch_size,
-        num_gpus=world.num_gpus,
-        gpus_per_node=world.gpus_per_node,
-        accelerator=world.accelerator.name,
-        measure=MeasureRules(time_limit_s=time_limit_s),
-        trainer={"kind": "selftest"},
-        rendezvous=Rendezvous("file" if world.num_nodes == 1 else "tcp"),
-    )
-    return LaunchRequest(spec, folder.attempt("t0001", "a1"), python, str(folder.code), time_limit_s)
-
-
 class _Seen:
     """The results so far, each told once."""
 
@@ -165,51 +137,13 @@ class _Seen:
         self._folder = folder
         self._watcher = watcher
 
-    def look(self) -> None:
+    def look(self) -> int:
+        """How many there are."""
         found = Results.read(self._folder)
         for result in found.results[len(self.results.results) :]:
             self._watcher.result(result)
         self.results = found
-
-
-def _run(launcher: Launcher, request: LaunchRequest, watcher: SelftestWatcher, seen: _Seen) -> Ending:
-    """Launch the attempt and wait for its end."""
-    key = request.spec.attempt_key
-    try:
-        while not _is_launched(launcher, request, watcher):
-            _wait(launcher, watcher)
-        while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
-            seen.look()
-            _wait(launcher, watcher)
-    except KeyboardInterrupt:
-        if launcher.cancel([key]):
-            watcher.note(f"{key} may still run: it could not be cancelled")
-        raise
-    return ending
-
-
-def _is_launched(launcher: Launcher, request: LaunchRequest, watcher: SelftestWatcher) -> bool:
-    try:
-        return launcher.launch(request) is not None
-    except LaunchPostponed as postponed:
-        watcher.note(str(postponed))
-        return False
-
-
-def _wait(launcher: Launcher, watcher: SelftestWatcher) -> None:
-    if watcher.is_told_to_stop():
-        raise KeyboardInterrupt
-    launcher.wait(POLL_INTERVAL_S)
-
-
-def _last_results(launcher: Launcher, seen: _Seen, num_cases: int) -> Results:
-    """What is there at the end; so many may be waited for where another machine wrote them."""
-    since = launcher.now()
-    seen.look()
-    while len(seen.results.results) < num_cases and launcher.now() - since < RESULTS_GRACE_S:
-        launcher.wait(POLL_INTERVAL_S)
-        seen.look()
-    return seen.results
+        return len(found.results)
 
 
 def _why_unfinished(ending: Ending, found: Results, num_cases: int) -> str:

@@ -1,12 +1,15 @@
-"""The verb that tests a cluster before a search is trusted to it: selftest."""
+"""The verbs that ask a cluster before a search is trusted to it: selftest, calibrate."""
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,17 +30,22 @@ from trials.folder import SearchFolder, write_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.launchers.base import Launcher
     from orchestrator.search_file import SearchSpec
     from orchestrator.selftest import SelftestReport
     from search_spaces.cluster import Cluster
+    from trials.calibrate import Measurements
     from trials.selftest import Case, CaseResult
 
 CASES_SCHEMA = "parlay.selftest_list/1"
+CALIBRATE_SCHEMA = "parlay.calibrate/1"
+T = TypeVar("T")
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register this file's verb."""
+    """Register this file's verbs."""
     app.command()(selftest)
+    app.command()(calibrate)
 
 
 def selftest(
@@ -54,14 +62,12 @@ def selftest(
     as_json: AsJson = False,
 ) -> None:
     """Train every kind of layout on this search's cluster, and compare each with a plain GPT on one device."""
-    from orchestrator.search_file import load_search_file
     from orchestrator.selftest import cases_for, record, world_of
     from trials.ledger.place import home_folder
 
-    changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)
-    with named_as_typed(changes):
-        spec = load_search_file(search_file, [change.text for change in changes])
-    _require_runnable(spec)
+    spec = _loaded(search_file, sets, launcher, work_dir)
+    _require_own_trainer(spec)
+    _require_launching(spec, "selftest")
     world = world_of(spec.cluster)
     cases = cases_for(world, names or ())
     if list_only:
@@ -79,34 +85,129 @@ def selftest(
         raise Exit(ExitCode.NO_MEASUREMENT)
 
 
-def _require_runnable(spec: SearchSpec) -> None:
+def calibrate(
+    search_file: SearchFilePath,
+    sets: Overrides = None,
+    launcher: LauncherKind = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option("--nodes", min=1, metavar="N", help="Measure so many; all that a trial may use if absent."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The cluster file; NAME-cluster.yaml of the search's name if absent."),
+    ] = None,
+    work_dir: Annotated[
+        Path | None, typer.Option("--work-dir", help="Folder in which the measurements get their own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
+    from orchestrator.calibrating import NotMeasured, precisions_of, world_of
+    from orchestrator.calibrating import calibrate as measure
+    from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
+    from orchestrator.one_job import JobWatcher
+    from trials.folder import write_text
+
+    spec = _loaded(search_file, sets, launcher, work_dir)
+    _require_launching(spec, "calibrate")
+    world, path = world_of(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
+    _require_place(path)
+    folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
+    precisions, python = precisions_of(spec), spec.trainer.python or sys.executable
+
+    def run(launcher: Launcher, stop: Stop) -> Measurements:
+        say(f"measuring {_words(world)}, in {folder.path}")
+        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_asked))
+
+    try:
+        found = _with_launcher(spec, world, run, "calibrate", as_json)
+    except NotMeasured as failed:
+        problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
+        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+    cluster = calibrated_cluster(spec.cluster, found)
+    text = cluster_file(cluster, found, Occasion(spec.name, spec.launcher.kind, world))
+    write_text(path.absolute(), text)
+    data = {
+        "schema": CALIBRATE_SCHEMA,
+        "file": str(path),
+        "folder": str(folder.path),
+        "cluster": cluster_fields(cluster),
+        "measurements": _measurements_json(found),
+    }
+    answer(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
+
+
+def _loaded(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
+    from orchestrator.search_file import load_search_file
+
+    changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)
+    with named_as_typed(changes):
+        return load_search_file(search_file, [change.text for change in changes])
+
+
+def _require_own_trainer(spec: SearchSpec) -> None:
     if spec.trainer.kind != "parlay":
         rule, fix = "a selftest is of Parlay's own trainer", "remove the trainer section, or --set trainer.kind=parlay"
         raise InputError.of("selftest", f"kind is {spec.trainer.kind}", key="trainer.kind", rule=rule, fix=fix)
+
+
+def _require_launching(spec: SearchSpec, verb: str) -> None:
     if spec.launcher.kind == "recorded":
-        rule, fix = "a selftest runs for real", "--launcher local, ray or slurm"
-        raise InputError.of("selftest", "kind is recorded", key="launcher.kind", rule=rule, fix=fix)
+        rule, fix = f"{verb} runs for real", "--launcher local, ray or slurm"
+        raise InputError.of(verb, "kind is recorded", key="launcher.kind", rule=rule, fix=fix)
+
+
+def _require_place(path: Path) -> None:
+    """InputError unless a cluster file may be written there: nobody's own is written over."""
+    from orchestrator.calibrating_file import is_calibrates
+
+    try:
+        fault = None if not path.exists() or is_calibrates(path) else "exists, and calibrate has not written it"
+        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            fault = "lies in no folder that may be written to"
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror}"
+    if fault is not None:
+        rule, fix = "a new file, or one that calibrate wrote", "name another with --out"
+        raise InputError.of("output", f"{path} {fault}", key="--out", value=str(path), rule=rule, fix=fix)
 
 
 def _run(
     spec: SearchSpec, world: Cluster, cases: Sequence[Case], folder: SearchFolder, as_json: bool
 ) -> SelftestReport:
-    from orchestrator.launchers.factory import make_launcher
     from orchestrator.selftest import SelftestWatcher
     from orchestrator.selftest import selftest as run_cases
 
+    def run(launcher: Launcher, stop: Stop) -> SelftestReport:
+        say(f"{len(cases)} cases on {_words(world)}, in {folder.path}")
+        watcher = SelftestWatcher(say, stop.is_asked, lambda result: say(row(result)))
+        return run_cases(launcher, folder, world, cases, spec.trainer.python or sys.executable, watcher)
+
+    return _with_launcher(spec, world, run, "selftest", as_json)
+
+
+def _with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
+    """What `run` answers with the search's launcher; ends the command where it is interrupted."""
+    from orchestrator.launchers.factory import make_launcher
+
     stop = Stop()
-    watcher = SelftestWatcher(lambda result: say(row(result)), say, stop.is_asked)
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:
             say(remark)
-        say(f"{len(cases)} cases on {_words(world)}, in {folder.path}")
         with closing(launcher), stop.listening():
-            return run_cases(launcher, folder, world, cases, spec.trainer.python or sys.executable, watcher)
+            return run(launcher, stop)
     except KeyboardInterrupt:
-        problem = Problem("interrupted", "the selftest was stopped before its end", fix="run it again")
+        problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")
         fail(stop.code, problem, as_json)
+
+
+def _measurements_json(found: Measurements) -> dict[str, Any]:
+    """As they lie in the folder, with the rates that follow."""
+    groups = [asdict(time) | {"bus_gb_per_s": time.bus_gb_per_s} for time in found.groups]
+    pairs = [asdict(time) | {"gb_per_s": time.gb_per_s} for time in found.pairs]
+    return found.to_json() | {"groups": groups, "pairs": pairs}
 
 
 def row(result: CaseResult) -> str:

@@ -53,11 +53,11 @@ class LaunchRequest:
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """The module that runs in every rank: Parlay's trainer, its selftest, or the supervisor of somebody else's."""
+    """The module that runs in every rank: Parlay's trainer, selftest or measurements, or the supervisor of another."""
     return _PROGRAMS.get(spec.trainer.get("kind", "parlay"), "trials.external")
 
 
-_PROGRAMS = {"parlay": "trials.train", "selftest": "trials.train.selftest"}
+_PROGRAMS = {"parlay": "trials.train", "selftest": "trials.train.selftest", "calibrate": "trials.train.calibrate"}
 
 
 class Launcher(ABC):

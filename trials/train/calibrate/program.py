@@ -1,0 +1,31 @@
+"""`python -m trials.train.calibrate SPEC_PATH`: what the ranks of a cluster reach, measured by all of them together.
+
+Rank 0 leaves measurements.json beside the spec. Exit code 0 when all was measured, 1 when this rank failed or was ended
+(the outcome says why), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NoReturn
+
+from trials.folder import AttemptFolder
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.program import leave_at_once, read_spec, run_program
+from trials.ranks.report import Report
+from trials.train.program import run_rank
+from trials.trial import TrialSpec
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Do this rank's part."""
+    run_program("trials.train.calibrate", arguments, read_spec, partial(run_rank, run=_calibrate), leave_at_once)
+
+
+def _calibrate(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    from trials.train.calibrate.measuring import measure
+
+    found = measure(spec, folder, env, report)
+    if env.rank == 0:
+        found.write(folder.path)

@@ -1,0 +1,71 @@
+"""Seconds of work that all ranks do at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+from trials.ranks.report import Report
+from trials.train.device import Device
+from trials.train.exchange import meet
+
+ROUNDS = 5
+MOST_CALLS = 2000
+"""In a round: of a tiny message many fit into a round, and none of them tells more."""
+
+
+class Stopwatch:
+    """Times work by the device's own events on a GPU and by the host's clock on a CPU. Collective over the world."""
+
+    def __init__(self, device: Device, report: Report, limit_s: float):
+        self._device = device
+        self._report = report
+        self._limit_s = limit_s
+
+    def seconds(self, work: Callable[[], object] | None) -> float:
+        """What a call takes the slowest rank: the median over some rounds, after a warm-up, the same for all ranks.
+
+        A rank whose `work` is None only waits. All rounds together take about the limit, or each takes a single call.
+        """
+        work = work or _nothing
+        self._round_s(work, calls=1)
+        (once_s,) = self._slowest([self._round_s(work, calls=1)])
+        calls = max(1, min(MOST_CALLS, int(self._limit_s / ROUNDS / once_s)))
+        rounds = [self._round_s(work, calls) / calls for _ in range(ROUNDS)]
+        self._report.progress()
+        return median(self._slowest(rounds))
+
+    def _round_s(self, work: Callable[[], object], calls: int) -> float:
+        """Seconds from when all ranks are here until this one's work is done."""
+        meet(self._device.torch_device)
+        self._device.synchronize()
+        return self._by_clock_s(work, calls) if self._device.is_cpu else self._by_events_s(work, calls)
+
+    def _by_clock_s(self, work: Callable[[], object], calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            work()
+        return time.perf_counter() - began
+
+    def _by_events_s(self, work: Callable[[], object], calls: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            work()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    def _slowest(self, seconds: list[float]) -> list[float]:
+        """Of each entry the largest over all ranks."""
+        table = torch.tensor(seconds, dtype=torch.float64, device=self._device.torch_device)
+        dist.all_reduce(table, dist.ReduceOp.MAX)
+        return table.tolist()
+
+
+def _nothing() -> None:
+    pass
