@@ -62,7 +62,8 @@ def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
     """What the search will cost at most, before it begins."""
     trials, repeats = _most_trials(spec, space)
     words = counted(trials, "trial") + (f" and {counted(repeats, 'repeat')}" if repeats else "")
-    return f"{words} take at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
+    take = "takes" if trials + repeats == 1 else "take"
+    return f"{words} {take} at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
 
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
