@@ -182,7 +182,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _bound_fault(measured: Mapping[str, Any]) -> str | None:
-    bound = measured.get("tokens_per_sec_high")
+    bound = measured.get("tokens_per_sec_high", 0)
     if not measured or (_is_number(bound) and bound > 0):
         return None
     return f"tokens_per_sec_high is {bound!r}, not a positive number"

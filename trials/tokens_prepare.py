@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -137,7 +139,7 @@ def text_of(raw: bytes, fields: tuple[str, ...], separator: str) -> str:
         raise ValueError(f"the line has more than {LONGEST_LINE_BYTES} bytes")
     if not raw.strip():
         raise ValueError("the line is empty")
-    data = _json_object(raw)
+    data = _json_object(raw, fields)
     texts = [_field(data, name) for name in fields]
     text = separator.join(text for text in texts if text)
     if not text:
@@ -149,9 +151,9 @@ def text_of(raw: bytes, fields: tuple[str, ...], separator: str) -> str:
     return text
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
+def _json_object(raw: bytes, fields: tuple[str, ...]) -> dict[str, Any]:
     try:
-        data = json.loads(raw.decode())
+        data = json.loads(raw.decode(), object_pairs_hook=partial(_each_once, fields))
     except UnicodeDecodeError as error:
         raise ValueError(f"byte 0x{raw[error.start]:02x} at {error.start + 1} is not UTF-8") from error
     except (ValueError, RecursionError) as error:
@@ -159,6 +161,16 @@ def _json_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"the line is no JSON object but {shown(data):.40}")
     return data
+
+
+def _each_once(fields: tuple[str, ...], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError where one of the fields stands twice: which of its texts is meant, nobody knows."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        if twice := [name for name in fields if counts[name] > 1]:
+            raise ValueError(f"the key {twice[0]!r} stands twice")
+    return found
 
 
 def _field(data: dict[str, Any], name: str) -> str:

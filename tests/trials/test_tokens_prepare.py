@@ -72,6 +72,10 @@ def test_fields_are_joined_in_the_order_given_whatever_theirs_in_the_line(texts,
     assert text_of(line, FIELDS, separator) == separator.join(text for text in texts if text)
 
 
+def test_a_key_that_nobody_asked_for_may_stand_twice():
+    assert text_of(b'{"id": 1, "id": 2, "text": "some"}', ("text",), "\n") == "some"
+
+
 def test_a_field_that_is_empty_leaves_no_separator():
     line = b'{"context": "", "instruction": "do", "response": "done"}'
     assert text_of(line, FIELDS, "\n") == "do\ndone"
@@ -91,6 +95,7 @@ BAD_LINES = [
     (b'{"text": ""}', "text: empty"),
     (b'{"text": "\\ud800"}', "half of a surrogate pair"),
     (b"[" * 10_000, "not JSON: "),
+    (b'{"text": "one", "text": "another"}', "not JSON: the key 'text' stands twice"),
 ]
 
 
