@@ -40,7 +40,7 @@ test: .venv/.dev servers
 test-fast: .venv/.dev
 	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'
 
-# Every combination of the layouts that decide how a model is cut, against a plain GPT: half an hour; docs/parity.md.
+# Every combination of the layouts that decide how a model is cut, against a plain GPT: 24 minutes; docs/parity.md.
 parity-full: .venv/.dev
 	@$(BIN)/python -m tests.trials.train.parity_table
 

@@ -7,7 +7,6 @@ tied or untied. What a chunk computes in is the type of its weights; norms and t
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,9 +36,6 @@ from trials.train.weights import WeightSource
 WEIGHT_STD = 0.02
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10000.0
-
-_LEAN_CHECKPOINT = inspect.unwrap(checkpoint)
-"""Without a decorator that imports the whole compiler, two seconds a rank, to tell it to keep out."""
 
 
 @dataclass(frozen=True)
@@ -273,9 +269,8 @@ class Rotary:
 
 def recomputed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
     """Nothing of `function` is kept but its inputs; the backward pass runs it again."""
-    run = checkpoint if torch.compiler.is_compiling() else _LEAN_CHECKPOINT
     # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
-    return run(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
 
 
 def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
