@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.earlier import NOTHING_EARLIER, Earlier
 from orchestrator.samplers.guided import MANY_TRIALS
 from orchestrator.samplers.outlook import Task, memory_belief, worth
 from orchestrator.search_file import SearchSpec
@@ -19,6 +20,7 @@ from search_spaces import memory
 from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
+from search_spaces.measured import Observation, render_table
 from search_spaces.space import SearchSpace
 from search_spaces.stage_table import StageTable
 from search_spaces.step_time import StepTerms
@@ -47,9 +49,9 @@ class Fits(Word):
         return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
 
 
-def task_of(spec: SearchSpec) -> Task:
-    """What the search's models need to know of it."""
-    return Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib)
+def task_of(spec: SearchSpec, earlier: Sequence[Observation] = ()) -> Task:
+    """What the search's models need to know of it, and trials of others to learn from."""
+    return Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib, tuple(earlier))
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Plan:
     table: LayoutTable
     estimates: Estimates
     expected: ExpectedHours
+    earlier: Earlier = NOTHING_EARLIER
 
     @property
     def speed_is_known(self) -> bool:
@@ -125,6 +128,9 @@ class Plan:
         """What has to be known of the numbers to read them."""
         cluster = self.task.cluster
         notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
+        if (words := self.earlier.words) is not None:
+            notes = [f"the models' constants were learnt from {words}"]
+        notes += self.earlier.remarks
         if cluster.links_are_assumed and cluster.num_gpus > 1:
             notes.append(assumed_links_note(cluster))
         if not self.speed_is_known:
@@ -157,14 +163,14 @@ class Plan:
         }
 
 
-def plan_of(spec: SearchSpec, space: SearchSpace) -> Plan:
-    """What is expected of every layout that the search may try, and of the search."""
-    task, table = task_of(spec), LayoutTable.of(space.feasible)
+def plan_of(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Plan:
+    """What is expected of every layout that the search may try, and of the search, after these trials of others."""
+    task, table = task_of(spec, earlier.observations), LayoutTable.of(space.feasible)
     estimates = Estimates.of(task, table)
     order = _order(task, space, table, estimates)
     layouts = tuple(space.feasible[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
-    return Plan(task, layouts, table, estimates, _expected_hours(spec, layouts, estimates))
+    return Plan(task, layouts, table, estimates, _expected_hours(spec, layouts, estimates), earlier)
 
 
 def assumed_links_note(cluster: Cluster) -> str:
@@ -179,7 +185,7 @@ def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
     """A layout's `prediction` in the ledger; None where nobody knows how fast the accelerator is."""
     if not task.speed_is_known:
         return lambda layout: None
-    model_hash = _model_hash()
+    model_hash = _model_hash(task.earlier)
 
     def predict(layout: Layout) -> dict[str, Any]:
         estimates = Estimates.of(task, LayoutTable.of([layout]))
@@ -261,10 +267,12 @@ def _tokens(task: Task, table: LayoutTable) -> np.ndarray:
     return sequences * task.model.seq_length
 
 
-def _model_hash() -> str:
-    """SHA-256 over the sources that predict, in hex: predictions of one hash are comparable."""
+def _model_hash(earlier: Sequence[Observation]) -> str:
+    """SHA-256 over the sources that predict and what they learnt from, in hex: predictions of one are comparable."""
     digest = hashlib.sha256()
     for path in sorted(Path(memory.__file__).parent.glob("*.py")):
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
+    if earlier:
+        digest.update(render_table(earlier).encode())
     return digest.hexdigest()

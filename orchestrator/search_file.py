@@ -221,6 +221,9 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, space):
         with _collected(problems, document, "launcher", "table"):
             _layouts_in(Path(file.launcher.table), file)
+    if (table := file.search.earlier_table) is not None:
+        with _collected(problems, document, "search", "earlier_trials"):
+            _require_rows_of(table, cluster)
     trainer = file.trainer
     with _collected(problems, document, "trainer", "data", "path"):
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
@@ -382,6 +385,14 @@ def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
 
     observations = read_table(table).require_whole().observations
     return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
+
+
+def _require_rows_of(table: Path, cluster: Cluster) -> None:
+    """InputError for a table that cannot be read whole, or that was measured on other machines."""
+    from search_spaces.measured import read_table
+    from search_spaces.measured_problem import measured_on
+
+    measured_on(read_table(table).require_whole().observations, cluster)
 
 
 def _section_json(section: Any) -> dict[str, Any]:

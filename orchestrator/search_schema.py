@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.durations import Duration
 from search_spaces.errors import InputError
-from search_spaces.schema import BaselineSection, ClusterSection, ConstraintsSection, ModelSection, SpaceSection
-from search_spaces.validation import Section
+from search_spaces.schema import (
+    BaselineSection,
+    ClusterSection,
+    ConstraintsSection,
+    ModelSection,
+    SpaceSection,
+    resolved_path,
+)
+from search_spaces.validation import Section, folder_of
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
 from trials.schema import MeasureSection
 from trials.trainer_schema import TrainerSection
 
+FROM_LEDGER, FROM_NOTHING = "ledger", "none"
+"""What `search.earlier_trials` says instead of a table's path."""
 _NAME = "^[a-z0-9][a-z0-9-]{0,40}$"
 
 
@@ -72,6 +82,23 @@ class SearchSection(Section):
         " ends. Default: no limit.",
     )
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="Where all chance of the search comes from.")
+    earlier_trials: str = Field(
+        default=FROM_LEDGER,
+        min_length=1,
+        max_length=4096,
+        description="What else the models of memory and time learn from. ledger: trials of earlier searches on such a"
+        " machine, as they are when the search is made. none: nothing. Else a measured table (CSV).",
+    )
+
+    @field_validator("earlier_trials")
+    @classmethod
+    def _resolve(cls, given: str, info: ValidationInfo) -> str:
+        return given if given in (FROM_LEDGER, FROM_NOTHING) else str(resolved_path(folder_of(info), given))
+
+    @property
+    def earlier_table(self) -> Path | None:
+        """The measured table of earlier trials, where the file names one."""
+        return None if self.earlier_trials in (FROM_LEDGER, FROM_NOTHING) else Path(self.earlier_trials)
 
 
 class SearchFile(Section):

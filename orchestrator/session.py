@@ -16,6 +16,7 @@ from typing import Any
 from dashboards.mlflow_sync import MlflowSync, SyncReport
 from dashboards.mlflow_worker import MlflowWorker
 from orchestrator.code_snapshot import code_hash, snapshot_code
+from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
@@ -24,6 +25,7 @@ from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.samplers.factory import make_sampler
+from orchestrator.samplers.outlook import Task
 from orchestrator.search import lease as leases
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.driver import Driver, Goal, Hooks
@@ -123,8 +125,9 @@ def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync |
     return sync
 
 
-def create_search(spec: SearchSpec, ledger_url: str) -> SearchFolder:
-    """Write a new search down: its folder with the code all its trials will run, its journal and its ledger row.
+def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_EARLIER) -> SearchFolder:
+    """Write a new search down: its folder with the code all its trials will run and the trials of others that it learns
+    from, its journal and its ledger row.
 
     The folder is whole before it has its name, and gone again when the search could not be recorded, so neither a
     crash nor a refusal leaves half a search. InputError when `work_dir` or the ledger cannot be used.
@@ -138,6 +141,7 @@ def create_search(spec: SearchSpec, ledger_url: str) -> SearchFolder:
         part.path.mkdir(mode=0o700, parents=True)
         write_text(part.yaml, spec.yaml_text)
         write_json(part.json, spec.to_json())
+        freeze(part, earlier)
         code = snapshot_code(part.code)
         part.path.rename(folder.path)
     except OSError as error:
@@ -179,8 +183,9 @@ def drive(
                 _require_own_code(folder, search)
             launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
-            sampler = make_sampler(spec.search.sampler, candidates, task_of(spec), spec.search.seed, watcher.note)
-            hooks = stack.enter_context(_hooks(hold, spec, worker, watcher, cancelling))
+            task = task_of(spec, () if cancelling else frozen(folder))
+            sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
+            hooks = stack.enter_context(_hooks(hold, spec, task, worker, watcher, cancelling))
             driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
             with watcher.driving(driver):
                 search = driver.run()
@@ -284,7 +289,7 @@ def _newest_moment(search: SearchRecord) -> float:
 
 @contextmanager
 def _hooks(
-    hold: _Hold, spec: SearchSpec, worker: MlflowWorker | None, watcher: Watcher, cancelling: bool
+    hold: _Hold, spec: SearchSpec, task: Task, worker: MlflowWorker | None, watcher: Watcher, cancelling: bool
 ) -> Iterator[Hooks]:
     """What the loop calls: the recipe when the search has ended, MLflow and the watcher after every event."""
     with closing(LedgerReader(hold.ledger_url)) as reader:
@@ -304,7 +309,7 @@ def _hooks(
             hold.keep()
             watcher.keep()
 
-        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task_of(spec)))
+        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task))
 
 
 def _goal(spec: SearchSpec) -> Goal:

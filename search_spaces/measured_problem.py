@@ -94,6 +94,25 @@ def problem_for(
     return problem
 
 
+def measured_on(observations: Iterable[Observation], cluster: Cluster) -> tuple[Observation, ...]:
+    """The rows of such a machine, on any number of its nodes or a part of one; InputError where there are none."""
+    rows = tuple(row for row in observations if _is_part_of(row.cluster, cluster))
+    if not rows:
+        raise InputError.of(
+            "no_measurement",
+            f"the table has no row of {cluster.accelerator.name} with {cluster.gpus_per_node} GPUs a node",
+            rule="another machine's trials say nothing of this one",
+            fix="name a table that was measured on such nodes",
+        )
+    return rows
+
+
+def _is_part_of(measured: Cluster, cluster: Cluster) -> bool:
+    is_node = measured.gpus_per_node == cluster.gpus_per_node
+    is_less = measured.num_nodes == 1 and measured.gpus_per_node < cluster.gpus_per_node
+    return measured.accelerator.name == cluster.accelerator.name and (is_node or is_less)
+
+
 def _workload(observation: Observation) -> tuple[ModelShape, Cluster, int]:
     return _sizes(observation.model), observation.cluster, observation.global_batch_size
 

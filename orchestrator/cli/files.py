@@ -79,6 +79,7 @@ def plan(
 ) -> None:
     """List the layouts a search may try, in predicted order, and what refuses the others; nothing is launched."""
     from orchestrator.cli.plan_text import plan_text
+    from orchestrator.earlier import collected_for_plan
     from orchestrator.planning import plan_of
     from orchestrator.search_file import candidates_of, load_search_file
     from orchestrator.trainer_check import require_trainer
@@ -88,7 +89,7 @@ def plan(
         spec = load_search_file(search_file, [change.text for change in changes])
         space = candidates_of(spec)
         require_trainer(spec)
-    plan = plan_of(spec, space)
+    plan = plan_of(spec, space, collected_for_plan(spec))
     if as_json:
         answer(_plan_json(plan, spec, space, top, rejected), True)
     else:

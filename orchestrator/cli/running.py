@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.find import Found
     from orchestrator.cli.options import Change
     from orchestrator.driver_job import DriverChain
+    from orchestrator.earlier import Earlier
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
     from search_spaces.layout import Layout
@@ -167,6 +168,7 @@ def _start(
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.summary import most_trials_words
     from orchestrator.driver_job import require_slurm
+    from orchestrator.earlier import collected
     from orchestrator.search_file import load_search_file
     from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
     from orchestrator.site_check import require_site
@@ -185,7 +187,16 @@ def _start(
             return None
         say(most_trials_words(spec, space))
         tracking = open_tracking(spec, say)
-        return _Started(create_search(spec, url), spec, space.feasible, tracking, url)
+        earlier = collected(spec, url)
+        for words in _earlier_words(earlier):
+            say(words)
+        return _Started(create_search(spec, url, earlier), spec, space.feasible, tracking, url)
+
+
+def _earlier_words(earlier: Earlier) -> Iterator[str]:
+    if earlier.words is not None:
+        yield f"learnt from {earlier.words}"
+    yield from earlier.remarks
 
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.deephyper import DeepHyperSampler
@@ -40,7 +41,8 @@ def make_sampler(
     if name == "deephyper":
         return FallbackSampler(DeepHyperSampler(candidates, seed), RandomSampler(candidates, seed), note)
     if name == "deephyper_filtered":
-        return FallbackSampler(FilteredSampler(candidates, seed, task), RandomSampler(candidates, seed), note)
+        unlearnt = replace(task, earlier=())  # what the filter itself brings is to be seen
+        return FallbackSampler(FilteredSampler(candidates, seed, unlearnt), RandomSampler(candidates, seed), note)
     raise _unknown(name)
 
 

@@ -192,6 +192,9 @@ class TestReading:
         ids = [s.search_id for s in reader.searches()]
         assert ids.index("six-aaaaaa") < ids.index("two-aaaaaa") < ids.index("one-aaaaaa")
         assert reader.searches()[0].folder == "/scratch/six-aaaaaa"
+        newest = [("six-aaaaaa", {"folder": "/scratch/six-aaaaaa"}), ("two-aaaaaa", {"folder": "/scratch/two-aaaaaa"})]
+        assert reader.newest(2) == newest
+        assert len(reader.newest(100)) == 4
 
     def test_a_summary_says_how_far_a_search_is(self, writer, reader):
         story = tell(writer, measured_story())

@@ -7,9 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from orchestrator.search_file import SearchSpec, load_search_file
 from search_spaces.layout import Layout
+from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
+from trials.ledger.rows import attempt_row, search_row, trial_row
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH = """\
@@ -65,6 +69,22 @@ def dominated(name: str, layout: Layout, **seen: float) -> Trial:
 
 def past(spec: SearchSpec, *trials: Trial, search_id: str = "past-aaaaaa", at: float = NOON) -> SearchRecord:
     return SearchRecord(search_id, spec.to_json(), "c0de", at, SearchState.COMPLETED, trials=trials)
+
+
+def write_ledger(url: str, *searches: SearchRecord) -> str:
+    """A ledger that knows these searches; its URL."""
+    engine = open_to_write(url)
+    with Session(engine) as session, session.begin():
+        for search in searches:
+            session.add(search_row(search))
+            for number, trial in enumerate(search.trials):
+                row = trial_row(search.search_id, trial)
+                row.proposed_seq = number
+                session.add(row)
+                session.flush()
+                session.add_all(attempt_row(search.search_id, attempt) for attempt in trial.attempts)
+    engine.dispose()
+    return url
 
 
 def _outcome(

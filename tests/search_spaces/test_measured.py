@@ -8,7 +8,7 @@ import pytest
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.measured import COLUMNS, REQUIRED_COLUMNS, parse_table, read_table, render_table
-from search_spaces.measured_problem import problem_for, problems_in
+from search_spaces.measured_problem import measured_on, problem_for, problems_in
 from tests.search_spaces.tables import ROW, only, parsed, table
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data" / "measured"
@@ -238,6 +238,16 @@ def test_a_searchs_rows_are_found_by_its_workload():
     with pytest.raises(InputError, match=r"no row of this model on 1 x 8 h100-80gb with global batch 128") as caught:
         problem_for(rows, learned, rows[0].cluster, 128)
     assert caught.value.problems[0].fix.endswith("1B-8gpu, again, 2B")
+
+
+def test_rows_of_such_a_machine_are_on_any_number_of_its_nodes_or_on_a_part_of_one():
+    part = {"num_gpus": "2", "tensor_parallel": "1", "data_parallel": "1", "grad_accum_steps": "64"}
+    rows = only({}, {"num_gpus": "16", "tensor_parallel": "4"}, part, {"gpus_per_node": "4"})
+    others = only({"accelerator": "a100-80gb"})
+    cluster = rows[0].cluster
+    assert measured_on([*rows, *others], cluster) == tuple(rows[:3])
+    with pytest.raises(InputError, match="no row of h100-80gb with 8 GPUs a node"):
+        measured_on([rows[3], *others], cluster)
 
 
 @pytest.mark.parametrize(

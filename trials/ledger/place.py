@@ -61,6 +61,17 @@ def ledger_url(given: str | None = None) -> str:
     return checked_url(given, default_folder(os.environ, Path.home(), os.getuid(), mounts), mounts)
 
 
+def existing_ledger_url(given: str | None = None) -> str | None:
+    """The same URL where there is a ledger already; None where it is that of a file that is not there, and no folder is
+    made for it."""
+    mounts = _mounts()
+    local = default_folder(os.environ, Path.home(), os.getuid(), mounts)
+    url = _sqlite_url(local / "ledger.db") if given is None else checked_url(given, local, mounts)
+    target = make_url(url)
+    is_file = target.get_backend_name() == "sqlite"
+    return None if is_file and not Path(target.database or "").exists() else ledger_url(given)
+
+
 def home_folder() -> Path:
     """Where Parlay keeps what belongs to a user and not to one search: on local disk, made if missing, 0700."""
     folder = default_folder(os.environ, Path.home(), os.getuid(), _mounts())

@@ -60,6 +60,10 @@ class LedgerReader:
         """All searches, newest first."""
         return self._read(_summaries, [])
 
+    def newest(self, count: int) -> list[tuple[str, Mapping[str, Any]]]:
+        """Ids and specs of as many searches, newest first."""
+        return self._read(lambda session: _newest(session, count), [])
+
     def resolve(self, prefix: str) -> str:
         """The one search id that is `prefix` or begins with it; InputError unknown_id or ambiguous_id."""
         ids = [s.search_id for s in self.searches()]
@@ -112,6 +116,12 @@ def _summaries(session: Session) -> list[SearchSummary]:
     )
     rows = session.execute(select(SearchRow, num_trials).order_by(SearchRow.created_at.desc(), SearchRow.search_id))
     return [_summary(row, count) for row, count in rows]
+
+
+def _newest(session: Session, count: int) -> list[tuple[str, Mapping[str, Any]]]:
+    order = (SearchRow.created_at.desc(), SearchRow.search_id)
+    rows = session.execute(select(SearchRow.search_id, SearchRow.spec).order_by(*order).limit(count))
+    return [(search_id, spec) for search_id, spec in rows]
 
 
 def _summary(row: SearchRow, num_trials: int) -> SearchSummary:

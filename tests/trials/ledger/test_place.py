@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from search_spaces.errors import InputError
 from trials.ledger import place
-from trials.ledger.place import checked_url, default_folder, ledger_url, network_file_system
+from trials.ledger.place import checked_url, default_folder, existing_ledger_url, ledger_url, network_file_system
 
 MOUNTS = r"""
 /dev/sda1 / ext4 rw,relatime 0 0
@@ -94,6 +94,21 @@ def test_a_link_in_the_place_of_the_folder_in_var_tmp_is_refused(tmp_path, monke
     monkeypatch.setattr(place, "default_folder", lambda *_: tmp_path / "parlay-0")
     with pytest.raises(InputError, match="can be written by others"):
         ledger_url()
+
+
+def test_a_ledger_that_is_not_there_has_no_url_and_gets_no_folder(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("PARLAY_HOME", str(home))
+    assert existing_ledger_url() is None
+    assert existing_ledger_url(f"sqlite:///{tmp_path}/mine.db") is None
+    assert not home.exists()
+    home.mkdir(mode=0o700)
+    (home / "ledger.db").touch()
+    assert existing_ledger_url() == ledger_url()
+    assert existing_ledger_url("postgresql://db/parlay") == ledger_url("postgresql://db/parlay")
+    home.chmod(0o777)
+    with pytest.raises(InputError, match="can be written by others"):
+        existing_ledger_url()
 
 
 @pytest.mark.parametrize("database", ["/data/ledger.db", "/data/a b/%40?é.db", "/home/local/ledger.db"])
