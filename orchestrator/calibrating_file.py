@@ -221,7 +221,7 @@ def _body(cluster: Cluster, found: Measurements) -> Iterator[str]:
 def _link_lines(links: Mapping[str, Any], found: Measurements) -> Iterator[str]:
     large = max((time.num_bytes for time in found.groups), default=0) / 2**20
     if "domains" in links:
-        yield f"  domains:  # exchanges of {large:.4g} MiB, all groups at once; p2p: one pair of ranks a node"
+        yield f"  domains:  # exchanges of up to {large:.4g} MiB, all groups at once; p2p: one pair of ranks a node"
         yield from (f"    - {_flow(domain)}" for domain in links["domains"])
     if (fabric := links.get("fabric")) is not None:
         yield "  fabric:"

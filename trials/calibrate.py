@@ -23,13 +23,25 @@ SMALL_BYTES = 16
 
 @dataclass(frozen=True)
 class Effort:
-    """How large measurements are, and how many seconds each may take; a product of more bytes is left out."""
+    """How large measurements are at most, and how many seconds each may take; a product of more bytes is left out."""
 
     squares: tuple[int, ...]
     product_bytes: int
     copied_bytes: int
     exchanged_bytes: int
     seconds: float
+
+    @property
+    def probe_bytes(self) -> int:
+        """Of a first exchange, that tells how long a large one would take."""
+        return self.exchanged_bytes // 64
+
+    def bytes_in_time(self, probe_s: float, num_ranks: int) -> int:
+        """As many as are exchanged in the time a measurement may take, over a slow network fewer than all; in equal
+        parts for so many ranks. `probe_s` is the time of `probe_bytes`."""
+        share = min(1.0, self.seconds / probe_s * self.probe_bytes / self.exchanged_bytes)
+        part = 4 * num_ranks
+        return max(1, int(share * self.exchanged_bytes) // part) * part
 
 
 ON_GPU = Effort((2048, 4096, 8192), 8 * 2**30, 2**30, 2**30, seconds=1.0)

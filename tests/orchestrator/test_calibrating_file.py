@@ -148,7 +148,7 @@ def test_the_file_says_when_where_and_with_what_it_was_measured(tmp_path):
         "4 nodes x 8 a100-80gb: n1 n2",
         "torch 2.13.0",
         "19.9     head (2048 x 2048 x 2048)",
-        "exchanges of 1024 MiB",
+        "exchanges of up to 1024 MiB",
     ):
         assert words in text
     (tmp_path / "mine.yaml").write_text(text)

@@ -7,6 +7,7 @@ import pytest
 from search_spaces.model_shape import ModelShape
 from trials.calibrate import (
     ON_CPU,
+    ON_GPU,
     Collective,
     GroupTime,
     Measurements,
@@ -78,6 +79,14 @@ def test_the_models_own_products_do_the_work_of_its_layers():
     assert products[-1].columns == GQA.vocab_size
     assert not any(product.is_square for product in products)
     assert all(product.is_square for product in square_products(ON_CPU))
+
+
+def test_over_a_slow_network_less_is_exchanged():
+    assert ON_GPU.bytes_in_time(probe_s=1e-3, num_ranks=8) == 2**30
+    # At a tenth of a GB/s 1 GiB would take ten seconds; the probe is a 64th of it.
+    assert ON_GPU.bytes_in_time(probe_s=10 / 64, num_ranks=8) == pytest.approx(2**30 / 10, rel=1e-6)
+    assert ON_GPU.bytes_in_time(probe_s=0.5, num_ranks=6) % 24 == 0
+    assert ON_CPU.bytes_in_time(probe_s=1e6, num_ranks=6) == 24
 
 
 def test_bus_bandwidth_is_what_nccls_tests_print():

@@ -39,6 +39,9 @@ from trials.train.proof import placement_fault
 from trials.train.world import COLLECTIVE_LIMIT, join_world
 from trials.trial import FailureReason, TrialSpec, utc_text
 
+Work = Callable[[], object] | None
+"""What a rank does in a measurement; None where it only waits."""
+
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -74,7 +77,7 @@ class Bench:
         self._rank = rank
         self._device = device.torch_device
         self._effort = effort
-        self._seconds = stopwatch.seconds
+        self._stopwatch = stopwatch
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def product_rates(self, precision: str) -> Iterator[ProductRate]:
@@ -93,12 +96,12 @@ class Bench:
         left = torch.randn(product.rows, product.inner, device=self._device).to(dtype)
         right = torch.randn(product.inner, product.columns, device=self._device).to(dtype)
         result = torch.empty(product.rows, product.columns, dtype=dtype, device=self._device)
-        return self._seconds(lambda: torch.mm(left, right, out=result))
+        return self._stopwatch.seconds(lambda: torch.mm(left, right, out=result))
 
     def memory_gb_per_s(self) -> float:
         """Bytes read and bytes written."""
         source, target = (self._buffer(self._effort.copied_bytes) for _ in range(2))
-        return 2 * self._effort.copied_bytes / self._seconds(lambda: target.copy_(source)) / 1e9
+        return 2 * self._effort.copied_bytes / self._stopwatch.seconds(lambda: target.copy_(source)) / 1e9
 
     def host_gb_per_s(self) -> tuple[float | None, float | None]:
         """From the device to pinned memory, and back; None on a CPU, which is the host."""
@@ -106,41 +109,57 @@ class Bench:
             return None, None
         size = self._effort.copied_bytes
         here, there = self._buffer(size), torch.zeros(size // 4, pin_memory=True)
-        to_host_s = self._seconds(lambda: there.copy_(here, non_blocking=True))
-        from_host_s = self._seconds(lambda: here.copy_(there, non_blocking=True))
+        to_host_s = self._stopwatch.seconds(lambda: there.copy_(here, non_blocking=True))
+        from_host_s = self._stopwatch.seconds(lambda: here.copy_(there, non_blocking=True))
         return size / to_host_s / 1e9, size / from_host_s / 1e9
 
     def group_times(self) -> Iterator[GroupTime]:
         """Collectives of groups of every size, small and large ones."""
         for size in block_sizes(self._spec.gpus_per_node, self._spec.num_nodes):
             group = self._group(block_of(self._rank, size, self._spec.num_gpus))
-            large = self._effort.exchanged_bytes // (4 * size) * (4 * size)
-            yield self._group_time(Collective.ALL_REDUCE, group, size, SMALL_BYTES)
-            yield self._group_time(Collective.ALL_REDUCE, group, size, large)
-            yield self._group_time(Collective.ALL_GATHER, group, size, large)
-
-    def _group_time(self, kind: Collective, group: dist.ProcessGroup | None, size: int, num_bytes: int) -> GroupTime:
-        work: Callable[[], object] | None = None
-        if group is not None and kind is Collective.ALL_REDUCE:
-            work = partial(dist.all_reduce, self._buffer(num_bytes), group=group)
-        elif group is not None:
-            whole, part = self._buffer(num_bytes), self._buffer(num_bytes // size)
-            work = partial(dist.all_gather_into_tensor, whole, part, group=group)
-        return GroupTime(kind, size, num_bytes, self._seconds(work))
+            reduce, gather = partial(self._all_reduce, group), partial(self._all_gather, group, size)
+            yield GroupTime(Collective.ALL_REDUCE, size, SMALL_BYTES, self._stopwatch.seconds(reduce(SMALL_BYTES)))
+            for kind, exchange in ((Collective.ALL_REDUCE, reduce), (Collective.ALL_GATHER, gather)):
+                yield GroupTime(kind, size, *self._large(exchange, size))
 
     def pair_times(self) -> Iterator[PairTime]:
         """Messages over every way out of a block: of one pair a node, a small one and a large one; and of all pairs."""
         for apart in pairs_apart(self._spec.gpus_per_node, self._spec.num_nodes):
-            yield self._pair_time(apart, alone=True, num_bytes=SMALL_BYTES)
-            yield self._pair_time(apart, alone=True, num_bytes=self._effort.exchanged_bytes)
-            yield self._pair_time(apart, alone=False, num_bytes=self._effort.exchanged_bytes)
+            for alone in (True, False):
+                pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
+                exchange = partial(self._there_and_back, self._group(pair), pair)
+                if alone:
+                    there_and_back_s = self._stopwatch.seconds(exchange(SMALL_BYTES))
+                    yield PairTime(apart, alone, SMALL_BYTES, there_and_back_s / 2)
+                num_bytes, there_and_back_s = self._large(exchange, num_ranks=2)
+                yield PairTime(apart, alone, num_bytes, there_and_back_s / 2)
 
-    def _pair_time(self, apart: int, alone: bool, num_bytes: int) -> PairTime:
-        pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
-        group, exchange = self._group(pair), None
-        if pair is not None and group is not None:
-            exchange = partial(_there_and_back, self._rank, pair, group, self._buffer(num_bytes))
-        return PairTime(apart, alone, num_bytes, self._seconds(exchange) / 2)
+    def _large(self, exchange: Callable[[int], Work], num_ranks: int) -> tuple[int, float]:
+        """How many bytes are exchanged in the time there is, and the seconds they take."""
+        probe_s = self._stopwatch.once_s(exchange(self._effort.probe_bytes))
+        num_bytes = self._effort.bytes_in_time(probe_s, num_ranks)
+        return num_bytes, self._stopwatch.seconds(exchange(num_bytes))
+
+    def _all_reduce(self, group: dist.ProcessGroup | None, num_bytes: int) -> Work:
+        return None if group is None else partial(dist.all_reduce, self._buffer(num_bytes), group=group)
+
+    def _all_gather(self, group: dist.ProcessGroup | None, size: int, num_bytes: int) -> Work:
+        if group is None:
+            return None
+        part = self._buffer(num_bytes // size)
+        whole = part.new_zeros(size * len(part))
+        return partial(dist.all_gather_into_tensor, whole, part, group=group)
+
+    def _there_and_back(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
+        """Two messages, one after the other: what a link carries one way, and how long it takes from end to end."""
+        if group is None or pair is None:
+            return None
+        message, (first, second) = self._buffer(num_bytes), pair
+        send = partial(dist.send, message, group=group)
+        receive = partial(dist.recv, message, group=group)
+        if self._rank == first:
+            return lambda: (send(second), receive(second))
+        return lambda: (receive(first), send(first))
 
     def _group(self, members: Sequence[int] | None) -> dist.ProcessGroup | None:
         """A group of these ranks; called by all of them and nobody else.
@@ -157,14 +176,3 @@ class Bench:
     def _buffer(self, num_bytes: int) -> torch.Tensor:
         # Written to: untouched zeros all lie in one page of the host.
         return torch.empty(num_bytes // 4, device=self._device).zero_()
-
-
-def _there_and_back(rank: int, pair: tuple[int, int], group: dist.ProcessGroup, message: torch.Tensor) -> None:
-    """Two messages, one after the other: what a link carries one way, and how long it takes from end to end."""
-    first, second = pair
-    if rank == first:
-        dist.send(message, second, group=group)
-        dist.recv(message, second, group=group)
-    else:
-        dist.recv(message, first, group=group)
-        dist.send(message, first, group=group)

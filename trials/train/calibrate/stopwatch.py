@@ -31,13 +31,16 @@ class Stopwatch:
 
         A rank whose `work` is None only waits. All rounds together take about the limit, or each takes a single call.
         """
+        calls = max(1, min(MOST_CALLS, int(self._limit_s / ROUNDS / self.once_s(work))))
         work = work or _nothing
-        self._round_s(work, calls=1)
-        (once_s,) = self._slowest([self._round_s(work, calls=1)])
-        calls = max(1, min(MOST_CALLS, int(self._limit_s / ROUNDS / once_s)))
         rounds = [self._round_s(work, calls) / calls for _ in range(ROUNDS)]
         self._report.progress()
         return median(self._slowest(rounds))
+
+    def once_s(self, work: Callable[[], object] | None) -> float:
+        """What the second call takes the slowest rank."""
+        _, second_s = (self._round_s(work or _nothing, calls=1) for _ in range(2))
+        return self._slowest([second_s])[0]
 
     def _round_s(self, work: Callable[[], object], calls: int) -> float:
         """Seconds from when all ranks are here until this one's work is done."""
