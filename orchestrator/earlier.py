@@ -58,6 +58,12 @@ class Earlier:
         whose = of_searches if searches else "a table"
         return f"{counted(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MOST_NAMED])}{more}"
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the user is told when the search begins, a line each."""
+        learnt = () if self.words is None else (f"learnt from {self.words}",)
+        return (*learnt, *self.remarks)
+
 
 NOTHING_EARLIER = Earlier()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
@@ -33,6 +32,13 @@ from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
 from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
+from orchestrator.work_dir import (
+    OTHER_WORK_DIR,
+    bad_work_dir,
+    require_setup_file,
+    require_slurm_work_dir,
+    require_work_dir,
+)
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
@@ -52,8 +58,6 @@ MLFLOW_LAST_CALL_S = 30.0
 MLFLOW_INTERRUPTED_S = 5.0
 """How long a driver that was told to stop waits: a resumed search sends the rest."""
 
-_LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
-_OTHER_WORK_DIR = "name a folder that you may write to"
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -78,7 +82,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     Returns what may be tried.
     """
     try:
-        _require_work_dir(spec.work_dir)
+        require_work_dir(spec.work_dir)
         spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
@@ -86,8 +90,8 @@ def prepare(spec: SearchSpec) -> SearchSpace:
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
         if spec.launcher.kind == "slurm":
-            _require_slurm_work_dir(spec.work_dir)
-            _require_setup_file(spec.launcher.slurm.setup_file)
+            require_slurm_work_dir(spec.work_dir)
+            require_setup_file(spec.launcher.slurm.setup_file)
     except InputError as error:
         raise located(error, spec) from error
     return space
@@ -145,7 +149,7 @@ def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_
         code = snapshot_code(part.code)
         part.path.rename(folder.path)
     except OSError as error:
-        raise _bad_work_dir(spec.work_dir, error.strerror or str(error), _OTHER_WORK_DIR) from error
+        raise bad_work_dir(spec.work_dir, error.strerror or str(error), OTHER_WORK_DIR) from error
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
@@ -390,53 +394,3 @@ def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder,
 def mlflow_json(report: SyncReport) -> dict[str, str]:
     """mlflow.json of a search's folder."""
     return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}
-
-
-def _require_work_dir(path: Path) -> None:
-    """InputError unless searches can get their folders in `path`; it is made when the first one does."""
-    if len(str(path)) > _LONGEST_WORK_DIR:
-        raise _bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", _OTHER_WORK_DIR)
-    try:
-        inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
-        nearest = next(p for p in (path, *path.parents) if p.exists())
-        mode = nearest.stat().st_mode
-    except OSError as error:
-        raise _bad_work_dir(path, error.strerror or str(error), _OTHER_WORK_DIR) from error
-    if inside is not None:
-        raise _bad_work_dir(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
-    if not stat.S_ISDIR(mode):
-        raise _bad_work_dir(path, f"cannot be made: {nearest} is not a folder", _OTHER_WORK_DIR)
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise _bad_work_dir(path, f"can be written by everybody at {nearest}", f"chmod o-w {nearest}")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise _bad_work_dir(path, f"cannot be written at {nearest}", _OTHER_WORK_DIR)
-
-
-def _require_slurm_work_dir(path: Path) -> None:
-    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id."""
-    if found := [sign for sign in "%\\" if sign in str(path)]:
-        fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
-        raise _bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
-
-
-def _require_setup_file(path: str | None) -> None:
-    """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
-    try:
-        is_file = path is None or stat.S_ISREG(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        is_file = False
-    except OSError:  # this machine cannot tell
-        is_file = True
-    if not is_file:
-        raise InputError.of(
-            "setup_file",
-            f"{path} is not a file on this machine",
-            rule="setup_file lies where this machine and the compute nodes see it",
-            fix="name one that does; it may source another that only the compute nodes have",
-            key="launcher.slurm.setup_file",
-            value=path,
-        )
-
-
-def _bad_work_dir(path: Path, message: str, fix: str) -> InputError:
-    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)

@@ -39,6 +39,7 @@ ORCHESTRATOR = (
         "orchestrator.driver_job",
         "orchestrator.site_check",
         "orchestrator.trainer_check",
+        "orchestrator.work_dir",
         "orchestrator.replay",
         "orchestrator.one_job",
         "orchestrator.selftest",

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from orchestrator.cli.find import Found
     from orchestrator.cli.options import Change
     from orchestrator.driver_job import DriverChain
-    from orchestrator.earlier import Earlier
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
     from search_spaces.layout import Layout
@@ -188,15 +187,9 @@ def _start(
         say(most_trials_words(spec, space))
         tracking = open_tracking(spec, say)
         earlier = collected(spec, url)
-        for words in _earlier_words(earlier):
+        for words in earlier.told:
             say(words)
         return _Started(create_search(spec, url, earlier), spec, space.feasible, tracking, url)
-
-
-def _earlier_words(earlier: Earlier) -> Iterator[str]:
-    if earlier.words is not None:
-        yield f"learnt from {earlier.words}"
-    yield from earlier.remarks
 
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:

@@ -1,0 +1,63 @@
+"""Where searches get their folders, and what their jobs read first: looked at before anything is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from search_spaces.errors import InputError
+from trials.folder import SearchFolder
+
+OTHER_WORK_DIR = "name a folder that you may write to"
+_LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
+
+
+def require_work_dir(path: Path) -> None:
+    """InputError unless searches can get their folders in `path`; it is made when the first one does."""
+    if len(str(path)) > _LONGEST_WORK_DIR:
+        raise bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", OTHER_WORK_DIR)
+    try:
+        inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
+        nearest = next(p for p in (path, *path.parents) if p.exists())
+        mode = nearest.stat().st_mode
+    except OSError as error:
+        raise bad_work_dir(path, error.strerror or str(error), OTHER_WORK_DIR) from error
+    if inside is not None:
+        raise bad_work_dir(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
+    if not stat.S_ISDIR(mode):
+        raise bad_work_dir(path, f"cannot be made: {nearest} is not a folder", OTHER_WORK_DIR)
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise bad_work_dir(path, f"can be written by everybody at {nearest}", f"chmod o-w {nearest}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise bad_work_dir(path, f"cannot be written at {nearest}", OTHER_WORK_DIR)
+
+
+def require_slurm_work_dir(path: Path) -> None:
+    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id."""
+    if found := [sign for sign in "%\\" if sign in str(path)]:
+        fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
+        raise bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
+
+
+def require_setup_file(path: str | None) -> None:
+    """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
+    try:
+        is_file = path is None or stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_file = False
+    except OSError:  # this machine cannot tell
+        is_file = True
+    if not is_file:
+        raise InputError.of(
+            "setup_file",
+            f"{path} is not a file on this machine",
+            rule="setup_file lies where this machine and the compute nodes see it",
+            fix="name one that does; it may source another that only the compute nodes have",
+            key="launcher.slurm.setup_file",
+            value=path,
+        )
+
+
+def bad_work_dir(path: Path, message: str, fix: str) -> InputError:
+    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
