@@ -135,8 +135,8 @@ class Plan:
             notes.append(assumed_links_note(cluster))
         if not self.speed_is_known:
             notes.append(
-                f"nobody knows how fast a {cluster.accelerator.name} is: the order and the ratios are meant, not"
-                " seconds; memory is that of tensors, and a process takes more"
+                f"nobody knows how fast a {cluster.accelerator.name} is before `parlay calibrate` has measured it: the"
+                " order and the ratios are meant, not seconds; memory is that of tensors, and a process takes more"
             )
         if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
             notes.append("no layout is expected to fit into the ranks' memory")
@@ -176,8 +176,8 @@ def plan_of(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EAR
 def assumed_links_note(cluster: Cluster) -> str:
     """Said where the links are not known to be the cluster's own."""
     return (
-        f"the links are assumed, those of the usual node of {cluster.accelerator.name}: describe yours under"
-        " cluster.links (docs/clusters.md)"
+        f"the links are assumed, those of the usual node of {cluster.accelerator.name}: have"
+        " `parlay calibrate` measure yours, or describe them under cluster.links (docs/clusters.md)"
     )
 
 
