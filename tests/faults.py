@@ -90,7 +90,7 @@ FAULTS = {
     41: Fault("every layout fails", 'a clean end: "no feasible layout", the causes in a table, what to relax'),
     42: Fault("the user's script is broken", "stops after three alike, with the traceback"),
     43: Fault("the proposer repeats itself or runs out", 'deduplicated by layout key; ends with "space exhausted"'),
-    44: Fault("the proposer raises or hangs", "time-limited; random takes over, said once"),
+    44: Fault("the proposer raises or hangs", "time-limited; the models' own order or random takes over, said once"),
     45: Fault("code or environment changed between trials", "fingerprint differs: said, marked not comparable"),
     46: Fault(
         "the budget is reached while jobs are queued",
