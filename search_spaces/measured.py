@@ -341,8 +341,13 @@ def _model(cells: Cells) -> ModelShape:
     """The table has no columns for positions and norms: gated models are taken as Llama's kind, others as GPT-2's."""
     sizes = {name: cells[name] for name in _MODEL_COLUMNS}
     sizes["num_key_value_heads"] = sizes["num_key_value_heads"] or sizes["num_attention_heads"]
-    kind = ("rotary", "rmsnorm") if sizes["gated_mlp"] else ("learned", "layernorm")
-    return ModelShape(**sizes, position_embedding=kind[0], norm=kind[1])
+    position_embedding, norm = positions_and_norm(sizes["gated_mlp"])
+    return ModelShape(**sizes, position_embedding=position_embedding, norm=norm)
+
+
+def positions_and_norm(gated_mlp: bool) -> tuple[str, str]:
+    """What the models of tables are taken to have."""
+    return ("rotary", "rmsnorm") if gated_mlp else ("learned", "layernorm")
 
 
 def _cluster(cells: Cells) -> Cluster:

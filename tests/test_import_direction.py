@@ -35,6 +35,8 @@ ORCHESTRATOR = (
         "orchestrator.observations",
         "orchestrator.earlier",
         "orchestrator.planning",
+        "orchestrator.scaled_belief",
+        "orchestrator.forecast",
         "orchestrator.session",
         "orchestrator.driver_job",
         "orchestrator.site_check",
