@@ -118,9 +118,9 @@ def _row_or_why_not(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Obs
 
 
 def _is_measured_in_part(trial: Trial) -> bool:
-    """A dominated trial that left what it saw."""
+    """Whether it is a dominated trial that left the time of its steps."""
     outcome = trial.last_attempt.outcome if trial.last_attempt else None
-    return trial.reason is FailureReason.DOMINATED and outcome is not None and bool(outcome.measured)
+    return trial.reason is FailureReason.DOMINATED and outcome is not None and "step_time_s" in outcome.measured
 
 
 def _between(begin: float | None, end: float | None) -> float | None:
