@@ -47,6 +47,7 @@ _FEWEST_CALIBRATED = 2 * NUM_TRIALS
 _FEWEST_RANKED = 5
 _REFUSED_BELOW = 0.5
 _NEAR_THE_LIMIT = 0.9
+"""Of the device's memory: the next larger micro batch runs out for sure."""
 
 
 def main() -> None:
@@ -133,7 +134,8 @@ def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, A
     scored[list(told)] = False
     ran = np.array([row.outcome == "ok" for row in case.rows])
     refused = beliefs.memory.fits(case.memory_gib) < _REFUSED_BELOW
-    out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _proven(case)
+    out_of_memory = np.array([row.outcome == "oom" for row in case.rows]) | _failed(case, _is_near_the_limit)
+    foreseen = ~out_of_memory & _failed(case, _leads_past_the_limit)
     predicted_s = np.exp(beliefs.time.predict(case.terms)[0])
     measured_s = np.array([row.step_time_s or np.nan for row in case.rows])
     peaks_gib = np.array([row.peak_memory_gib or np.nan for row in case.rows])
@@ -147,7 +149,9 @@ def score(case: Case, beliefs: Beliefs, told: Iterable[int] = ()) -> dict[str, A
         "rule_rows": case.rule_rows,
         "oom_rows": int((scored & out_of_memory).sum()),
         "oom_recalled": _share(refused[scored & out_of_memory]),
-        "unexplained": int((scored & ~ran & ~out_of_memory & ~refused).sum()),
+        "foreseen_oom_rows": int((scored & foreseen).sum()),
+        "foreseen_oom_recalled": _share(refused[scored & foreseen]),
+        "unexplained": int((scored & ~ran & ~out_of_memory & ~foreseen & ~refused).sum()),
         "ok_refused": _share(refused[scored & ran]),
     }
 
@@ -172,7 +176,8 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from (head | row for row in rows)
 
 
-_AVERAGED = ("time_error_median", "rank_correlation", "memory_error_median", "oom_recalled", "ok_refused")
+_SHARES = ("oom_recalled", "foreseen_oom_recalled", "ok_refused")
+_AVERAGED = ("time_error_median", "rank_correlation", "memory_error_median", *_SHARES)
 
 
 def _arguments() -> argparse.Namespace:
@@ -238,39 +243,34 @@ def _tells_of_memory(row: Observation) -> bool:
     return row.outcome in ("ok", "oom")
 
 
-def _proven(case: Case) -> np.ndarray:
-    """Which failed rows ran out of memory for sure: the same layout with smaller micro batches came near the limit."""
-    by_layout: dict[str, list[Observation]] = defaultdict(list)
+def _failed(case: Case, must_exceed: Callable[[Layout, Sequence[tuple[int, float]], float], bool]) -> np.ndarray:
+    """Which failed rows must have run out of memory, by what the same layout took with smaller micro batches."""
+    by_layout: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for row in case.rows:
         if row.peak_memory_gib is not None and row.outcome == "ok":
-            by_layout[_without_micro_batch(row.layout)].append(row)
+            by_layout[_without_micro_batch(row.layout)].append((row.layout.micro_batch_size, row.peak_memory_gib))
     limit_gib = case.task.cluster.accelerator.usable_memory_gib
-    return np.array(
-        [
-            row.outcome != "ok"
-            and limit_gib is not None
-            and _must_exceed(row.layout, by_layout[_without_micro_batch(row.layout)], limit_gib)
-            for row in case.rows
-        ]
-    )
+    found = np.zeros(len(case.rows), dtype=bool)
+    for index, row in enumerate(case.rows):
+        peaks = by_layout[_without_micro_batch(row.layout)]
+        smaller = sorted(peak for peak in peaks if peak[0] < row.layout.micro_batch_size)
+        found[index] = row.outcome != "ok" and limit_gib is not None and must_exceed(row.layout, smaller, limit_gib)
+    return found
 
 
 def _without_micro_batch(layout: Layout) -> str:
     return replace(layout, micro_batch_size=1, grad_accum_steps=1).key
 
 
-def _must_exceed(layout: Layout, measured: Iterable[Observation], limit_gib: float) -> bool:
-    """Whether a smaller micro batch was near the limit, or the straight line through two of them reaches it.
+def _is_near_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], limit_gib: float) -> bool:
+    return bool(smaller) and smaller[-1][1] >= _NEAR_THE_LIMIT * limit_gib
+
+
+def _leads_past_the_limit(layout: Layout, smaller: Sequence[tuple[int, float]], limit_gib: float) -> bool:
+    """Whether the straight line through the peaks of two micro batches passes the limit.
 
     Where there are fewer micro-batches than stages, larger ones are fewer at a time, and no line holds.
     """
-    smaller = sorted(
-        (row.layout.micro_batch_size, row.peak_memory_gib or 0.0)
-        for row in measured
-        if row.layout.micro_batch_size < layout.micro_batch_size
-    )
-    if smaller and smaller[-1][1] >= _NEAR_THE_LIMIT * limit_gib:
-        return True
     if len(smaller) < 2 or layout.grad_accum_steps < layout.pipeline_parallel:
         return False
     (small, low), (large, high) = smaller[-2:]
@@ -301,6 +301,7 @@ def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "memory_error_median": _over(median, lines, "memory_error_median"),
         **counts,
         "oom_recalled": _pooled(lines, "oom_recalled", "oom_rows"),
+        "foreseen_oom_recalled": _pooled(lines, "foreseen_oom_recalled", "foreseen_oom_rows"),
         "ok_refused": _pooled(lines, "ok_refused", "ok_rows"),
     }
 
@@ -335,19 +336,22 @@ def _readable(line: dict[str, Any]) -> str:
         if "summary" in line
         else line["problem"]
     )
-    time, memory, recalled, refused = (
-        _percent(line[name]) for name in ("time_error_median", "memory_error_median", "oom_recalled", "ok_refused")
-    )
+    time, memory, *shares = (_percent(line[name]) for name in ("time_error_median", "memory_error_median", *_SHARES))
     rank = "    -" if line["rank_correlation"] is None else f"{line['rank_correlation']:5.2f}"
     mode = f"{line['mode']} {line['sampler'] or ''}"
-    text = f"{mode:20} {name:36} time off {time}  rank {rank}  memory off {memory}  oom recalled {recalled}"
+    text = f"{mode:20} {name:36} time off {time}  rank {rank}  memory off {memory}"
+    text += "".join(f"  {what} {share}" for what, share in zip(_SHARE_WORDS, shares, strict=True))
     rest = [f"{line[key]} {what}" for key, what in _COUNTED.items() if line.get(key)]
-    return f"{text}  ok refused {refused}  " + ", ".join(rest)
+    return f"{text}  " + ", ".join(rest)
+
+
+_SHARE_WORDS = ("oom recalled", "foreseen", "ok refused")
 
 
 _COUNTED = {
     "failed_rows": "failed",
     "oom_rows": "oom",
+    "foreseen_oom_rows": "foreseen",
     "unexplained": "unexplained",
     "rule_rows": "by rule",
     "problems": "problems",

@@ -36,6 +36,7 @@ _FEWEST_CANDIDATES = 20
 _MANY_CANDIDATES = 50
 _LONE_OUTLIER = 1.25
 _FIGURES = ("median", "mean", "geometric_mean", "p90", "mean_without_outliers")
+_AVERAGED = (*_FIGURES, "stop_regret_median", "stop_regret_p90")
 MODES = ("cold", "leave_one_model_out")
 
 
@@ -111,7 +112,7 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 if (line["sampler"], line["mode"]) == (sampler, mode):
                     by_source[line["source"]].append(line)
             rows = [{"source": source} | _summary(found) for source, found in by_source.items()]
-            averaged = {figure: _mean(row[figure] for row in rows) for figure in _FIGURES}
+            averaged = {figure: _mean(row[figure] for row in rows) for figure in _AVERAGED}
             rows.append({"source": "macro", **averaged})
             head = {"summary": True, "sampler": sampler, "mode": mode, "candidates": candidates}
             yield from (head | row for row in rows)
@@ -213,7 +214,8 @@ def _readable(summary: dict[str, Any]) -> str:
     stops = ""
     if summary.get("stop_trials_max") is not None:
         stops = f"  stops after {summary['stop_trials_median']:.0f}, {summary['stop_trials_max']} at most"
-        stops += f", regret {summary['stop_regret_median']:.1%}, {summary['stop_regret_p90']:.1%} at p90"
+    if summary["stop_regret_p90"] is not None:
+        stops += f"  regret {summary['stop_regret_median']:.1%}, {summary['stop_regret_p90']:.1%} at p90"
     problems = ""
     if "problems" in summary:
         problems = f"  {summary['problems']} problems, {summary['lone_outliers']} of them with a lone outlier"

@@ -34,7 +34,7 @@ PRIORS = {
     "memory_traffic": Prior(1.0, 0.4),
     "tensor": Prior(1.3, 0.4),
     "tensor_latency": Prior(1.0, 0.7),
-    "launches": Prior(1.2, 0.6),
+    "launches": Prior(1.8, 0.4),
     "sharded": Prior(1.45, 0.5),
     "pipeline": Prior(1.0, 0.7),
     # A message may wait for a host that is slow to send it: a thousand times its bytes over the link have been seen.

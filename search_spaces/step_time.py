@@ -237,7 +237,7 @@ def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarr
     )
 
 
-_SLOWER_TRAINERS = {"megatron-deepspeed": 1.2, "gpt-neox": 1.2}
+_SLOWER_TRAINERS = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
 """MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) against those of the same model by
 Megatron-LM (arXiv 2104.04473, table 1), with what their schedules differ in taken off."""
 HALF_SPEED_HIDDEN = 400
@@ -248,7 +248,7 @@ _TOUCHES = 4
 with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
 """A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
-COLLECTIVE_LAUNCH_S = 0.1e-3
+COLLECTIVE_LAUNCH_S = 0.05e-3
 """A host's time to start one collective: its tensors, its process group, its stream. An estimate."""
 
 

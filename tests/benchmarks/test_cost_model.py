@@ -88,15 +88,15 @@ def test_a_failure_of_unknown_cause_is_explained_by_the_model_or_not_at_all():
 
 
 @pytest.mark.parametrize(
-    ("peaks_gib", "is_proven"),
+    ("peaks_gib", "proven", "foreseen"),
     [
-        ({1: 75.0}, True),  # near the limit of 79.15
-        ({1: 70.0}, False),
-        ({1: 20.0, 2: 40.0}, True),  # 20 more each: 80 at 4
-        ({1: 20.0, 2: 39.0}, False),
+        ({1: 75.0}, 1, 0),  # near the limit of 79.15
+        ({1: 70.0}, 0, 0),
+        ({1: 20.0, 2: 40.0}, 0, 1),  # 20 more each: 80 at 4
+        ({1: 20.0, 2: 39.0}, 0, 0),
     ],
 )
-def test_a_failure_is_proven_by_smaller_micro_batches_of_its_layout(peaks_gib: dict[int, float], is_proven: bool):
+def test_smaller_micro_batches_prove_or_foresee_a_failure(peaks_gib: dict[int, float], proven: int, foreseen: int):
     found = case()
     changed = [
         replace(row, peak_memory_gib=peaks_gib.get(row.layout.micro_batch_size))
@@ -106,7 +106,7 @@ def test_a_failure_is_proven_by_smaller_micro_batches_of_its_layout(peaks_gib: d
     ]
     four = next(i for i, r in enumerate(changed) if (r.layout.tensor_parallel, r.layout.micro_batch_size) == (4, 4))
     line = cold(with_outcomes(replace(found, rows=tuple(changed)), {four: "failed"}))
-    assert line["oom_rows"] == int(is_proven)
+    assert (line["oom_rows"], line["foreseen_oom_rows"]) == (proven, foreseen)
 
 
 def test_working_rows_that_the_model_refuses_are_told():
@@ -152,6 +152,7 @@ def test_a_source_stands_for_the_machine_it_measured_on_and_a_named_cluster_wins
 def test_sources_weigh_the_same_and_rows_are_counted_for_one_seed():
     figures = {"time_error_median": 0.1, "rank_correlation": 0.5, "memory_error_median": None, "failed_rows": 2}
     figures |= {"rule_rows": 1, "oom_rows": 2, "oom_recalled": 0.5, "unexplained": 0, "ok_rows": 10, "ok_refused": 0.1}
+    figures |= {"foreseen_oom_rows": 0, "foreseen_oom_recalled": None}
     head = {"mode": "cold", "sampler": None, "num_nodes": 1}
     lines = [
         head | figures | {"source": source, "problem": problem, "seed": seed, "time_error_median": error}
