@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.layout import LAYOUT_FIELDS
+from search_spaces.measured import read_table
 from tests.orchestrator.cli.parlay import parlay, start, write_search
 from trials.folder import SearchFolder
 from trials.ledger.events import EventKind
@@ -69,6 +70,20 @@ def test_logs_show_each_ranks_file(in_its_home):
     logs = parlay("logs", "t0001", "--json", cwd=place).json
     assert [Path(path).name for path in logs["files"]] == ["rank-00000.log", "rank-00001.log"]
     assert parlay("logs", "t0009", cwd=place).code == 4
+
+
+def test_what_it_measured_is_a_table_and_teaches_the_next_search_on_this_machine(in_its_home):
+    place, answer = in_its_home
+    name = answer["search_id"]
+    exported = parlay("export", "--measured", "--json", cwd=place).json
+    assert (exported["rows"], exported["left_out"]) == (answer["num_trials"], {})
+    rows = read_table(Path(exported["file"])).require_whole().observations
+    ran = [row for row in rows if row.failure_reason is None]
+    tokens = 8 * 16  # of a step: sequences and their length
+    assert min(row.step_time_s for row in ran) == pytest.approx(tokens / answer["best"]["tokens_per_sec"])
+    assert all(row.peak_memory_gib > 0 and row.recorded_duration_s > 0 and row.queue_wait_s >= 0 for row in rows)
+    notes = parlay("plan", place / "search.yaml", "--json", cwd=place).json["notes"]
+    assert notes[0].endswith(f" of 1 earlier search: {name}"), notes
 
 
 def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
