@@ -1,0 +1,210 @@
+"""How well trials on a few nodes foretell the best step time and layout on more, on measured tables.
+
+    python -m benchmarks.forecast TABLE.csv ... [--trials 12] [--seeds 5] [--json]
+
+Problems of one model and kind of node are told up to some number of nodes, so many trials of each as the guided sampler
+chooses them (0: every row), and forecast at 2, 4 and 8 times it, where the table has the global batch of weak or strong
+scaling. The best is looked for among the table's own layouts, failed ones too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.machines import with_links
+from benchmarks.search_efficiency import never_replaced, told
+from orchestrator.forecasting import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, Scaling, Tried, forecast
+from orchestrator.samplers.base import Told
+from orchestrator.samplers.factory import make_sampler
+from orchestrator.samplers.outlook import Task
+from search_spaces.errors import InputError
+from search_spaces.layout import Layout
+from search_spaces.measured import Observation, read_table
+from search_spaces.measured_problem import MeasuredProblem, problems_in
+
+Family = Mapping[str, MeasuredProblem]
+"""The problems of one model on one kind of node, by name."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    lines = []
+    for path in arguments.tables:
+        if not path.is_file():
+            print(f"{path} is not there: skipped", file=sys.stderr)
+            continue
+        for family in _families(problems_in(read_table(path).require_whole().observations)):
+            for line in _lines(family, arguments.trials, arguments.seeds):
+                lines.append(line)
+                print(json.dumps(line) if arguments.json else _readable(line), flush=True)
+    for summary in summaries(lines):
+        print(json.dumps(summary) if arguments.json else _readable_summary(summary))
+
+
+def lines_of(family: Family, base_nodes: int, rows: Sequence[Observation], seed: int) -> Iterator[dict[str, Any]]:
+    """The contract's line for each scaling and multiple of the nodes that the family has measured; none where too few
+    of the rows, which are on at most `base_nodes` nodes, ran."""
+    if sum(row.step_time_s is not None for row in rows) < FEWEST_MEASURED:
+        return
+    first = rows[0]
+    tried = Tried.of(Task(first.model, with_links(first)), rows, _layouts_in(family), seed=seed)
+    for times in TIMES_THE_NODES:
+        for found in forecast(tried, [*Scaling], [times * base_nodes]).forecasts:
+            layout = found.speed.layout
+            problem = _problem_on(family, layout.num_nodes, layout.global_batch_size)
+            if problem is not None and any(row.step_time_s is not None for row in problem.answers.values()):
+                yield _head(first, base_nodes, times, rows, seed) | score(found, problem)
+
+
+def score(found: Forecast, problem: MeasuredProblem) -> dict[str, Any]:
+    """The forecast beside what was measured there, as the contract says it."""
+    ran = {key: row.step_time_s for key, row in problem.answers.items() if row.step_time_s is not None}
+    best_key = min(ran, key=lambda key: ran[key])
+    best_s, chosen_s = ran[best_key], ran.get(found.speed.layout.key)
+    return {
+        "scaling": found.scaling,
+        "step_time_s": found.speed.step_time_s,
+        "step_time_low_s": found.step_time_low_s,
+        "step_time_high_s": found.step_time_high_s,
+        "measured_s": best_s,
+        "is_covered": found.step_time_low_s <= best_s <= found.step_time_high_s,
+        "error": round(found.speed.step_time_s / best_s - 1, 4),
+        "contenders": len(found.contenders),
+        "best_is_contender": best_key in {contender.layout.key for contender in found.contenders},
+        "regret": None if chosen_s is None else round(chosen_s / best_s - 1, 4),
+    }
+
+
+def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A line for each multiple of the nodes."""
+    by_times: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        by_times[line["times"]].append(line)
+    for times, found in sorted(by_times.items()):
+        regrets = [line["regret"] for line in found if line["regret"] is not None]
+        yield {
+            "summary": True,
+            "times": times,
+            "forecasts": len(found),
+            "covered": _share(line["is_covered"] for line in found),
+            "error_median": round(median(abs(line["error"]) for line in found), 4),
+            "half_width_median": round(median(_half_width(line) for line in found), 3),
+            "contenders_median": median(line["contenders"] for line in found),
+            "best_is_contender": _share(line["best_is_contender"] for line in found),
+            "regret_median": median(regrets) if regrets else None,
+            "regret_max": max(regrets, default=None),
+            "failed": len(found) - len(regrets),
+        }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
+    parser.add_argument("--trials", type=int, default=12, help="of each problem that is told; 0 is every row")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of all chance")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+def _families(problems: Mapping[str, MeasuredProblem]) -> list[Family]:
+    """Those that have more than one number of nodes."""
+    found: dict[Any, dict[str, MeasuredProblem]] = defaultdict(dict)
+    for name, problem in problems.items():
+        kind = (problem.model, problem.cluster.accelerator.name, problem.cluster.gpus_per_node)
+        found[kind][name] = problem
+    return [family for family in found.values() if len(_node_counts(family)) > 1]
+
+
+def _node_counts(family: Family) -> list[int]:
+    return sorted({problem.cluster.num_nodes for problem in family.values()})
+
+
+def _lines(family: Family, trials: int, seeds: int) -> Iterator[dict[str, Any]]:
+    for seed in range(seeds):
+        rows: list[Observation] = []
+        for base_nodes in _node_counts(family)[:-1]:
+            for name, problem in family.items():
+                if problem.cluster.num_nodes == base_nodes:
+                    rows += _told(name, problem, trials, seed)
+            yield from lines_of(family, base_nodes, rows, seed)
+
+
+def _told(name: str, problem: MeasuredProblem, trials: int, seed: int) -> list[Observation]:
+    """The rows a guided search of the problem would try first, under the problem's name; all of them for 0."""
+    if trials == 0:
+        return list(problem.answers.values())
+    task = Task(problem.model, with_links(next(iter(problem.answers.values()))))
+    sampler = make_sampler("guided", problem.layouts, task, seed, never_replaced)
+    rows: list[Observation] = []
+    history: list[Told] = []
+    while len(rows) < min(trials, len(problem.answers)):
+        rows.append(problem.answers[sampler.ask(1, history)[0].key])
+        history.append(told(rows[-1]))
+    return [replace(row, problem=name) for row in rows]
+
+
+def _layouts_in(family: Family) -> Callable[[int, int], Sequence[Layout]]:
+    def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
+        problem = _problem_on(family, num_nodes, batch)
+        if problem is None:
+            raise InputError.of("no_measurement", "the table has none")
+        return problem.layouts
+
+    return layouts_on
+
+
+def _problem_on(family: Family, num_nodes: int, batch: int) -> MeasuredProblem | None:
+    return next((p for p in family.values() if (p.cluster.num_nodes, p.global_batch_size) == (num_nodes, batch)), None)
+
+
+def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observation], seed: int) -> dict[str, Any]:
+    return {
+        "source": first.source,
+        "model_name": first.model_name,
+        "base_nodes": base_nodes,
+        "times": times,
+        "trials": len(rows),
+        "seed": seed,
+    }
+
+
+def _share(hits: Iterable[bool]) -> float:
+    found = list(hits)
+    return round(sum(found) / len(found), 4)
+
+
+def _half_width(line: Mapping[str, Any]) -> float:
+    """The factor from the middle of the interval to its ends."""
+    return (line["step_time_high_s"] / line["step_time_low_s"]) ** 0.5
+
+
+def _readable(line: Mapping[str, Any]) -> str:
+    regret = "failed" if line["regret"] is None else f"{line['regret']:6.1%}"
+    interval = f"{line['step_time_low_s']:.3g} to {line['step_time_high_s']:.3g}"
+    return (
+        f"{line['model_name']:8} {line['scaling']:6} {line['base_nodes']:3d} -> {line['base_nodes'] * line['times']:3d}"
+        f" nodes  seed {line['seed']}  measured {line['measured_s']:7.3g} s  forecast {line['step_time_s']:7.3g}"
+        f"  95 % {interval:16}  {'covered' if line['is_covered'] else 'MISSED '}  regret {regret}"
+    )
+
+
+def _readable_summary(summary: Mapping[str, Any]) -> str:
+    regret = summary["regret_median"]
+    return (
+        f"{summary['times']} times the nodes: {summary['forecasts']} forecasts, {summary['covered']:.0%} covered,"
+        f" median error {summary['error_median']:.1%}, interval x/ {summary['half_width_median']:.2f},"
+        f" best among {summary['contenders_median']:g} contenders in {summary['best_is_contender']:.0%},"
+        f" regret {'-' if regret is None else f'{regret:.1%}'} in the median, {summary['failed']} chosen layouts failed"
+    )
+
+
+if __name__ == "__main__":
+    main()

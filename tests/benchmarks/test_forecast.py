@@ -1,0 +1,94 @@
+"""What the benchmark of forecasts counts, on tables whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import forecast as benchmark
+from benchmarks.forecast import lines_of, score, summaries
+from orchestrator.forecasting import Forecast, Scaling, Speed
+from search_spaces.layout import Layout
+from search_spaces.measured import Observation, render_table
+from search_spaces.measured_problem import MeasuredProblem, problems_in
+from tests.orchestrator.test_forecasting import measured, truth
+
+CONTRACT = {
+    *("source", "model_name", "base_nodes", "times", "trials", "seed", "scaling", "step_time_s", "step_time_low_s"),
+    *("step_time_high_s", "measured_s", "is_covered", "error", "contenders", "best_is_contender", "regret"),
+}
+
+
+def rows_on(*node_counts: int) -> list[Observation]:
+    return [row for count in node_counts for row in measured(count, truth(data_parallel=2))]
+
+
+def forecast_of(layout: Layout, step_time_s: float = 1.0) -> Forecast:
+    """Within a fifth, and with nothing else that may be the best."""
+    speed = Speed(layout, step_time_s, 2048)
+    return Forecast(Scaling.STRONG, speed, step_time_s / 1.2, step_time_s * 1.2, 1.0, None, (), ())
+
+
+def three_layouts(*seconds: float | None) -> MeasuredProblem:
+    rows = [
+        replace(row, step_time_s=s, outcome="failed" if s is None else "ok")
+        for row, s in zip(rows_on(2), seconds, strict=False)
+    ]
+    return problems_in(rows)["2-nodes"]
+
+
+@pytest.mark.parametrize(("best_s", "is_covered"), [(1.1, True), (1.3, False), (0.85, True), (0.8, False)])
+def test_the_best_that_was_measured_is_covered_or_not(best_s, is_covered):
+    problem = three_layouts(5.0, best_s, 2 * best_s)
+    scored = score(forecast_of(problem.layouts[2]), problem)
+    assert (scored["measured_s"], scored["is_covered"]) == (best_s, is_covered)
+    assert scored["error"] == pytest.approx(1 / best_s - 1, abs=1e-4)
+    assert (scored["regret"], scored["best_is_contender"]) == (1.0, False)
+
+
+def test_a_chosen_layout_that_failed_has_no_regret():
+    problem = three_layouts(5.0, 1.0, None)
+    assert score(forecast_of(problem.layouts[2]), problem)["regret"] is None
+
+
+def test_a_line_for_each_multiple_that_was_measured_with_the_batch_of_its_scaling():
+    family = problems_in(rows_on(1, 2, 4))
+    lines = list(lines_of(family, 1, rows_on(1), seed=3))
+    assert [(line["scaling"], line["times"]) for line in lines] == [("strong", 2), ("strong", 4)]
+    for line in lines:
+        assert set(line) == CONTRACT
+        assert (line["base_nodes"], line["trials"], line["seed"]) == (1, 12, 3)
+        assert line["is_covered"]
+
+
+def test_too_few_trials_that_ran_have_no_line():
+    assert not list(lines_of(problems_in(rows_on(1, 2)), 1, rows_on(1)[:2], seed=0))
+
+
+def test_shares_and_medians_are_over_the_forecasts_of_a_multiple():
+    problem = three_layouts(5.0, 1.0, None)
+    head = {"times": 2}
+    chosen = zip(problem.layouts, (1, 2, 1), strict=True)
+    lines = [head | score(forecast_of(layout, seconds), problem) for layout, seconds in chosen]
+    (summary,) = summaries(lines)
+    assert (summary["times"], summary["forecasts"], summary["covered"]) == (2, 3, round(2 / 3, 4))
+    assert (summary["error_median"], summary["half_width_median"]) == (0.0, 1.2)
+    assert (summary["regret_median"], summary["regret_max"], summary["failed"]) == (2.0, 4.0, 1)
+
+
+def test_the_command_prints_lines_and_summaries_and_skips_what_is_not_there(tmp_path, monkeypatch, capsys):
+    (tmp_path / "table.csv").write_text(render_table(rows_on(1, 2)))
+    words = ["forecast", str(tmp_path / "table.csv"), str(tmp_path / "absent.csv"), "--trials", "3", "--seeds", "1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--json"])
+    benchmark.main()
+    told = capsys.readouterr()
+    line, summary = map(json.loads, told.out.splitlines())
+    assert (line["base_nodes"], line["times"], line["trials"]) == (1, 2, 3)
+    assert (summary["summary"], summary["forecasts"]) == (True, 1)
+    assert "absent.csv is not there: skipped" in told.err
+    monkeypatch.setattr(sys, "argv", [*words[:-4], "--trials", "0", "--seeds", "1"])
+    benchmark.main()
+    assert "2 times the nodes: 1 forecasts" in capsys.readouterr().out
