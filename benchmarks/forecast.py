@@ -80,6 +80,7 @@ def score(found: Forecast, problem: MeasuredProblem) -> dict[str, Any]:
         "contenders": len(found.contenders),
         "best_is_contender": best_key in {contender.layout.key for contender in found.contenders},
         "regret": None if chosen_s is None else round(chosen_s / best_s - 1, 4),
+        "chosen_is_covered": None if chosen_s is None else found.step_time_low_s <= chosen_s <= found.step_time_high_s,
     }
 
 
@@ -95,6 +96,7 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "times": times,
             "forecasts": len(found),
             "covered": _share(line["is_covered"] for line in found),
+            "chosen_covered": _share(line["chosen_is_covered"] for line in found if line["regret"] is not None),
             "error_median": round(median(abs(line["error"]) for line in found), 4),
             "half_width_median": round(median(_half_width(line) for line in found), 3),
             "contenders_median": median(line["contenders"] for line in found),
@@ -176,9 +178,9 @@ def _head(first: Observation, base_nodes: int, times: int, rows: Sequence[Observ
     }
 
 
-def _share(hits: Iterable[bool]) -> float:
+def _share(hits: Iterable[bool]) -> float | None:
     found = list(hits)
-    return round(sum(found) / len(found), 4)
+    return round(sum(found) / len(found), 4) if found else None
 
 
 def _half_width(line: Mapping[str, Any]) -> float:
@@ -197,12 +199,14 @@ def _readable(line: Mapping[str, Any]) -> str:
 
 
 def _readable_summary(summary: Mapping[str, Any]) -> str:
-    regret = summary["regret_median"]
+    regret, chosen = (
+        "-" if summary[name] is None else f"{summary[name]:.1%}" for name in ("regret_median", "chosen_covered")
+    )
     return (
-        f"{summary['times']} times the nodes: {summary['forecasts']} forecasts, {summary['covered']:.0%} covered,"
-        f" median error {summary['error_median']:.1%}, interval x/ {summary['half_width_median']:.2f},"
+        f"{summary['times']} times the nodes: {summary['forecasts']} forecasts, best covered {summary['covered']:.1%},"
+        f" chosen {chosen}, median error {summary['error_median']:.1%}, interval x/ {summary['half_width_median']:.2f},"
         f" best among {summary['contenders_median']:g} contenders in {summary['best_is_contender']:.0%},"
-        f" regret {'-' if regret is None else f'{regret:.1%}'} in the median, {summary['failed']} chosen layouts failed"
+        f" regret {regret} in the median, {summary['failed']} chosen layouts failed"
     )
 
 

@@ -19,6 +19,7 @@ from tests.orchestrator.test_forecasting import measured, truth
 CONTRACT = {
     *("source", "model_name", "base_nodes", "times", "trials", "seed", "scaling", "step_time_s", "step_time_low_s"),
     *("step_time_high_s", "measured_s", "is_covered", "error", "contenders", "best_is_contender", "regret"),
+    "chosen_is_covered",
 }
 
 
@@ -47,11 +48,14 @@ def test_the_best_that_was_measured_is_covered_or_not(best_s, is_covered):
     assert (scored["measured_s"], scored["is_covered"]) == (best_s, is_covered)
     assert scored["error"] == pytest.approx(1 / best_s - 1, abs=1e-4)
     assert (scored["regret"], scored["best_is_contender"]) == (1.0, False)
+    assert scored["chosen_is_covered"] is False
 
 
 def test_a_chosen_layout_that_failed_has_no_regret():
     problem = three_layouts(5.0, 1.0, None)
-    assert score(forecast_of(problem.layouts[2]), problem)["regret"] is None
+    scored = score(forecast_of(problem.layouts[2]), problem)
+    assert (scored["regret"], scored["chosen_is_covered"]) == (None, None)
+    assert score(forecast_of(problem.layouts[1]), problem)["chosen_is_covered"]
 
 
 def test_a_line_for_each_multiple_that_was_measured_with_the_batch_of_its_scaling():
@@ -75,6 +79,7 @@ def test_shares_and_medians_are_over_the_forecasts_of_a_multiple():
     lines = [head | score(forecast_of(layout, seconds), problem) for layout, seconds in chosen]
     (summary,) = summaries(lines)
     assert (summary["times"], summary["forecasts"], summary["covered"]) == (2, 3, round(2 / 3, 4))
+    assert summary["chosen_covered"] == 0
     assert (summary["error_median"], summary["half_width_median"]) == (0.0, 1.2)
     assert (summary["regret_median"], summary["regret_max"], summary["failed"]) == (2.0, 4.0, 1)
 
