@@ -24,9 +24,11 @@ import numpy as np
 
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
-from orchestrator.samplers.base import Told
+from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from orchestrator.samplers.outlook import Task
+from search_spaces.layout import Layout
 from search_spaces.measured import Observation, read_table
 from search_spaces.measured_problem import MeasuredProblem, problems_in
 from trials.trial import FailureReason
@@ -68,7 +70,7 @@ def run(
     models, None where the search is cold; `noise` is that of the table, as `noise_of` tells.
     """
     task = Task(problem.model, with_links(next(iter(problem.answers.values()))), earlier=tuple(earlier or ()))
-    sampler = make_sampler(sampler_name, problem.layouts, task, seed, never_replaced)
+    sampler = _sampler(sampler_name, problem.layouts, task, seed)
     best_s = min(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     history: list[Told] = []
     rows: list[Observation] = []
@@ -128,7 +130,8 @@ _SIZES: dict[str, Callable[[int], bool]] = {
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
-    parser.add_argument("--sampler", default="deephyper,random", help=f"of {', '.join(SAMPLERS)}; several with commas")
+    names = ", ".join([*SAMPLERS, "deephyper_tuned"])
+    parser.add_argument("--sampler", default="guided,deephyper,random", help=f"of {names}; several with commas")
     parser.add_argument("--mode", default="cold", help=f"of {', '.join(MODES)}; several with commas")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each search")
     parser.add_argument("--problem", default="", help="only problems whose name contains this")
@@ -150,6 +153,12 @@ def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[di
 
 def _has_a_best(problem: MeasuredProblem) -> bool:
     return any(row.step_time_s for row in problem.answers.values())
+
+
+def _sampler(name: str, layouts: Sequence[Layout], task: Task, seed: int) -> Sampler:
+    if name == "deephyper_tuned":
+        return DeepHyperSampler(layouts, seed, TUNED)
+    return make_sampler(name, layouts, task, seed, never_replaced)
 
 
 def never_replaced(words: str) -> NoReturn:

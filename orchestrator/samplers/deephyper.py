@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.samplers.base import Sampler, Told, distinct, untried
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from trials.trial import FailureReason
 
-# DeepHyper fits after this many successes and counts no failures: where most layouts fail, more would be random search.
-_INITIAL_POINTS = 1
-# Curiosity, in multiples of the surrogate's uncertainty. DeepHyper's own falls from 1.96 to 0.01 every ten asks, which
-# it counts in the object; here that is a new one each time.
-_KAPPA = 0.5
 # Of the candidates left, DeepHyper rates at most this many at a time; more cost seconds an ask.
 _RATED_POINTS = 10_000
 
@@ -34,8 +30,30 @@ _FAULTS_OF_THE_LAYOUT = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How DeepHyper is set up; None is what it comes with.
+
+    It fits after `initial_points` successes and counts no failures: where most layouts fail, its own twice the number
+    of axes and one are random search. `kappa` is its curiosity, in multiples of the surrogate's uncertainty, 1.96 at
+    its start. `derived_axes` tells it of what follows from the others, too, `ranks` numbers the values of an axis from
+    0: its trees split a range at a random place, and of 1, 2, 4 ... 256 most splits would fall between the last two.
+    """
+
+    initial_points: int | None = None
+    kappa: float | None = None
+    derived_axes: bool = False
+    ranks: bool = False
+
+
+AS_IT_COMES = Settings()
+"""As the Frontier study used it (Dash et al., arXiv 2312.12705): what guided searches are compared with."""
+TUNED = Settings(initial_points=1, kappa=0.5, derived_axes=True, ranks=True)
+"""The best that was found for the measured tables; docs/experiments.md says what else was tried."""
+
+
 class DeepHyperSampler(Sampler):
-    """Plain DeepHyper, as published, except that it can only name candidates of ours that were not tried.
+    """Plain DeepHyper, except that it can only name candidates of ours that were not tried.
 
     A search is rebuilt for every ask by telling it the whole history (tens of milliseconds), so that an ask depends
     on candidates, seed and history alone: DeepHyper's own checkpoint loses observations, and a resumed search must
@@ -45,10 +63,11 @@ class DeepHyperSampler(Sampler):
 
     name = "deephyper"
 
-    def __init__(self, candidates: Sequence[Layout], seed: int):
+    def __init__(self, candidates: Sequence[Layout], seed: int, settings: Settings = AS_IT_COMES):
+        self._settings = settings
         self._candidates = distinct(candidates)
         canonical = {key: layout.canonical() for key, layout in self._candidates.items()}
-        self._axes = _axes(canonical.values())
+        self._axes = _axes(list(canonical.values()), settings)
         self._points = {key: _point(self._axes, layout) for key, layout in canonical.items()}
         self._seed = seed
 
@@ -72,7 +91,7 @@ class DeepHyperSampler(Sampler):
         results = [(self._named(told.layout), _result(told)) for told in history if self._can_tell(told)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            search = _new_search(self._axes, list(layouts), chance)
+            search = _new_search(self._axes, list(layouts), chance, self._settings)
             if results:
                 search.tell(results)
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
@@ -81,49 +100,69 @@ class DeepHyperSampler(Sampler):
     def _can_tell(self, told: Told) -> bool:
         return told.layout.key in self._candidates and _teaches(told)
 
-    def _named(self, layout: Layout) -> dict[str, int]:
+    def _named(self, layout: Layout) -> dict[str, Any]:
         return dict(zip(self._axes, self._points[layout.key], strict=True))
 
 
-def _axes(layouts: Collection[Layout]) -> dict[str, dict[Any, int]]:
-    """The fields that differ between these canonical layouts, with the rank of each of their values.
+def _axes(layouts: Sequence[Layout], settings: Settings) -> dict[str, dict[Any, Any]]:
+    """The fields that differ between these canonical layouts, with what DeepHyper is told for each of their values.
 
-    Ranks, because the surrogate's trees split a range at a random place: of accumulation 1, 2, 4 ... 256 most splits
-    would fall between the last two. A field of one value would be a dimension that says nothing.
+    A field of one value would be a dimension that says nothing.
     """
     values = {name: {getattr(layout, name) for layout in layouts} for name in LAYOUT_FIELDS}
-    return {
+    axes = {
         name: {value: rank for rank, value in enumerate(sorted(found, key=_none_first))}
         for name, found in values.items()
         if len(found) > 1
     }
+    if not settings.derived_axes:
+        axes = _free(axes, layouts)
+    return axes if settings.ranks else {name: _plain(ranks) for name, ranks in axes.items()}
 
 
 def _none_first(value: Any) -> tuple[bool, Any]:
     return value is not None, value
 
 
-def _point(axes: Mapping[str, Mapping[Any, int]], layout: Layout) -> tuple[int, ...]:
-    return tuple(ranks[getattr(layout, name)] for name, ranks in axes.items())
+def _free(axes: dict[str, dict[Any, Any]], layouts: Sequence[Layout]) -> dict[str, dict[Any, Any]]:
+    """Without the axes that follow from the others: data ranks, and micro-batches where the batch is the same."""
+    for derived in ("data_parallel", "grad_accum_steps"):
+        fewer = {name: ranks for name, ranks in axes.items() if name != derived}
+        if len({_point(fewer, layout) for layout in layouts}) == len(layouts):
+            axes = fewer
+    return axes
 
 
-def _new_search(axes: Mapping[str, Mapping[Any, int]], points: Sequence[tuple[int, ...]], chance: random.Random) -> Any:
+def _plain(ranks: dict[Any, int]) -> dict[Any, Any]:
+    """Numbers as they are; words and switches have none."""
+    return {value: value if type(value) is int else rank for value, rank in ranks.items()}
+
+
+def _point(axes: Mapping[str, Mapping[Any, Any]], layout: Layout) -> tuple[Any, ...]:
+    return tuple(told[getattr(layout, name)] for name, told in axes.items())
+
+
+def _new_search(
+    axes: Mapping[str, Mapping[Any, Any]], points: Sequence[tuple[Any, ...]], chance: random.Random, settings: Settings
+) -> Any:
     """A CBO that draws from `points` only, writes no files and has heard of nothing yet."""
     from deephyper.hpo import CBO, HpProblem
 
     problem = HpProblem()
-    for name, ranks in axes.items():
-        problem.add_hyperparameter(list(ranks.values()), name)
+    for name, told in axes.items():
+        problem.add_hyperparameter(list(told.values()), name)
     problem.set_sampling_fn(
         lambda size: [dict(zip(axes, point, strict=True)) for point in chance.sample(points, min(size, len(points)))]
     )
+    # Its own curiosity falls with the asks, which it counts in the object; here that is a new one each time.
+    curiosity = None if settings.kappa is None else {"kappa": settings.kappa, "scheduler": {"type": "constant"}}
     return CBO(
         problem,
         random_state=chance.randrange(2**31),
         checkpoint_history_to_csv=False,
         surrogate_model="ET",
         acq_func="UCBd",
-        acq_func_kwargs={"kappa": _KAPPA, "scheduler": {"type": "constant"}},
+        acq_func_kwargs=curiosity,
         acq_optimizer="sampling",
         acq_optimizer_kwargs={
             "n_points": _RATED_POINTS,
@@ -133,7 +172,7 @@ def _new_search(axes: Mapping[str, Mapping[Any, int]], points: Sequence[tuple[in
             "outliers_iqr_factor": math.inf,
         },
         multi_point_strategy="qUCBd",
-        n_initial_points=_INITIAL_POINTS,
+        n_initial_points=settings.initial_points,
     )
 
 
