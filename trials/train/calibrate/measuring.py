@@ -78,7 +78,6 @@ class Bench:
         self._device = device.torch_device
         self._effort = effort
         self._stopwatch = stopwatch
-        self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def product_rates(self, precision: str) -> Iterator[ProductRate]:
         """Of square products and the model's own; of a slow precision those that take no longer than is allowed."""
@@ -162,16 +161,14 @@ class Bench:
         return lambda: (receive(first), send(first))
 
     def _group(self, members: Sequence[int] | None) -> dist.ProcessGroup | None:
-        """A group of these ranks; called by all of them and nobody else.
+        """A group of these ranks; None without any, once all ranks have called it.
 
-        Each is kept: one that is formed again after its end would look for its ranks at their old addresses.
+        Whoever is in none forms one alone, and none is ever given back: torch names a group after its ranks and after
+        how many groups each of them has, so that these must have equally many to find each other.
         """
-        if members is None:
-            return None
-        if (ranks := tuple(members)) not in self._groups:
-            group = dist.new_group(list(ranks), timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
-            self._groups[ranks] = group
-        return self._groups[ranks]
+        ranks = [self._rank] if members is None else list(members)
+        group = dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
+        return None if members is None else group
 
     def _buffer(self, num_bytes: int) -> torch.Tensor:
         # Written to: untouched zeros all lie in one page of the host.
