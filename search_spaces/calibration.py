@@ -49,6 +49,9 @@ _TYPICAL = np.log([PRIORS[term].median for term in TERMS])
 KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
 """How far a whole machine may be from its data sheet, and one of which there is none: the standard deviation of the
 logarithm of one factor on all constants."""
+_GUESSED = 1.5
+"""The least that is unknown of what hosts and links take on a machine of which there is no data sheet."""
+_OF_HOSTS_AND_LINKS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
 _OTHERS_WIDEN = 0.5
 """What trials of another model or batch leave open of a constant: a share of what was unknown of it before."""
 
@@ -67,10 +70,14 @@ class TimePrior:
     covariance: np.ndarray
 
     @classmethod
-    def shipped(cls, speed_log_sd: float = KNOWN_SPEED) -> TimePrior:
-        """Of a machine of which there are no trials; `speed_log_sd` is how uncertain its speed as a whole is."""
-        deviations = np.append([PRIORS[term].log_sd for term in TERMS], speed_log_sd)
-        return cls(np.append(_TYPICAL, 0.0), np.diag(deviations**2))
+    def shipped(cls, speed_is_known: bool = True) -> TimePrior:
+        """Of a machine of which there are no trials, and perhaps nothing else either."""
+        deviations = np.array([PRIORS[term].log_sd for term in TERMS])
+        if not speed_is_known:
+            is_guessed = [term in _OF_HOSTS_AND_LINKS for term in TERMS]
+            deviations = np.where(is_guessed, np.maximum(deviations, _GUESSED), deviations)
+        whole = KNOWN_SPEED if speed_is_known else UNKNOWN_SPEED
+        return cls(np.append(_TYPICAL, 0.0), np.diag(np.append(deviations, whole) ** 2))
 
     @property
     def deviations(self) -> np.ndarray:

@@ -11,9 +11,7 @@ import numpy as np
 
 from orchestrator.samplers.base import Told
 from search_spaces.calibration import (
-    KNOWN_SPEED,
     MEMORY_FACTOR,
-    UNKNOWN_SPEED,
     MemoryBelief,
     MemoryEvidence,
     Prior,
@@ -59,8 +57,8 @@ class Task:
 
     @property
     def speed_is_known(self) -> bool:
-        """Whether anybody knows how fast the accelerator is; else seconds are ratios only."""
-        return self.cluster.speed_is_known
+        """Whether anybody knows how fast the accelerator is, or trials have told; else seconds are ratios only."""
+        return self.cluster.speed_is_known or any(row.step_time_s is not None for row in self.earlier)
 
     @cached_property
     def knowledge(self) -> Knowledge:
@@ -78,7 +76,7 @@ class Knowledge:
     @classmethod
     def of(cls, task: Task) -> Knowledge:
         """What is known anyway, corrected by what earlier searches saw."""
-        time = TimePrior.shipped(KNOWN_SPEED if task.speed_is_known else UNKNOWN_SPEED)
+        time = TimePrior.shipped(task.cluster.speed_is_known)
         memory = MEMORY_FACTOR
         if ran := [row for row in task.earlier if row.step_time_s is not None]:
             terms = StepTerms.joined([_terms_of(row, task.cluster) for row in ran])
@@ -98,7 +96,13 @@ def _terms_of(row: Observation, like: Cluster) -> StepTerms:
 def memory_evidence(row: Observation) -> MemoryEvidence:
     """What a row that ran, or that ran out of memory, tells of memory."""
     estimated_gib = float(stage_memory(row.model, LayoutTable.of([row.layout])).peak[0])
-    return MemoryEvidence(estimated_gib, row.outcome == "ok", row.peak_memory_gib)
+    peak_gib = row.peak_memory_gib if _is_of_tensors(row.cluster) else None
+    return MemoryEvidence(estimated_gib, row.outcome == "ok", peak_gib)
+
+
+def _is_of_tensors(cluster: Cluster) -> bool:
+    """Whether the peaks that trials measure are what tensors take; on a CPU they are those of whole processes."""
+    return cluster.accelerator.memory_gib is not None
 
 
 def memory_belief(task: Task, evidence: Sequence[MemoryEvidence] = ()) -> MemoryBelief:
@@ -161,7 +165,8 @@ class Expectations:
     def _evidence(self, row: int, told: Told) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
         if told.speed is not None:
-            return MemoryEvidence(estimated, ran=True, peak_gib=told.peak_memory_gib)
+            peak_gib = told.peak_memory_gib if _is_of_tensors(self._task.cluster) else None
+            return MemoryEvidence(estimated, ran=True, peak_gib=peak_gib)
         if told.reason is FailureReason.GPU_OOM:
             return MemoryEvidence(estimated, ran=False)
         return None

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from search_spaces.calibration import (
-    UNKNOWN_SPEED,
     MemoryBelief,
     MemoryEvidence,
     TimeBelief,
@@ -57,6 +56,27 @@ def test_before_any_trial_the_prediction_is_that_of_the_typical_constants():
     assert mean == pytest.approx(np.log(TERMS_OF_ALL.seconds(typical_constants())), abs=0.3)
 
 
+def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
+    truth = changed(tensor_latency=300.0)
+    rows = [0, int(TERMS_OF_ALL.micro_batch[:, TERMS.index("tensor_latency")].argmax())]
+    measured = TERMS_OF_ALL.take(np.array(rows))
+    priors = (TimePrior.shipped(), TimePrior.shipped(speed_is_known=False))
+    beliefs = [TimeBelief(measured, measured.seconds(truth), 1, prior) for prior in priors]
+    seconds = np.log(TERMS_OF_ALL.seconds(truth))
+    known, guessed = (np.abs(belief.predict(TERMS_OF_ALL)[0] - seconds).mean() for belief in beliefs)
+    assert guessed < 0.7 * known
+
+
+def test_what_others_teach_is_widened():
+    measured = TERMS_OF_ALL.take(np.array([0, 3, 7, 12]))
+    prior = TimePrior.shipped()
+    learnt = prior.after_others(measured, measured.seconds(changed(matmul=1.4)), 1)
+    matmul = TERMS.index("matmul")
+    assert learnt.constants[matmul] > 1.1 * prior.constants[matmul]
+    assert (learnt.deviations >= 0.5 * prior.deviations).all()
+    assert learnt.deviations[matmul] < prior.deviations[matmul]
+
+
 @pytest.mark.parametrize(("term", "factor"), [("pipeline_latency", 50.0), ("matmul", 1.7)])
 def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
     truth = changed(**{term: factor})
@@ -86,7 +106,8 @@ def test_one_strange_measurement_among_many_moves_little():
 def test_one_trial_tells_how_fast_an_unknown_machine_is():
     truth = 20 * typical_constants()
     measured = TERMS_OF_ALL.take(np.array([4]))
-    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, TimePrior.shipped(UNKNOWN_SPEED)).predict(TERMS_OF_ALL)
+    unknown = TimePrior.shipped(speed_is_known=False)
+    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
     assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
 
 
