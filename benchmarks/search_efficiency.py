@@ -135,6 +135,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="cold", help=f"of {', '.join(MODES)}; several with commas")
     parser.add_argument("--seeds", type=int, default=5, help="seeds 0, 1, ... of each search")
     parser.add_argument("--problem", default="", help="only problems whose name contains this")
+    parser.add_argument("--candidates", type=int, default=1, help="only problems of at least so many")
     parser.add_argument("--json", action="store_true", help="a JSON line a search, and the summary as JSON")
     return parser.parse_args()
 
@@ -142,13 +143,18 @@ def _arguments() -> argparse.Namespace:
 def _lines(tables: Iterable[Path], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     observations = [row for table in tables for row in read_table(table).require_whole().observations]
     problems = {name: found for name, found in problems_in(observations).items() if _has_a_best(found)}
-    for name, problem in problems.items():
+    chosen = {name: found for name, found in problems.items() if _is_wanted(name, found, arguments)}
+    for name, problem in chosen.items():
         noise = noise_of(row for row in observations if row.problem == name)
         for sampler, mode in product(arguments.sampler.split(","), arguments.mode.split(",")):
-            for seed in range(arguments.seeds if arguments.problem in name else 0):
+            for seed in range(arguments.seeds):
                 earlier = None if mode == "cold" else others_of(name, problems, seed)
                 if earlier != ():
                     yield run(name, problem, sampler, seed, earlier, noise)
+
+
+def _is_wanted(name: str, problem: MeasuredProblem, arguments: argparse.Namespace) -> bool:
+    return arguments.problem in name and len(problem.answers) >= arguments.candidates
 
 
 def _has_a_best(problem: MeasuredProblem) -> bool:
