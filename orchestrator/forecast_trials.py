@@ -23,12 +23,17 @@ from trials.ledger.events import SearchRecord
 _DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
 
 
-def tried_in_search(record: SearchRecord, spec: SearchSpec, earlier: Sequence[Observation] = ()) -> Tried:
-    """What the search has measured so far, and its own space on other numbers of nodes; `earlier` are trials of other
-    searches that it learnt from.
+def tried_in_search(
+    record: SearchRecord, spec: SearchSpec, earlier: Sequence[Observation] = (), cluster: Cluster | None = None
+) -> Tried:
+    """What the search has measured so far, and its own space on other numbers of nodes.
 
-    Of a search over a table's layouts the space is every combination of their values.
+    `earlier` are trials of other searches that it learnt from; `cluster` is known better than the search's own, and
+    takes its place, InputError where its nodes are others. Of a search over a table's layouts the space is every
+    combination of their values.
     """
+    if cluster is not None:
+        spec = replace(spec, cluster=_fitting(cluster, spec.cluster))
     model = spec.model
     if spec.launcher.kind == "recorded":
         position_embedding, norm = positions_and_norm(model.gated_mlp)
@@ -118,13 +123,13 @@ def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observ
 
 
 def _fitting(cluster: Cluster, of_rows: Cluster) -> Cluster:
-    """The cluster that was described; InputError where its nodes are none of the rows'."""
+    """The cluster that was described; InputError where its nodes are not those of the trials."""
     described, measured = (_node(c) for c in (cluster, of_rows))
     if described != measured:
         raise InputError.of(
             "cluster",
-            f"has nodes of {described}, the table's rows are from nodes of {measured}",
-            rule="the cluster is the one that the table was measured on",
+            f"has nodes of {described}, the trials are from nodes of {measured}",
+            rule="the cluster is the one that the trials ran on",
             key="--cluster",
         )
     return cluster

@@ -188,7 +188,7 @@ def forecast(tried: Tried, scalings: Sequence[Scaling], num_nodes: Sequence[int]
     """
     base = _base(tried)
     asked = num_nodes or [times * base.layout.num_nodes for times in TIMES_THE_NODES]
-    task = replace(tried.task, cluster=replace(tried.task.cluster, num_nodes=max(*asked, tried.task.cluster.num_nodes)))
+    task = replace(tried.task, cluster=_with_nodes(tried.task.cluster, max(*asked, tried.task.cluster.num_nodes)))
     belief = ScaledBelief(task, tried.rows, tried.seed)
     found: list[Forecast] = []
     notes = _notes(task.cluster, base.layout.num_nodes, max(asked))
@@ -257,6 +257,18 @@ def _base(tried: Tried) -> Speed:
             rule="a forecast is compared with a measured layout of the search's own global batch",
         )
     return max(speeds, key=lambda speed: (speed.layout.num_nodes, speed.tokens_per_sec))
+
+
+def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
+    if num_nodes > 1 and cluster.given_links is not None and cluster.given_links.fabric is None:
+        raise InputError.of(
+            "links",
+            f"the links that are described have no fabric between {num_nodes} nodes",
+            rule="a forecast for several nodes needs to know what would join them",
+            fix="describe the cluster with links.fabric (docs/clusters.md), and name it: --cluster FILE",
+            key="--cluster",
+        )
+    return replace(cluster, num_nodes=num_nodes)
 
 
 def _layouts(tried: Tried, scaling: Scaling, num_nodes: int, base: Layout) -> Sequence[Layout]:

@@ -52,7 +52,9 @@ def forecast(
     cluster: Annotated[
         str | None,
         typer.Option(
-            "--cluster", metavar="NAME|FILE", help="Of a table: the cluster it was measured on, for its links."
+            "--cluster",
+            metavar="NAME|FILE",
+            help="The cluster the trials ran on: of a table, or in place of the search's.",
         ),
     ] = None,
     top: Annotated[
@@ -80,20 +82,20 @@ def _tried(
     """What the trials are from, as the contract says it, and the trials."""
     from orchestrator.forecast_trials import tried_in_search, tried_in_table
 
+    described = None if cluster is None else _described(cluster)
     if given is not None and given.endswith(".csv"):
         from search_spaces.measured import read_table
 
         rows = read_table(Path(given)).require_whole().observations
-        tried = tried_in_table(rows, problems, None if cluster is None else _described(cluster))
+        tried = tried_in_table(rows, problems, described)
         return {"search_id": None, "table": given, "problems": _names(tried)}, tried
-    for key, value in (("--problem", problems), ("--cluster", cluster)):
-        if value:
-            raise InputError.of("contradiction", "is of a table; a search has its own", key=key, value=value)
+    if problems:
+        raise InputError.of("contradiction", "is of a table, and this is a search", key="--problem", value=problems)
     from orchestrator.cli.find import find_search
     from orchestrator.earlier import frozen
 
     found = find_search(given, ledger)
-    tried = tried_in_search(found.record, found.spec, frozen(found.folder))
+    tried = tried_in_search(found.record, found.spec, frozen(found.folder), described)
     return {"search_id": found.record.search_id, "table": None, "problems": _names(tried)}, tried
 
 

@@ -251,7 +251,7 @@ def test_a_table_is_asked_for_problems_of_one_model_that_are_there(problems, wor
 
 def test_a_cluster_of_other_nodes_is_refused():
     other = Cluster(ACCELERATORS["h100-80gb"], 8, 2)
-    with pytest.raises(InputError, match="nodes of 8 h100-80gb, the table's rows are from nodes of 8 a100-80gb"):
+    with pytest.raises(InputError, match="nodes of 8 h100-80gb, the trials are from nodes of 8 a100-80gb"):
         tried_in_table(measured(1, truth()), [], other)
 
 
@@ -275,6 +275,9 @@ def test_a_search_is_forecast_in_its_own_space_also_beyond_its_nodes(tmp_path):
     found = tried.layouts_on(2, 16)
     assert {(layout.num_nodes, layout.num_gpus, layout.global_batch_size) for layout in found} == {(2, 4, 16)}
     assert {layout.micro_batch_size for layout in found} == {1, 2, 4, 8}
+    assert tried_in_search(past_searches.past(spec, *trials), spec, cluster=spec.cluster).task == tried.task
+    with pytest.raises(InputError, match="nodes of 8 a100-80gb, the trials are from nodes of 2 cpu"):
+        tried_in_search(past_searches.past(spec, *trials), spec, cluster=CLUSTER)
     outlooks = forecast(tried, BOTH)
     assert (outlooks.base.layout, outlooks.trials) == (trials[0].layout, 7)
     cells = {(f.scaling.value, f.speed.layout.num_nodes) for f in outlooks.forecasts}

@@ -68,6 +68,12 @@ def test_the_newest_search_in_words_with_nodes_and_scaling_of_ones_own(search_id
     assert "mostly unknown: no trial tells of" in words
 
 
+def test_a_cluster_that_is_described_takes_the_place_of_the_searches_own(search_id, capsys):
+    assert any("assumed" in note for note in asked(capsys, search_id)["notes"]) is False
+    notes = asked(capsys, search_id, "--cluster", "playbook-h100", "--nodes", "128")["notes"]
+    assert any("measured with 64 nodes at most" in note for note in notes)
+
+
 def test_a_table_is_forecast_without_a_search(place, capsys):
     write_recorded_search(place, *ROWS)
     answer = asked(capsys, "table.csv", "--problem", "1B-8gpu", "--cluster", "playbook-h100", "--nodes", "128")
