@@ -226,8 +226,10 @@ def _kernel_launch_s(layouts: LayoutTable) -> np.ndarray:
 
 
 def _collectives(layouts: LayoutTable) -> np.ndarray:
-    """Of a layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for each."""
-    return np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
+    """Of a layer and pass: two all-reduces, with sequence parallelism an all-gather and a reduce-scatter for each; with
+    ZeRO 3 one for the weights of each of its parts."""
+    of_tensor = np.where(layouts["tensor_parallel"] > 1, np.where(layouts["sequence_parallel"] > 0, 4, 2), 0)
+    return of_tensor + np.where(layouts["zero_stage"] == 3, _PARTS, 0)
 
 
 def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
@@ -248,6 +250,8 @@ _TOUCHES = 4
 with gradients of its size."""
 LAYER_LAUNCH_S = 0.4e-3
 """A host's time to start one layer's kernels, 30 or so at 10 to 15 us each in eager PyTorch."""
+_PARTS = 8
+"""Of a layer: two norms, attention's two products, the MLP's two, and what holds them."""
 COLLECTIVE_LAUNCH_S = 0.05e-3
 """A host's time to start one collective: its tensors, its process group, its stream. An estimate."""
 

@@ -156,9 +156,10 @@ def test_a_host_starts_collectives_too():
         Layout(tensor_parallel=2, data_parallel=4, precision="bf16"),
         Layout(tensor_parallel=2, data_parallel=4, precision="bf16", sequence_parallel=True),
         Layout(data_parallel=8, precision="bf16"),
+        Layout(data_parallel=8, precision="bf16", zero_stage=3),
     ]
     launches = StepTerms.of(SMALL, a100(1), LayoutTable.of(layouts)).micro_batch[:, TERMS.index("launches")]
-    assert launches[1] > launches[0] > launches[2]
+    assert launches[1] > launches[0] > launches[2] < launches[3]
 
 
 def test_the_rank_order_says_who_talks_over_the_fabric():
