@@ -106,9 +106,9 @@ class GuidedSampler(Sampler):
 LEAST_GAIN = 0.005
 """Expected improvement, as a share of the best so far, below which a trial is not worth its node-hours: less than runs
 of one layout differ."""
-MANY_TRIALS, LARGE_GAIN = 12, 0.15
+MANY_TRIALS, LARGE_GAIN = 12, 0.3
 """After a dozen trials a guided search has most often found what there is: it goes on for a large gain only."""
-_FEWEST_MEASURED = 3
+_FEWEST_MEASURED = 4
 _MOST_RATED = 5_000
 """More would cost seconds an ask."""
 
