@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from search_spaces.cluster import Cluster
+from search_spaces.cluster_schema import ClusterSection
 from search_spaces.errors import InputError
 from search_spaces.links import Fabric, LinkDomain, Links
 from search_spaces.measured import Observation
 from search_spaces.presets import CLUSTERS, preset
-from search_spaces.schema import ClusterSection
 from search_spaces.validation import validated
 
 

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
+from search_spaces.cluster_schema import ClusterSection
 from search_spaces.durations import Duration
 from search_spaces.errors import InputError
 from search_spaces.schema import (
     BaselineSection,
-    ClusterSection,
     ConstraintsSection,
     ModelSection,
     SpaceSection,

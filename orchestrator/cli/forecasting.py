@@ -105,7 +105,7 @@ def _names(tried: Tried) -> list[str]:
 
 def _described(cluster: str) -> Cluster:
     """The ready-made cluster of this name, or the one in this file."""
-    from search_spaces.schema import ClusterSection
+    from search_spaces.cluster_schema import ClusterSection
     from search_spaces.validation import restored
 
     try:

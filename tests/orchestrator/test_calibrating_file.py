@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_file, is_calibrates
 from search_spaces.cluster import ACCELERATORS, Cluster, MeasuredSpeed
+from search_spaces.cluster_schema import ClusterSection
 from search_spaces.links import Fabric
-from search_spaces.schema import ClusterSection
 from search_spaces.validation import validated
 from search_spaces.yaml_source import parse_document
 from trials.calibrate import (

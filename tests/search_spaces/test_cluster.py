@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from search_spaces.cluster import ACCELERATORS, Cluster, MeasuredSpeed
+from search_spaces.cluster_schema import ClusterSection
 from search_spaces.errors import InputError
 from search_spaces.links import Fabric, LinkDomain, Links
-from search_spaces.schema import ClusterSection
 from search_spaces.validation import validated
 from search_spaces.yaml_source import parse_document
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from search_spaces import presets
+from search_spaces.cluster_schema import ClusterSection
 from search_spaces.errors import InputError
-from search_spaces.schema import ClusterSection, ModelSection
+from search_spaces.schema import ModelSection
 from search_spaces.validation import validated
 
 
