@@ -13,7 +13,7 @@ from tests.search_spaces.tables import only
 
 def rows(*step_times_s: float | None) -> tuple[Observation, ...]:
     """Trials of as many layouts, None for one that failed, that held their node ten seconds each."""
-    changes = [{"micro_batch_size": str(2**i), "grad_accum_steps": str(32 // 2**i)} for i in range(len(step_times_s))]
+    changes = [{"micro_batch_size": str(2**i), "grad_accum_steps": str(128 // 2**i)} for i in range(len(step_times_s))]
     return tuple(
         replace(row, outcome="failed" if s is None else "ok", step_time_s=s, recorded_duration_s=10.0)
         for row, s in zip(only(*changes), step_times_s, strict=True)
