@@ -15,8 +15,12 @@ from orchestrator.observations import DAMAGED, observed_in
 from orchestrator.search_file import SearchSpec
 from orchestrator.search_schema import FROM_LEDGER, FROM_NOTHING
 from orchestrator.trainer_check import ranks_run_here
+from search_spaces.calibration import typical_constants
 from search_spaces.errors import OutsideRefused
-from search_spaces.measured import Observation, read_table, render_table
+from search_spaces.layout_table import LayoutTable
+from search_spaces.measured import Observation, parse_table, read_table, render_table
+from search_spaces.memory import stage_memory
+from search_spaces.step_time import StepTerms
 from trials.folder import SearchFolder, write_text
 from trials.ledger.events import SearchRecord
 from trials.ranks.software import cpu_name, gpu_name
@@ -35,7 +39,11 @@ _MOST_LOOKED_AT, _MOST_SEARCHES = 200, 20
 _MOST_NAMED = 8
 _SEARCH_ID, _TRIAL = "[a-z0-9][a-z0-9-]{0,60}", "t[0-9]{1,9}"
 _GOLDEN_RATIO = 0.618033988749895
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MOST_DEALT = 10**6
+"""Of a model's layers times a layout's chunks: it takes seconds to deal so many."""
+_MOST = 1e12
+"""Seconds or GiB that nothing takes."""
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What comes of rows that are none of Parlay's; InputError is one of them."""
 
 
@@ -120,8 +128,8 @@ def _of_table(spec: SearchSpec, table: Path) -> Earlier:
     from search_spaces.measured_problem import measured_on
 
     rows = measured_on(read_table(table).require_whole().observations, spec.cluster)
-    known = [replace(row, peak_memory_gib=row.peak_memory_gib or None) for row in rows]
-    return Earlier(_chosen(_evenly(known)))
+    chosen, useless = _chosen(_evenly(rows))
+    return Earlier(chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ())
 
 
 def _evenly(rows: Sequence[Observation]) -> list[Observation]:
@@ -136,10 +144,10 @@ def _of_ledger(spec: SearchSpec, ledger_url: str) -> Earlier:
         seen = list(islice(_seen_by_searches(spec, reader), _MOST_SEARCHES))
     rows = [(row, device) for one in seen for row, device in one.rows]
     ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
-    alike = [row for row, device in rows if device is None or ours is None or device == ours]
-    damaged = sum(one.damaged for one in seen)
+    chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
+    damaged = sum(one.damaged for one in seen) + useless
     remark = f"damaged in the ledger and left out: {counted(damaged, 'trial')} of earlier searches, or whole searches"
-    return Earlier(_chosen(alike), (remark,) if damaged else ())
+    return Earlier(chosen, (remark,) if damaged else ())
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ def _seen_by_searches(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Seen]
     for search_id, data in reader.newest(_MOST_LOOKED_AT):
         try:
             if _is_alike(data, spec):
-                yield _seen(reader.search(search_id), SearchSpec.from_json(data))
+                yield _seen(reader.search(search_id), _with_accelerator_of(spec, SearchSpec.from_json(data)))
         except _UNREADABLE:
             yield _Seen(damaged=1)
 
@@ -168,6 +176,11 @@ def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
     is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
     return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "recorded"
+
+
+def _with_accelerator_of(spec: SearchSpec, theirs: SearchSpec) -> SearchSpec:
+    """Of this name there is one only, whatever an older Parlay knew of it."""
+    return replace(theirs, cluster=replace(theirs.cluster, accelerator=spec.cluster.accelerator))
 
 
 def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:
@@ -196,23 +209,49 @@ def _device_here(spec: SearchSpec) -> str | None:
 
 
 def _is_legal(row: Observation) -> bool:
-    """Whether a table can hold the row, and the models of memory and time can be asked of its layout."""
+    """Whether a search of ours may have tried the row's layout."""
     layout, model = row.layout, row.model
     is_named = re.fullmatch(_SEARCH_ID, row.search_id or "") and re.fullmatch(_TRIAL, row.trial or "")
     chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
     return bool(is_named) and chunks <= model.num_layers and layout.tensor_parallel <= model.num_attention_heads
 
 
-def _chosen(rows: Iterable[Observation]) -> tuple[Observation, ...]:
+def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
     """MOST_TRIALS of those that ran or ran out of memory: as many of each problem as of the others, the first ones,
-    every layout once."""
+    every layout once. And how many were passed over since nothing can be learnt from them."""
     problems: dict[Any, dict[str, Observation]] = {}
     for row in rows:
         if row.outcome in ("ok", "oom"):
             problem = problems.setdefault((row.model, row.cluster, row.global_batch_size), {})
             problem.setdefault(row.layout.key, row)
     rounds = zip_longest(*(problem.values() for problem in problems.values()))
-    return tuple(islice((row for each in rounds for row in each if row is not None), MOST_TRIALS))
+    chosen: list[Observation] = []
+    useless = 0
+    for row in (row for each in rounds for row in each if row is not None):
+        if len(chosen) == MOST_TRIALS:
+            break
+        if (known := _as_frozen(row)) is None:
+            useless += 1
+        else:
+            chosen.append(known)
+    return tuple(chosen), useless
+
+
+def _as_frozen(row: Observation) -> Observation | None:
+    """The row as a resumed search reads it, a peak of nothing unknown; None where a table cannot hold it, or the models
+    of memory and time have no answer for it."""
+    layout = row.layout
+    if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MOST_DEALT:
+        return None
+    try:
+        text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
+        (known,) = parse_table(text, "earlier.csv").require_whole().observations
+        layouts = LayoutTable.of([known.layout])
+        seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
+        gib = stage_memory(known.model, layouts).peak.item()
+    except _UNREADABLE:
+        return None
+    return known if 0 < seconds < _MOST and 0 < gib < _MOST else None
 
 
 def _each_once(names: Iterable[str | None]) -> list[str]:

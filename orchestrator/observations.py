@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,8 +37,8 @@ _OF_THE_LAYOUT = (
 )
 """Failures that may be the layout's; of the others the machine, the user or an unbelievable outcome is the cause."""
 
-_MOST = 1e12
-"""Seconds or GiB that nothing has; a table has digits for more."""
+_LEAST, _MOST = 1e-9, 1e12
+"""Seconds or GiB that nothing has; a table has digits for less and for more."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _between(begin: float | None, end: float | None) -> float | None:
 
 def _are_possible(numbers: Mapping[str, Any], ran: bool) -> bool:
     known = [value for value in numbers.values() if value is not None]
-    if not all(type(value) in (int, float) and math.isfinite(value) and 0 <= value < _MOST for value in known):
+    if not all(type(value) in (int, float) and (value == 0 or _LEAST <= value < _MOST) for value in known):
         return False
     return numbers["step_time_s"] is None if not ran else bool(numbers["step_time_s"])
 

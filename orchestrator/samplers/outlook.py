@@ -87,9 +87,10 @@ class Knowledge:
 
 
 def _terms_of(row: Observation, like: Cluster) -> StepTerms:
-    """On nodes like these the links are those that are known now."""
+    """On nodes like these the links are those that are known now; a single node's may say nothing of a fabric."""
     is_alike = (row.cluster.accelerator.name, row.cluster.gpus_per_node) == (like.accelerator.name, like.gpus_per_node)
-    cluster = replace(like, num_nodes=row.cluster.num_nodes) if is_alike else row.cluster
+    is_joined = like.given_links is None or like.given_links.fabric is not None or row.cluster.num_nodes == 1
+    cluster = replace(like, num_nodes=row.cluster.num_nodes) if is_alike and is_joined else row.cluster
     return StepTerms.of(row.model, cluster, LayoutTable.of([row.layout]))
 
 

@@ -95,6 +95,7 @@ def test_a_suspect_run_is_left_out_where_another_run_of_its_layout_is_not(spec):
         {"step_time_s": "0.5"},
         {"step_time_s": True},
         {"step_time_s": 1e300},
+        {"step_time_s": 1e-200},
         {"peak_memory_gib": math.inf},
         {"peak_memory_gib": -1},
     ],
