@@ -170,7 +170,7 @@ def plan_of(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EAR
     order = _order(task, space, table, estimates)
     layouts = tuple(space.feasible[row] for row in order)
     table, estimates = table.take(order), estimates.take(order)
-    return Plan(task, layouts, table, estimates, _expected_hours(spec, layouts, estimates), earlier)
+    return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), earlier)
 
 
 def assumed_links_note(cluster: Cluster) -> str:
@@ -231,9 +231,9 @@ def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndar
     return seconds
 
 
-def _expected_hours(spec: SearchSpec, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
+def _expected_hours(spec: SearchSpec, task: Task, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
     trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
-    if not task_of(spec).speed_is_known:
+    if not task.speed_is_known:
         return ExpectedHours(trials, None, None)
     nodes = np.array([layout.num_nodes for layout in layouts])
     hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600

@@ -27,6 +27,7 @@ from trials.trial import FailureReason
 LARGE = ("s1-aaaaaa", "s2-aaaaaa", "s3-aaaaaa")
 ON_SLURM = "launcher={kind: slurm}"
 """Nobody knows on what such a search will run."""
+TWO_NODES = Layout(num_nodes=2, data_parallel=4, micro_batch_size=2)
 
 
 @pytest.fixture
@@ -77,8 +78,7 @@ def test_another_machine_trainer_or_limit_teaches_nothing(spec, url, tmp_path, c
 
 
 def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
-    wide = measured("t0001", Layout(num_nodes=2, data_parallel=4, micro_batch_size=2))
-    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), wide))
+    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
     assert len(collected(spec, url).observations) == 1
 
 
@@ -174,6 +174,58 @@ def test_what_no_search_of_ours_wrote_breaks_none(tmp_path, url, hostile):
     assert "1 trial" in earlier.remarks[0]
 
 
+VAST = Layout(data_parallel=2, micro_batch_size=10**6, grad_accum_steps=10**7)
+"""A table has no digits for its batch."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "sizes", "is_taken"),
+    [
+        (layouts()[0], {"peak_memory_gib": 0.0}, {}, True),
+        (layouts()[0], {"step_time_s": 1e-200}, {}, False),
+        (VAST, {}, {}, False),
+        (layouts()[0], {}, {"num_layers": 10**9}, False),
+        (layouts()[0], {}, {"hidden_size": 10**9, "ffn_hidden_size": 10**9, "seq_length": 10**9}, False),
+    ],
+)
+def test_numbers_beyond_all_models_and_tables_hinder_no_search(tmp_path, url, layout, change, sizes, is_taken):
+    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
+    search = past(spec, measured("t0001", layout, **change))
+    write_ledger(url, replace(search, spec=search.spec | {"model": search.spec["model"] | sizes}))
+    folder, earlier = SearchFolder(tmp_path), collected(spec, url)
+    freeze(folder, earlier)
+    assert frozen(folder) == earlier.observations
+    assert (len(earlier.observations), len(earlier.remarks)) == ((1, 0) if is_taken else (0, 1))
+    assert math.isfinite(plan_of(spec, candidates_of(spec), earlier).tokens_per_sec.sum())
+
+
+def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
+    write_ledger(url, past(spec, *three_trials()))
+    deep = "[" * 100_000 + "]" * 100_000
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+        database.execute("UPDATE search SET spec = ?", (deep,))
+    (remark,) = collected(spec, url).remarks
+    assert remark.startswith("earlier trials are not used: ")
+
+
+def test_what_an_older_parlay_knew_of_the_accelerator_makes_it_no_other(tmp_path, url):
+    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
+    search = past(spec, *three_trials())
+    accelerator = search.spec["cluster"]["accelerator"] | {"peak_flops": {"fp16": [312e12]}, "memory_gib": 0}
+    old = replace(search, spec=search.spec | {"cluster": search.spec["cluster"] | {"accelerator": accelerator}})
+    write_ledger(url, old)
+    assert {row.cluster for row in collected(spec, url).observations} == {spec.cluster}
+
+
+def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
+    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
+    node = "cluster.links={domains: [{name: node, num_ranks: 2, bus_gb_per_s: 2, latency_us: 100}]}"
+    spec = spec_in(tmp_path, ON_SLURM, node)
+    earlier = collected(spec, url)
+    assert len(earlier.observations) == 1
+    assert plan_of(spec, candidates_of(spec), earlier).speed_is_known
+
+
 def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
     (tmp_path / "ledger.db").write_text("no database, but long enough to be taken for one, if only for a moment")
     (remark,) = collected(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
@@ -260,6 +312,8 @@ def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path)
     assert taught.notes()[0] == "the models' constants were learnt from 3 trials of 1 earlier search: past-aaaaaa"
     assert not any("uncalibrated" in note for note in taught.notes())
     assert (taught.estimates.step_time_s != cold.estimates.step_time_s).any()
+    assert cold.expected.guided is None
+    assert taught.expected.guided > 0
     assert isinstance(taught.estimates, Estimates)
 
 
