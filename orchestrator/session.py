@@ -195,7 +195,7 @@ def drive(
                 search = driver.run()
         if search.state.is_ended and not folder.recipe.exists():
             write_best_recipe(folder, spec, search)
-        if search.state.is_ended and not folder.measured.exists():
+        if search.state.is_ended:  # also over what was exported while it ran
             leave_measured(folder, spec, search, watcher.note)
         if worker:
             _last_call(worker, search, folder, watcher.note)

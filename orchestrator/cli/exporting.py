@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import answer, fail, say
+from orchestrator.cli.output import answer, fail, say, write_new
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
@@ -61,7 +61,7 @@ def export(
     if out is None:
         write_text(path, table)
     else:
-        _write_new(path, table)
+        write_new(path, table, "--out")
     data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
     counts = {"rows": len(observed.rows), "left_out": dict(observed.left_out)}
     answer(data | counts, as_json, f"{path}: {_words(observed)}")
@@ -80,12 +80,3 @@ def _words(observed: Observed) -> str:
 
 def _left_out(observed: Observed) -> str:
     return ", ".join(f"{count} {why}" for why, count in observed.left_out.items())
-
-
-def _write_new(path: Path, table: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(table)
-    except OSError as error:
-        message, fix = f"{path}: {error.strerror}", "name a new file"
-        raise InputError.of("output", message, key="--out", value=str(path), fix=fix) from error

@@ -20,8 +20,7 @@ from orchestrator.cli.options import (
     named_as_typed,
     overrides_of,
 )
-from orchestrator.cli.output import answer, say
-from search_spaces.errors import InputError
+from orchestrator.cli.output import answer, say, write_new
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan
@@ -56,7 +55,7 @@ def init(
     if output is None:
         answer({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
         return
-    _write_new(output, text)
+    write_new(output, text, "--output")
     answer(
         {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
         as_json,
@@ -101,16 +100,6 @@ def schema(as_json: AsJson = False) -> None:
     from orchestrator.search_file import json_schema
 
     answer(json_schema(), True)
-
-
-def _write_new(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise InputError.of(
-            "output", f"{path}: {error.strerror}", key="--output", value=str(path), fix="name a new file"
-        ) from error
 
 
 def _plan_json(

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dashboards.text import printable
@@ -40,6 +41,16 @@ def say(text: str) -> None:
 def _shown(text: str) -> str:
     """Whole lines whose control characters are spelled out: a file's name must not steer the terminal."""
     return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
+
+
+def write_new(path: Path, text: str, option: str) -> None:
+    """A file that this option names, and that was not there before; InputError for another."""
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        message, fix = f"{path}: {error.strerror}", "name a new file"
+        raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 
 
 def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
+from orchestrator.observations import leave_measured
+from orchestrator.search_file import load_search_file
+from orchestrator.session import Watcher, create_search, drive, prepare
 from search_spaces.measured import parse_table, read_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
 from trials.folder import SearchFolder
+from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.ledger.place import ledger_url
 
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 
@@ -29,6 +34,19 @@ def test_a_search_that_has_ended_left_its_table_beside_the_recipe(ended):
     assert [(row.outcome, row.step_time_s) for row in rows] == [("ok", 4.5), ("ok", 3.5), ("oom", None)]
     assert {row.search_id for row in rows} == {ended.search_id}
     assert ended.measured.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    spec = load_search_file(write_recorded_search(tmp_path, *ROWS), [f"work_dir={tmp_path}"])
+    folder = create_search(spec, ledger_url())
+
+    def export(search: SearchRecord, event: Event) -> None:
+        if event.kind is EventKind.TRIAL_ENDED and len(search.trials) == 1:
+            leave_measured(folder, spec, search, pytest.fail)
+
+    drive(folder, spec, prepare(spec).feasible, None, ledger_url(), Watcher(on_event=export))
+    assert len(read_table(folder.measured).require_whole().observations) == 3
 
 
 def test_the_table_is_written_again_where_it_lies(ended, capsys):
