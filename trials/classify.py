@@ -173,7 +173,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
-    if outcome.reason is FailureReason.TIME_LIMIT:
+    if outcome.status is OutcomeStatus.FAILED and outcome.reason is FailureReason.TIME_LIMIT:
         return _bound_fault(outcome.measured)
     is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
     if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:

@@ -173,6 +173,9 @@ class TestWhatIsNotBelieved:
     def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
         assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"tokens_per_sec_high": bound})
 
+    def test_what_was_measured_is_judged_whole_also_where_it_names_a_time_limit(self):
+        assert "the layout did not take effect" in self.fault(reason=FailureReason.TIME_LIMIT, proof={})
+
     def test_a_dominated_trial_whose_layout_did_not_take_effect(self):
         fault = self.fault(**DOMINATED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
         assert "the layout did not take effect" in fault

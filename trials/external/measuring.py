@@ -90,7 +90,7 @@ class LogMeasurement:
         raise TrialFailure(
             reason,
             f"{done} measured steps after {self.num_steps} steps{skipped} {when}; {least} are the least that counts",
-            bound_fields(self._spec, self.measurement),
+            bound_fields(self._spec, self.measurement) if reason is FailureReason.TIME_LIMIT else {},
         )
 
     def outcome(self) -> Outcome:

@@ -16,15 +16,13 @@ from trials.trial import FailureReason, MeasureRules
 INTERVAL_S = 0.5
 LONGEST_HANG_S = 300.0
 """No import, no build and no single step of a trial takes longer unless something is stuck."""
-
-
 LEAST_HANG_S = 8.0
 """Silence that a start may need: torch is imported in 2 to 4 s, more slowly by several ranks on few cores."""
 
 
 def hang_limit_s(rules: MeasureRules) -> float:
     """Seconds without progress after which a trial is stuck: half its time limit where that is short, so that the
-    trial says where it stands before its launcher ends it for the time it took."""
+    trial says where it stands before its launcher ends it for the time it took; but never less than a start needs."""
     return min(LONGEST_HANG_S, max(LEAST_HANG_S, rules.time_limit_s / 2))
 
 

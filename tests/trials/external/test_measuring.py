@@ -175,6 +175,13 @@ def test_too_few_steps_are_told_with_what_they_bound(tmp_path):
     assert caught.value.measured == {"tokens_per_sec_high": tokens / min(steps[1:])}
 
 
+def test_a_trainer_that_ended_by_itself_bounds_nothing(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:4])
+    with pytest.raises(TrialFailure) as caught:
+        measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
+    assert caught.value.measured == {}
+
+
 def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines())
     measurement.end_for_time()
