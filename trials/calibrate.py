@@ -17,6 +17,8 @@ from trials.trial import Word, require_schema
 
 MEASUREMENTS_SCHEMA = "parlay.measurements/1"
 
+ROUNDS = 5
+"""Of which the median counts."""
 SMALL_BYTES = 16
 """Of a message that has next to nothing to carry."""
 
@@ -37,9 +39,9 @@ class Effort:
         return self.exchanged_bytes // 64
 
     def bytes_in_time(self, probe_s: float, num_ranks: int) -> int:
-        """As many as are exchanged in the time a measurement may take, over a slow network fewer than all; in equal
-        parts for so many ranks. `probe_s` is the time of `probe_bytes`."""
-        share = min(1.0, self.seconds / probe_s * self.probe_bytes / self.exchanged_bytes)
+        """As many as are exchanged in the time that a round of a measurement may take, over a slow network fewer than
+        all; in equal parts for so many ranks. `probe_s` is the time of `probe_bytes`."""
+        share = min(1.0, self.seconds / ROUNDS / probe_s * self.probe_bytes / self.exchanged_bytes)
         part = 4 * num_ranks
         return max(1, int(share * self.exchanged_bytes) // part) * part
 

@@ -25,7 +25,8 @@ from orchestrator.cli.options import (
 from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.cli.stop import Stop
 from search_spaces.errors import InputError, Problem
-from trials.folder import SearchFolder, write_json
+from trials.folder import SearchFolder, write_json, write_text
+from trials.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,6 @@ def calibrate(
     from orchestrator.calibrating import calibrate as measure
     from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
     from orchestrator.one_job import JobWatcher
-    from trials.folder import write_text
 
     spec = _loaded(search_file, sets, launcher, work_dir)
     _require_launching(spec, "calibrate")
@@ -231,5 +231,4 @@ def _verdict(report: SelftestReport, world: Cluster) -> str:
 
 
 def _words(world: Cluster) -> str:
-    nodes = "1 node" if world.num_nodes == 1 else f"{world.num_nodes} nodes"
-    return f"{nodes} x {world.gpus_per_node} {world.accelerator.name}"
+    return f"{counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}"
