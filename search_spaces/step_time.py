@@ -191,8 +191,8 @@ HOST_LINK_GB_PER_S, HOST_LINK_US = 2.0, 100.0
 
 def _host_links(ranks: int) -> Links:
     """Between processes of one machine, and machines of an ordinary network."""
-    node = LinkDomain("node", ranks, HOST_LINK_GB_PER_S, HOST_LINK_US)
-    return Links((node,) if ranks > 1 else (), Fabric(HOST_LINK_GB_PER_S, HOST_LINK_US))
+    node = (LinkDomain("node", ranks, HOST_LINK_GB_PER_S, HOST_LINK_US),) if ranks > 1 else ()
+    return Links(node, Fabric(HOST_LINK_GB_PER_S, HOST_LINK_US))
 
 
 def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
@@ -205,15 +205,13 @@ def _layer_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable) -
     activations = LayerActivations.of(model, layouts)
     exchanged = np.where(is_full, 6, 4) * tokens * model.hidden_size * element_bytes(layouts)
     stride = np.ones_like(tensor)
+    rate = machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0)
+    loss = _loss_of_small_products(model, machine, layouts)
     return np.stack(
         [
-            (linear + scores) / tensor / machine.flops(layouts) * _loss_of_small_products(model, layouts),
+            (linear + scores) / tensor / machine.flops(layouts) * loss,
             activations.whole * (_TOUCHES + is_full) / machine.memory_bytes_per_s,
-            2
-            * (tensor - 1)
-            / tensor
-            * exchanged
-            / machine.bus_bytes_per_s(tensor, stride, layouts["sequence_parallel"] > 0),
+            2 * (tensor - 1) / tensor * exchanged / rate,
             np.where(is_full, 6, 4) * machine.latency_s(tensor, stride),
             passes * (_kernel_launch_s(layouts) + _collectives(layouts) * COLLECTIVE_LAUNCH_S),
         ],
@@ -232,16 +230,18 @@ def _collectives(layouts: LayoutTable) -> np.ndarray:
     return of_tensor + np.where(layouts["zero_stage"] == 3, _PARTS, 0)
 
 
-def _loss_of_small_products(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
-    """How many times longer products take than the fastest ones, by the model's width and by the trainer."""
-    return trainer_column(layouts, lambda trainer: _SLOWER_TRAINERS.get(trainer, 1)) * (
-        1 + HALF_SPEED_HIDDEN / model.hidden_size
-    )
+def _loss_of_small_products(model: ModelShape, machine: _Machine, layouts: LayoutTable) -> np.ndarray:
+    """How many times longer products take than the fastest ones, by the model's width and by the trainer.
+
+    A CPU loses nothing: products as narrow as 128 reach the rate of large ones there (`parlay calibrate` shows it).
+    """
+    loss = 1 + (HALF_SPEED_HIDDEN / model.hidden_size if machine.accelerator.peak_flops else 0)
+    return loss * trainer_column(layouts, lambda trainer: _SLOWER_TRAINERS.get(trainer, 1))
 
 
 _SLOWER_TRAINERS = {"megatron-deepspeed": 1.1, "gpt-neox": 1.1}
-"""MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) against those of the same model by
-Megatron-LM (arXiv 2104.04473, table 1), with what their schedules differ in taken off."""
+"""Between the 1.2 that MT-NLG's steps by Megatron-DeepSpeed (Smith et al., arXiv 2201.11990, section 2.4) take of those
+of the same model by Megatron-LM (arXiv 2104.04473, table 1), and none, as with smaller models."""
 HALF_SPEED_HIDDEN = 400
 """The hidden size at which products reach half of what they reach at large ones: Megatron-LM's models from 1.7B to 1T
 lie on this curve (Narayanan et al., arXiv 2104.04473, table 1)."""

@@ -199,6 +199,22 @@ def test_an_accelerator_of_which_nothing_is_known_but_its_name_has_times_too():
     assert seconds(tiny, four, host) < seconds(tiny, two, host)
 
 
+def test_a_host_of_one_rank_has_times_too():
+    assert seconds(SMALL, Layout(), Cluster(ACCELERATORS["cpu"], 1, 1)) > 0
+
+
+def test_a_narrow_model_is_slow_on_an_accelerator_and_not_on_a_cpu():
+    narrow, wide = (ModelShape(2, h, 2, 2, 4 * h, False, 512, 64, False, "learned", "layernorm") for h in (64, 1024))
+    table, matmul = LayoutTable.of([Layout()]), TERMS.index("matmul")
+    loss = {}
+    for name in ("cpu", "a100-80gb"):
+        machine = Cluster(ACCELERATORS[name], 1, 1)
+        seconds = [StepTerms.of(model, machine, table).micro_batch[0, matmul] for model in (narrow, wide)]
+        flops = [2 * 3 * 64 * m.layer_parameters * m.num_layers + 4 * 3 * 64**2 * m.hidden_size for m in (narrow, wide)]
+        loss[name] = seconds[0] / seconds[1] / (flops[0] / flops[1])
+    assert loss["a100-80gb"] > 3 * loss["cpu"]
+
+
 def test_what_was_measured_takes_the_place_of_the_data_sheet():
     cluster, (model, layout) = a100(1), GPT_22B
     data_sheet = StepTerms.of(model, cluster, LayoutTable.of([layout.canonical()])).micro_batch[0]
@@ -220,4 +236,5 @@ def test_a_precision_that_was_not_measured_keeps_its_data_sheet_and_on_a_cpu_goe
     assert matmul(known, "bf16") == matmul(a100(1), "bf16")
     assert matmul(known, "fp32") > 100 * matmul(a100(1), "fp32")
     host = Cluster(ACCELERATORS["cpu"], 4, 1, measured=fp32_alone)
-    assert matmul(host, "bf16") == matmul(host, "fp32") == pytest.approx(matmul(known, "fp32"))
+    # Where nothing is lost to the model's narrowness, as on an accelerator.
+    assert matmul(host, "bf16") == matmul(host, "fp32") == pytest.approx(matmul(known, "fp32") / (1 + 400 / 512))
