@@ -296,7 +296,8 @@ def _sharded_seconds(model: ModelShape, machine: _Machine, layouts: LayoutTable)
     pair = 1e9 * machine.of_groups(
         lambda ranks, apart: machine.links.p2p_gb_per_s(ranks, apart, machine.gpus_per_node), count, stride
     )
-    rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), pair)
+    adapter = np.where(machine.gpus_per_node % (count * stride) != 0, pair, np.inf)
+    rate = np.minimum(machine.bus_bytes_per_s(count, stride, np.ones_like(count, dtype=bool)), adapter)
     moved = model.parameters / stride * width * (count - 1) / count
     return np.where(layouts["zero_stage"] == 3, moved / rate, 0)
 
