@@ -71,11 +71,14 @@ class GuidedSampler(Sampler):
             return False
         surrogate = self._surrogate(outlook).fit([*values], [-v for v in values.values()])
         gains = surrogate.expected_improvement(left)
-        return bool(gains.max() < (LEAST_GAIN if len(self._tried(history)) < MANY_TRIALS else LARGE_GAIN))
+        ended = self._tried([told for told in history if told.is_ended])
+        return bool(gains.max() < (LEAST_GAIN if len(ended) < MANY_TRIALS else LARGE_GAIN))
 
     def _log_values(self, history: Sequence[Told]) -> dict[int, float]:
-        found = ((self._expectations.row(told.layout), told.speed) for told in history)
-        return {row: math.log(speed) for row, speed in found if row is not None and speed is not None}
+        """A layout of which only a bound is known is no faster than the best that was measured."""
+        known = [(row, told) for told in history if (row := self._expectations.row(told.layout)) is not None]
+        best = max((told.value for _, told in known if told.value is not None), default=math.inf)
+        return {row: math.log(min(told.speed, best)) for row, told in known if told.speed is not None}
 
     def _tried(self, history: Sequence[Told]) -> set[int]:
         return {row for told in history if (row := self._expectations.row(told.layout)) is not None}

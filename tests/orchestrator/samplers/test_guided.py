@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.samplers.base import Sampler, Told
 from orchestrator.samplers.factory import make_sampler
+from orchestrator.samplers.guided import MANY_TRIALS
 from orchestrator.samplers.outlook import Expectations, Task
 from search_spaces.calibration import typical_constants
 from search_spaces.cluster import ACCELERATORS, Cluster
@@ -134,6 +135,26 @@ def test_it_stops_when_nothing_left_promises_a_gain():
         history += [world(layout) for layout in asked.ask(1, history)]
     assert 3 <= len(history) <= 12
     assert max(told.value for told in history if told.value is not None) >= 0.98 * world.best
+
+
+def test_what_ran_out_of_time_is_never_the_best_so_far():
+    world, asked, history = World(data_parallel=3), sampler(), []
+    while len(history) < 7:
+        history += [world(layout) for layout in asked.ask(1, history)]
+    best = max(told.value for told in history if told.value is not None)
+    other = asked.ask(1, history)[0]
+    # Its fastest step may have been twice as fast as any layout is; no run of it was.
+    unproven = Told(other, reason=FailureReason.TIME_LIMIT, at_most=2 * best)
+    assert not asked.has_converged(history)
+    assert not asked.has_converged([*history, unproven])
+
+
+def test_trials_in_flight_are_none_of_the_dozen_after_which_a_large_gain_alone_counts():
+    world, asked, history = World(data_parallel=30), sampler(), []
+    while sum(told.value is not None for told in history) < 4:
+        history += [world(layout) for layout in asked.ask(1, history)]
+    others = asked.ask(MANY_TRIALS, history)
+    assert not asked.has_converged([*history, *map(Told, others)])
 
 
 def test_it_does_not_stop_before_anything_was_measured():
