@@ -35,9 +35,10 @@ class Settings:
     """How DeepHyper is set up; None is what it comes with.
 
     It fits after `initial_points` successes and counts no failures: where most layouts fail, its own twice the number
-    of axes and one are random search. `kappa` is its curiosity, in multiples of the surrogate's uncertainty, 1.96 at
-    its start. `derived_axes` tells it of what follows from the others, too, `ranks` numbers the values of an axis from
-    0: its trees split a range at a random place, and of 1, 2, 4 ... 256 most splits would fall between the last two.
+    of axes and one are random search. `kappa` is its curiosity, in multiples of the surrogate's uncertainty; its own
+    falls from 1.96 to 0.01 every ten asks. `derived_axes` tells it of what follows from the others, too, `ranks`
+    numbers the values of an axis from 0: its trees split a range at a random place, and of 1, 2, 4 ... 256 most splits
+    would fall between the last two.
     """
 
     initial_points: int | None = None
@@ -91,7 +92,8 @@ class DeepHyperSampler(Sampler):
         results = [(self._named(told.layout), _result(told)) for told in history if self._can_tell(told)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            search = _new_search(self._axes, list(layouts), chance, self._settings)
+            kappa = _curiosity(self._settings, len(self._axes), len(history))
+            search = _new_search(self._axes, list(layouts), chance, self._settings, kappa)
             if results:
                 search.tell(results)
             found = [tuple(point[name] for name in self._axes) for point in search.ask(count)]
@@ -142,8 +144,24 @@ def _point(axes: Mapping[str, Mapping[Any, Any]], layout: Layout) -> tuple[Any, 
     return tuple(told[getattr(layout, name)] for name, told in axes.items())
 
 
+def _curiosity(settings: Settings, num_axes: int, num_asked: int) -> float:
+    """DeepHyper's own falls with the asks, which it counts in the object; here that is a new one each time."""
+    if settings.kappa is not None:
+        return settings.kappa
+    random_asks = 2 * num_axes + 1 if settings.initial_points is None else settings.initial_points
+    fallen = (num_asked - 1 - random_asks) % _KAPPA_PERIOD / _KAPPA_PERIOD
+    return float(_KAPPA_FIRST * (_KAPPA_LAST / _KAPPA_FIRST) ** fallen)
+
+
+_KAPPA_FIRST, _KAPPA_LAST, _KAPPA_PERIOD = 1.96, 0.01, 10
+
+
 def _new_search(
-    axes: Mapping[str, Mapping[Any, Any]], points: Sequence[tuple[Any, ...]], chance: random.Random, settings: Settings
+    axes: Mapping[str, Mapping[Any, Any]],
+    points: Sequence[tuple[Any, ...]],
+    chance: random.Random,
+    settings: Settings,
+    kappa: float,
 ) -> Any:
     """A CBO that draws from `points` only, writes no files and has heard of nothing yet."""
     from deephyper.hpo import CBO, HpProblem
@@ -154,15 +172,13 @@ def _new_search(
     problem.set_sampling_fn(
         lambda size: [dict(zip(axes, point, strict=True)) for point in chance.sample(points, min(size, len(points)))]
     )
-    # Its own curiosity falls with the asks, which it counts in the object; here that is a new one each time.
-    curiosity = None if settings.kappa is None else {"kappa": settings.kappa, "scheduler": {"type": "constant"}}
     return CBO(
         problem,
         random_state=chance.randrange(2**31),
         checkpoint_history_to_csv=False,
         surrogate_model="ET",
         acq_func="UCBd",
-        acq_func_kwargs=curiosity,
+        acq_func_kwargs={"kappa": kappa, "scheduler": {"type": "constant"}},
         acq_optimizer="sampling",
         acq_optimizer_kwargs={
             "n_points": _RATED_POINTS,
