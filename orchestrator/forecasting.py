@@ -188,7 +188,8 @@ def forecast(tried: Tried, scalings: Sequence[Scaling], num_nodes: Sequence[int]
     """
     base = _base(tried)
     asked = num_nodes or [times * base.layout.num_nodes for times in TIMES_THE_NODES]
-    task = replace(tried.task, cluster=_with_nodes(tried.task.cluster, max(*asked, tried.task.cluster.num_nodes)))
+    most = max(*asked, tried.task.cluster.num_nodes, *(row.layout.num_nodes for row in tried.rows))
+    task = replace(tried.task, cluster=_with_nodes(tried.task.cluster, most))
     belief = ScaledBelief(task, tried.rows, tried.seed)
     found: list[Forecast] = []
     notes = _notes(task.cluster, base.layout.num_nodes, max(asked))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestrator.samplers.outlook import OWN_SHARE, Task, memory_belief, memory_evidence
-from search_spaces.calibration import MODEL_ERROR, PRIORS, TimeBelief
+from search_spaces.calibration import MODEL_ERROR, TimeBelief, TimePrior
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.measured import Observation
@@ -30,7 +30,6 @@ _OF_STAGES = ("pipeline", "pipeline_latency")
 _OF_DATA = ("data_parallel", "data_latency", "sharded")
 _FELT = 2
 """A trial tells of a term if it would have shown that its constant is so many deviations above what is usual."""
-_PRIOR_LOG_SD = np.array([PRIORS[term].log_sd for term in TERMS])
 _MATTERS_FROM = 0.1
 """Share of a layout's uncertainty from which on a term is worth naming."""
 _DRAWS = 1000
@@ -65,10 +64,12 @@ class ScaledBelief:
         self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
         self._memory = memory_belief(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
         self._widest = max(row.layout.num_nodes for row in ran)
+        self._prior_log_sd = TimePrior.shipped(task.cluster.speed_is_known).deviations[:-1]
         self._seen_inside, self._seen_between = self._seen(table, terms)
         draws = self._time.summary.draws(_DRAWS, chance)
         self._log_constants = draws[:, :-1] + draws[:, -1:]
-        self._unseen = np.where(self._seen_between, 0, _PRIOR_LOG_SD) * chance.standard_normal((_DRAWS, len(TERMS)))
+        unseen_log_sd = np.where(self._seen_between, 0, self._prior_log_sd)
+        self._unseen = unseen_log_sd * chance.standard_normal((_DRAWS, len(TERMS)))
         self._fabric = FABRIC_LOG_SD * chance.standard_normal((_DRAWS, 1))
         self._seed = seed
 
@@ -132,7 +133,7 @@ class ScaledBelief:
 
     def _seen(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
         """Which terms some trial tells of: inside nodes, and over the fabric."""
-        is_felt = _shares(terms, self._time.constants) * np.exp(_FELT * _PRIOR_LOG_SD) >= MODEL_ERROR
+        is_felt = _shares(terms, self._time.constants) * np.exp(_FELT * self._prior_log_sd) >= MODEL_ERROR
         between = self._between_nodes(table) > 0
         return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
 

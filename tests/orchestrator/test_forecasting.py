@@ -184,6 +184,20 @@ def test_links_without_a_fabric_are_refused():
         forecast_from(measured(1, truth()), cluster=lone)
 
 
+def test_trials_on_more_nodes_than_are_asked_for_need_a_fabric_too():
+    lone = Cluster(CLUSTER.accelerator, 8, 1, Links((NODE,)))
+    assert forecast_from(measured(1, truth()), num_nodes=[1], cluster=lone).forecasts
+    with pytest.raises(InputError, match="no fabric between 2 nodes"):
+        forecast_from(measured(1, truth()) + measured(2, truth()), num_nodes=[1], cluster=lone)
+
+
+def test_between_nodes_of_a_machine_that_nobody_described_next_to_nothing_is_known():
+    on_cpu = [replace(r, cluster=Cluster(ACCELERATORS["cpu"], 8, 1)) for r in measured(1, 100 * truth())]
+    (found,) = forecast(tried_in_table(on_cpu, []), [Scaling.STRONG], [16]).forecasts
+    assert found.speed.layout.data_parallel == 128
+    assert width(found) > 60
+
+
 def test_the_trials_tell_how_fast_a_machine_is_that_nobody_knows():
     on_cpu = [replace(r, cluster=Cluster(ACCELERATORS["cpu"], 8, 2)) for r in measured(2, 400 * truth())]
     outlooks = forecast(tried_in_table(on_cpu, []), [Scaling.WEAK], [4])
