@@ -32,13 +32,7 @@ from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
 from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
-from orchestrator.work_dir import (
-    OTHER_WORK_DIR,
-    bad_work_dir,
-    require_setup_file,
-    require_slurm_work_dir,
-    require_work_dir,
-)
+from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
@@ -82,16 +76,13 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     Returns what may be tried.
     """
     try:
-        require_work_dir(spec.work_dir)
+        require_places(spec)
         spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
         if ranks_run_here(spec):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
-        if spec.launcher.kind == "slurm":
-            require_slurm_work_dir(spec.work_dir)
-            require_setup_file(spec.launcher.slurm.setup_file)
     except InputError as error:
         raise located(error, spec) from error
     return space

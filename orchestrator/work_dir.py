@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
+
+if TYPE_CHECKING:
+    from orchestrator.search_file import SearchSpec
 
 OTHER_WORK_DIR = "name a folder that you may write to"
 _LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
 
 
-def require_work_dir(path: Path) -> None:
+def require_places(spec: SearchSpec) -> None:
+    """InputError unless the search's jobs can get their folders, and find their setup file."""
+    _require_work_dir(spec.work_dir)
+    if spec.launcher.kind == "slurm":
+        _require_slurm_work_dir(spec.work_dir)
+        _require_setup_file(spec.launcher.slurm.setup_file)
+
+
+def _require_work_dir(path: Path) -> None:
     """InputError unless searches can get their folders in `path`; it is made when the first one does."""
     if len(str(path)) > _LONGEST_WORK_DIR:
         raise bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", OTHER_WORK_DIR)
@@ -33,14 +45,14 @@ def require_work_dir(path: Path) -> None:
         raise bad_work_dir(path, f"cannot be written at {nearest}", OTHER_WORK_DIR)
 
 
-def require_slurm_work_dir(path: Path) -> None:
+def _require_slurm_work_dir(path: Path) -> None:
     """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id."""
     if found := [sign for sign in "%\\" if sign in str(path)]:
         fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
         raise bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
 
 
-def require_setup_file(path: str | None) -> None:
+def _require_setup_file(path: str | None) -> None:
     """InputError for a file that is not there: every job would go on without it, and fail for another reason."""
     try:
         is_file = path is None or stat.S_ISREG(os.stat(path).st_mode)

@@ -139,11 +139,17 @@ def calibrate(
 
 
 def _loaded(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
-    from orchestrator.search_file import load_search_file
+    from orchestrator.search_file import load_search_file, located
+    from orchestrator.work_dir import require_places
 
     changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)
     with named_as_typed(changes):
-        return load_search_file(search_file, [change.text for change in changes])
+        spec = load_search_file(search_file, [change.text for change in changes])
+        try:
+            require_places(spec)
+        except InputError as error:
+            raise located(error, spec) from error
+    return spec
 
 
 def _require_own_trainer(spec: SearchSpec) -> None:

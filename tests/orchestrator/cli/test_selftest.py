@@ -85,16 +85,23 @@ def test_only_a_whole_selftest_is_kept_and_it_is_listed_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("verb", "changes", "key"),
     [
-        (["--case", "nosuch"], "--case"),
-        (["--set", "trainer.kind=megatron-lm", "--set", "trainer.script=train.py"], "trainer.kind"),
+        ("selftest", ["--case", "nosuch"], "--case"),
+        ("selftest", ["--set", "trainer.kind=megatron-lm", "--set", "trainer.script=train.py"], "trainer.kind"),
+        ("selftest", ["--work-dir", "train.py/runs"], "work_dir"),
+        ("calibrate", ["--launcher", "slurm", "--set", "work_dir=%j"], "work_dir"),
+        (
+            "calibrate",
+            ["--set", "launcher={kind: slurm, slurm: {setup_file: /no/such.sh}}"],
+            "launcher.slurm.setup_file",
+        ),
     ],
 )
-def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, changes, key):
+def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, verb, changes, key):
     path = write_search(tmp_path, TINY_SEARCH)
     (tmp_path / "train.py").touch()
-    answer = parlay("selftest", path, *changes, "--json", cwd=tmp_path)
+    answer = parlay(verb, path, *changes, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["key"] == key
     assert not (tmp_path / "runs").exists()
