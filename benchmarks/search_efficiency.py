@@ -37,6 +37,7 @@ from trials.trial import FailureReason
 _FEWEST_CANDIDATES = 20
 _MANY_CANDIDATES = 50
 _LONE_OUTLIER = 1.25
+_FEWEST_REPEATED = 3
 _FIGURES = ("median", "mean", "geometric_mean", "p90", "mean_without_outliers")
 _AVERAGED = (*_FIGURES, "stop_regret_median", "stop_regret_p90")
 MODES = ("cold", "leave_one_model_out")
@@ -183,13 +184,13 @@ def _regret(rows: Iterable[Observation], best_s: float, noise: float) -> float:
 
 def noise_of(rows: Iterable[Observation]) -> float | None:
     """How far apart repeats of one layout are: the largest over the smallest step time less one, in the median over the
-    layouts; None where none was repeated."""
+    layouts; None where fewer than _FEWEST_REPEATED were repeated, of which one strange run would decide."""
     by_layout: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.step_time_s is not None:
             by_layout[row.layout.key].append(row.step_time_s)
     repeated = [max(times) / min(times) - 1 for times in by_layout.values() if len(times) > 1]
-    return round(median(repeated), 4) if repeated else None
+    return round(median(repeated), 4) if len(repeated) >= _FEWEST_REPEATED else None
 
 
 def told(row: Observation) -> Told:
@@ -234,7 +235,7 @@ def _readable(summary: dict[str, Any]) -> str:
     problems = ""
     if "problems" in summary:
         problems = f"  {summary['problems']} problems, {summary['lone_outliers']} of them with a lone outlier"
-        problems += f", repeats {summary['noise']:.1%} apart" if summary["noise"] is not None else ", no repeats"
+        problems += f", repeats {summary['noise']:.1%} apart" if summary["noise"] is not None else ", too few repeats"
     mode = "" if summary["mode"] == "cold" else " left out"
     who = f"{summary['sampler'] + mode:18} {summary['source']:20} {summary['candidates']:>5} candidates"
     return f"{who}  {figures}{problems}{stops}"

@@ -71,13 +71,18 @@ def test_sources_weigh_the_same_and_small_problems_stand_apart():
 def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none():
     found = problem(2.0, 1.0, 1.04)
     slow, fast, near = found.answers.values()
-    again = [replace(fast, step_time_s=1.05), replace(slow, step_time_s=2.3), near]
+    again = [replace(fast, step_time_s=1.05), replace(slow, step_time_s=2.3)]
     assert noise_of([slow, fast, near]) is None
-    assert noise_of([slow, fast, *again]) == pytest.approx((0.05 + 0.15) / 2)
-    # The grid stops when all are tried, so its regret is none; one that stops before tells of the noise.
-    late = problem(1.04, *[2.0] * 6, 1.0)
-    quiet, noisy = (run("p", late, "guided", 0, noise=noise) for noise in (None, 2.0))
-    assert noisy["stop_regret"] == 0.0 <= quiet["stop_regret"]
+    assert noise_of([slow, fast, near, *again, replace(near, step_time_s=1.144)]) == pytest.approx(0.1)
+    # Micro batches of one are the fastest, and the models say that they are the slowest.
+    late = problem(1.0, *[2.0] * 3, *[1.04] * 4)
+    regrets = [run("p", late, "guided", 0, noise=noise)["stop_regret"] for noise in (None, 0.03, 0.05)]
+    assert regrets == [0.04, 0.04, 0.0]
+
+
+def test_one_layout_that_was_once_far_slower_is_no_noise_of_a_table():
+    slow, fast, near = problem(2.0, 1.0, 1.04).answers.values()
+    assert noise_of([slow, fast, near, replace(fast, step_time_s=4.7)]) is None
 
 
 def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the_search():
