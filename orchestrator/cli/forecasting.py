@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -117,7 +118,7 @@ def _described(cluster: str) -> Cluster:
 def _counts(text: str) -> list[int]:
     """The numbers of nodes that a person typed, rising, each once."""
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 1 <= int(word) <= _MOST_NODES for word in words):
+    if not all(re.fullmatch("[0-9]{1,6}", word) and 1 <= int(word) <= _MOST_NODES for word in words):
         rule = f"whole numbers from 1 to {_MOST_NODES} with commas between them"
         raise InputError.of("nodes", f"is {text!r}", key="--nodes", value=text, rule=rule, fix="--nodes 2,4,8")
     return sorted({int(word) for word in words})

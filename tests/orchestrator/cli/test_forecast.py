@@ -90,6 +90,7 @@ def test_a_table_is_forecast_without_a_search(place, capsys):
         (["table.csv", "--cluster", "nowhere"], "--cluster: no preset is called 'nowhere'"),
         (["table.csv", "--nodes", "2,x"], "--nodes: is '2,x'"),
         (["table.csv", "--nodes", "0"], "whole numbers from 1 to 100000"),
+        (["table.csv", "--nodes", "9" * 5000], "whole numbers from 1 to 100000"),
         (["absent.csv"], "absent.csv: cannot be read"),
         (["--problem", "1B"], "--problem: is of a table"),
     ],
