@@ -196,8 +196,9 @@ def _run(
 def _with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
     """What `run` answers with the search's launcher; ends the command where it is interrupted."""
     from orchestrator.launchers.factory import make_launcher
+    from orchestrator.session import with_carried_options
 
-    stop = Stop()
+    spec, stop = with_carried_options(spec, os.environ, say), Stop()
     try:
         launcher, remark = make_launcher(spec.launcher, parallel_trials=1, cluster=world)
         if remark is not None:

@@ -107,6 +107,15 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, v
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("verb", ["selftest", "calibrate"])
+def test_the_job_has_the_account_and_the_like_that_the_shell_sets_as_a_searchs_have(tmp_path, monkeypatch, verb):
+    path = write_search(tmp_path, TINY_SEARCH)
+    monkeypatch.setenv("SBATCH_ACCOUNT", "a b")
+    answer = parlay(verb, path, "--launcher", "slurm", "--json", cwd=tmp_path)
+    assert answer.code == 2, answer.err
+    assert (answer.json["error"]["file"], answer.json["error"]["key"]) == ("SBATCH_ACCOUNT", "launcher.slurm.account")
+
+
 def test_a_selftest_is_one_job_on_two_nodes_of_a_real_slurm(tmp_path, slurm_sandbox):
     path = write_search(
         tmp_path, TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")
