@@ -86,7 +86,7 @@ def run(
             break
         rows.append(problem.answers[asked[0].key])
         history.append(told(rows[-1]))
-    near = next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.02))
+    near, nearly = (_first_within(rows, best_s, share) for share in (0.02, 0.05))
     times = sorted(row.step_time_s for row in problem.answers.values() if row.step_time_s is not None)
     return {
         "problem": name,
@@ -96,8 +96,9 @@ def run(
         "seed": seed,
         "mode": MODES[earlier is not None],
         "trials_to_2pct": near,
-        "trials_to_5pct": next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, 0.05)),
-        "node_seconds_to_2pct": round(sum(row.duration_s for row in rows[:near]) * problem.cluster.num_nodes, 1),
+        "trials_to_5pct": nearly,
+        "node_seconds_to_2pct": _node_seconds(rows[:near]),
+        "node_seconds_to_5pct": _node_seconds(rows[:nearly]),
         "stop_trials": stop_trials,
         "stop_regret": None if stop_trials is None else _regret(rows[:stop_trials], best_s, noise or 0.0),
         "noise": noise,
@@ -116,7 +117,7 @@ def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                     by_source[line["source"]].append(line)
             rows = [{"source": source} | _summary(found) for source, found in by_source.items()]
             averaged = {figure: _mean(row[figure] for row in rows) for figure in _AVERAGED}
-            rows.append({"source": "macro", **averaged})
+            rows.append({"source": "macro", **averaged, **_pooled_regret(by_source.values())})
             head = {"summary": True, "sampler": sampler, "mode": mode, "candidates": candidates}
             yield from (head | row for row in rows)
 
@@ -176,6 +177,14 @@ def _is_within(rows: Iterable[Observation], best_s: float, share: float) -> bool
     return any(row.step_time_s is not None and row.step_time_s <= best_s * (1 + share) for row in rows)
 
 
+def _first_within(rows: Sequence[Observation], best_s: float, share: float) -> int:
+    return next(n for n in range(1, len(rows) + 1) if _is_within(rows[:n], best_s, share))
+
+
+def _node_seconds(rows: Sequence[Observation]) -> float:
+    return round(sum(row.duration_s * row.cluster.num_nodes for row in rows), 1)
+
+
 def _regret(rows: Iterable[Observation], best_s: float, noise: float) -> float:
     """How much slower the best of these is than the table's best, as a share; none where repeats differ as much."""
     regret = min(row.step_time_s for row in rows if row.step_time_s is not None) / best_s - 1
@@ -198,6 +207,13 @@ def told(row: Observation) -> Told:
         value = row.global_batch_size * row.model.seq_length / row.step_time_s
         return Told(row.layout, value=value, peak_memory_gib=row.peak_memory_gib)
     return Told(row.layout, reason=FailureReason.GPU_OOM if row.outcome == "oom" else FailureReason.SCRIPT_ERROR)
+
+
+def _pooled_regret(parts: Iterable[Sequence[dict[str, Any]]]) -> dict[str, float | None]:
+    """Of all searches together that stopped themselves."""
+    found = [line["stop_regret"] for lines in parts for line in lines if line.get("stop_trials") is not None]
+    high = float(np.percentile(found, 90)) if found else None
+    return {"pooled_stop_regret_median": median(found) if found else None, "pooled_stop_regret_p90": high}
 
 
 def _summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -232,6 +248,8 @@ def _readable(summary: dict[str, Any]) -> str:
         stops = f"  stops after {summary['stop_trials_median']:.0f}, {summary['stop_trials_max']} at most"
     if summary["stop_regret_p90"] is not None:
         stops += f"  regret {summary['stop_regret_median']:.1%}, {summary['stop_regret_p90']:.1%} at p90"
+    if summary.get("pooled_stop_regret_p90") is not None:
+        stops += f", of all together {summary['pooled_stop_regret_p90']:.1%}"
     problems = ""
     if "problems" in summary:
         problems = f"  {summary['problems']} problems, {summary['lone_outliers']} of them with a lone outlier"

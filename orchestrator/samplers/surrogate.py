@@ -5,12 +5,15 @@ A scikit-learn regressor, as DeepHyper wants one. It is asked for costs, which a
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-SHARED = 0.8
+from orchestrator.samplers.outlook import OWN_SHARE
+
+SHARED = math.sqrt(1 - OWN_SHARE**2)
 """Of what the model leaves unexplained, what a layout has in common with its neighbours."""
 LENGTH = 2.0
 """Doublings of a count over which neighbours have most of that in common."""
@@ -39,7 +42,8 @@ class Surrogate(RegressorMixin, BaseEstimator):
         rows, told = _rows(points), np.asarray(costs, dtype=float)
         self.rows_ = rows
         self.best_ = told.min()
-        covariance = self._kernel(rows, rows) + _NOISE**2 * np.eye(len(rows))
+        own = (OWN_SHARE * self.unexplained) ** 2 + _NOISE**2
+        covariance = self._kernel(rows, rows) + own * np.eye(len(rows))
         self.weights_ = np.linalg.solve(covariance, told - self.cost[rows])
         return self
 
