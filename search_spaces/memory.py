@@ -42,15 +42,17 @@ class Habits:
     full: ParameterBytes = ParameterBytes(4, 4, 8)
     has_dropout: bool = False
     keeps_gathered_inputs: bool = False
+    keeps_unrotated: bool = False
 
 
-_OWN = Habits(ParameterBytes(2, 4, 12))
+_OWN = Habits(ParameterBytes(2, 4, 12), keeps_unrotated=True)
 _MEGATRON = Habits(ParameterBytes(2, 4, 12), has_dropout=True)
 HABITS: Mapping[str, Habits] = {
-    # 16-bit weights, fp32 gradients, fp32 master and two moments.
+    # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys stand beside what they were
+    # made from, which lies in one piece with the values.
     "torch": _OWN,
     # Its 16-bit gradients stand beside the fp32 sum that grad_accum_dtype asks for.
-    "deepspeed": Habits(ParameterBytes(2, 6, 12, 4)),
+    "deepspeed": Habits(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
     # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": _MEGATRON,
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
@@ -151,7 +153,9 @@ class LayerActivations:
         # Measured peaks of nanotron's pipelines leave room for a part of them only.
         left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
         gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
-        attention = tokens * (2 * hidden + 2 * key_value) * width / tensor
+        rotates = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_unrotated)
+        unrotated = (hidden + key_value) * rotates * (model.position_embedding == "rotary")
+        attention = tokens * (2 * hidden + 2 * key_value + unrotated) * width / tensor
         mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
         scores = _score_bytes(model, layouts, width, masks)
         whole = around + gathered + attention + mlp + scores

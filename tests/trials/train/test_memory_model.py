@@ -1,0 +1,65 @@
+"""What the memory model says of a layer, against what the trainer really keeps for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from search_spaces.layout import Layout
+from search_spaces.layout_table import LayoutTable
+from search_spaces.memory import LayerActivations
+from search_spaces.model_shape import ModelShape
+from trials.train.layers import TensorRanks
+from trials.train.model import Running, Stage, StagePlan
+from trials.train.weights import WeightSource
+
+WEIGHTS = WeightSource(seed=3, device=torch.device("cpu"))
+GPT = ModelShape(2, 128, 4, 4, 512, False, 256, 64, False, "learned", "layernorm")
+# An RMS norm is one kernel on a GPU, and on a CPU several operations that keep more: layer norms here, too.
+GATED = ModelShape(2, 128, 4, 4, 384, True, 256, 64, False, "rotary", "layernorm")
+GROUPED = replace(GATED, num_key_value_heads=2)
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KERNELS = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+def kept_bytes(model: ModelShape, layout: Layout) -> int:
+    """Of all tensors that autograd keeps of one micro-batch, each once, beside the weights."""
+    running = Running(layout.activation_checkpointing)
+    stage = Stage(model, StagePlan.of(model, 0, 1), TensorRanks(), WEIGHTS, running).to(TYPES[layout.precision])
+    weights = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    ids = torch.zeros((layout.micro_batch_size, model.seq_length), dtype=torch.long)
+    with sdpa_kernel(KERNELS[layout.attention_kernel]), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        stage(ids)
+    return sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in weights)
+
+
+# A CPU's plain products of 16 bits are of 32 inside.
+@pytest.mark.parametrize(("precision", "kernel"), [("fp32", "math"), ("fp32", "flash"), ("bf16", "flash")])
+@pytest.mark.parametrize(
+    ("model", "recompute"),
+    [
+        *((GPT, recompute) for recompute in ("none", "selective", "full")),
+        # A CPU's attention keeps copies where positions are rotated or heads grouped, and a GPU's does not.
+        *((model, recompute) for model in (GATED, GROUPED) for recompute in ("selective", "full")),
+    ],
+)
+def test_a_layer_keeps_what_the_model_says(model, precision, kernel, recompute):
+    layout = Layout(
+        micro_batch_size=2,
+        precision=precision,
+        attention_kernel=kernel,
+        activation_checkpointing=recompute,
+        engine="torch",
+    )
+    four = replace(model, num_layers=4)
+    a_layer = (kept_bytes(four, layout) - kept_bytes(model, layout)) / 2
+    assert LayerActivations.of(model, LayoutTable.of([layout])).kept[0] == pytest.approx(a_layer, rel=0.01)
