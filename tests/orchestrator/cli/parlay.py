@@ -63,6 +63,17 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"}
 
 
+def python_that_begins_with(program: str, folder: Path) -> Path:
+    """An interpreter that runs this text at its start, before any module of ours."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(program)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{site}:$PYTHONPATH" exec "{COMMAND[0]}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
 def write_search(folder: Path, text: str = TINY_SEARCH) -> Path:
     path = folder / "search.yaml"
     path.write_text(text)

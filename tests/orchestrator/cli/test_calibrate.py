@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import (
+    COMMAND,
+    TINY_SEARCH,
+    environment,
+    parlay,
+    python_that_begins_with,
+    write_search,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -34,13 +41,7 @@ def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_sec
 
 def test_a_rank_that_dies_leaves_no_file_and_its_log_is_named(tmp_path):
     search = write_search(tmp_path, TINY_SEARCH)
-    breaking = tmp_path / "site"
-    breaking.mkdir()
-    # Python reads this file at its start, before any module of ours.
-    (breaking / "sitecustomize.py").write_text(DYING_RANK)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{breaking}:$PYTHONPATH" exec "{COMMAND[0]}" "$@"\n')
-    python.chmod(0o755)
+    python = python_that_begins_with(DYING_RANK, tmp_path)
     answer = parlay(
         *("calibrate", search, "--set", f"trainer.python={python}", "--json"), cwd=tmp_path, timeout_s=150.0
     )

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, Answer, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import (
+    COMMAND,
+    TINY_SEARCH,
+    Answer,
+    environment,
+    parlay,
+    python_that_begins_with,
+    write_search,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -35,13 +43,7 @@ def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told
 def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
     path = write_search(tmp_path, TINY_SEARCH)
-    breaking = tmp_path / "site"
-    breaking.mkdir()
-    # Python reads this file at its start, before any module of ours.
-    (breaking / "sitecustomize.py").write_text(BROKEN_SUM)
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{breaking}:$PYTHONPATH" exec "{COMMAND[0]}" "$@"\n')
-    python.chmod(0o755)
+    python = python_that_begins_with(BROKEN_SUM, tmp_path)
     answer = parlay(
         *("selftest", path, *PLAIN, "--set", f"trainer.python={python}", "--json"), cwd=tmp_path, timeout_s=200.0
     )
