@@ -19,7 +19,7 @@ from trials.folder import AttemptFolder, SearchFolder, read_json
 
 START_S = 300.0
 MEASURING_S = 300.0
-"""What all measurements may take together: GPUs take one to two minutes, a CPU twenty seconds."""
+"""What all measurements may take together, with room for large clusters: two cores take half a minute."""
 
 
 class NotMeasured(Exception):

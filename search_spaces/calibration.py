@@ -29,7 +29,7 @@ class Prior:
 
 PRIORS = {
     # Products of a transformer's shapes reach less than the square ones that the accelerator is rated by: Megatron-LM's
-    # published steps on A100 (arXiv 2205.05198, table 5) are met best by this.
+    # published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1) together are met best by this.
     "matmul": Prior(1.22, 0.2),
     "memory_traffic": Prior(1.0, 0.4),
     "tensor": Prior(1.3, 0.4),
