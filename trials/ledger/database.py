@@ -35,7 +35,10 @@ PATIENCE_S = 60.0
 
 _OPENING_PATIENCE_S = 10.0
 _BUSY_TIMEOUT_MS = 100
-_PASSING = ("locked", "busy", "connection refused", "starting up", "shutting down", "closed the connection")
+_PASSING = ("locked", "busy", "connection refused", "the database system is ", "closed the connection")
+"""What a database says that will answer later. Postgres is starting up, shutting down, in recovery mode, or not yet (or
+not) accepting connections."""
+
 _NO_ROOM = ("disk is full", "no space left", "quota exceeded")
 _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
 

@@ -13,12 +13,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import OperationalError
 
 import trials.ledger.migrations
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
 from trials.ledger import database
-from trials.ledger.database import SCHEMA_REVISION, VERSION_TABLE, LedgerUnavailable, open_to_write
+from trials.ledger.database import SCHEMA_REVISION, VERSION_TABLE, LedgerUnavailable, open_to_write, patiently
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import Base
 from trials.ledger.writer import LedgerWriter
@@ -170,6 +171,43 @@ def test_a_ledger_that_stays_locked_is_unavailable_and_unchanged(path, url, monk
         with pytest.raises(LedgerUnavailable, match="locked"):
             writer.apply(SEARCH_ID, measured_story().events[0])
     assert LedgerReader(url).searches() == []
+
+
+POSTGRES_FAILS = 'connection failed: connection to server at "127.0.0.1", port 50693 failed: '
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Connection refused",
+        "FATAL:  the database system is starting up",
+        "FATAL:  the database system is shutting down",
+        "FATAL:  the database system is in recovery mode",
+        "FATAL:  the database system is not yet accepting connections\nDETAIL:  Consistent recovery state has not been"
+        " yet reached.",
+        "server closed the connection unexpectedly",
+    ],
+)
+def test_a_database_that_is_coming_back_is_waited_for(monkeypatch, words):
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: None)
+    answers = iter([OperationalError("BEGIN", {}, Exception(POSTGRES_FAILS + words)), None])
+
+    def transaction() -> str:
+        if (refusal := next(answers)) is not None:
+            raise refusal
+        return "done"
+
+    assert patiently(transaction) == "done"
+
+
+def test_a_database_that_refuses_for_good_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: pytest.fail("waited for what cannot pass"))
+
+    def transaction() -> None:
+        raise OperationalError("BEGIN", {}, Exception(POSTGRES_FAILS + 'FATAL:  role "ada" does not exist'))
+
+    with pytest.raises(LedgerUnavailable, match="does not exist"):
+        patiently(transaction)
 
 
 def test_readers_are_not_held_up_by_a_writer_nor_it_by_them(path, url, story):
