@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pwd
 import shutil
@@ -14,23 +13,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm.allowance import ASSOCIATION_FORMAT, QOS_FORMAT, Allowance, parse_associations, parse_qos
 from slurm.environment import query_environment, submission_environment
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot
-from slurm.nodes import SINFO_FORMAT, parse_sinfo, why_it_waits
+from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, why_it_waits
 from slurm.parse import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     classify_submission,
     parse_config,
-    parse_partition_limits,
-    parse_partition_over_times,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
     parse_tested_partition,
     plain_words,
     tells_of_no_answer,
+)
+from slurm.partitions import (
+    PartitionSnapshot,
+    beyond_limits,
+    default_partition,
+    named_partitions,
+    parse_partitions,
 )
 from slurm.request import JobRequest
 from slurm.script import render_script
@@ -44,6 +49,8 @@ _FIRST_LOOK_S = 0.5  # then after twice as long each time: five looks at a job t
 _NAMES_A_CALL = 200
 _IDS_A_CALL = 500
 _CLOCK_SLACK_S = 3600.0
+
+_SACCTMGR = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 
 # sacct takes a job by when it became eligible, unless states are named: a job cancelled while it was held never did,
 # and stands in no answer without them.
@@ -78,12 +85,25 @@ class SlurmClient(Slurm):
         """Asked once; the same for the life of this client."""
         if self._settings is None:
             found = parse_config(self._query("scontrol", "show", "config"))
-            default, over_times_s = parse_partition_over_times(self._show_partitions())
+            partitions = self.partitions()
+            over_times_s = {p.name: p.over_time_s for p in partitions if p.over_time_s is not None}
+            default = default_partition(partitions)
             self._settings = replace(found, default_partition=default, partition_over_times_s=over_times_s)
         return self._settings
 
-    def _show_partitions(self) -> str:
-        return self._query("scontrol", "--all", "--oneliner", "show", "partition")
+    def partitions(self) -> tuple[PartitionSnapshot, ...]:
+        return parse_partitions(self._query("scontrol", "--all", "--oneliner", "show", "partition"))
+
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        return parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
+
+    def allowance(self) -> Allowance | None:
+        if not self.settings().has_accounting:
+            return None
+        associations = self._query(*_SACCTMGR, "associations", f"user={self.user}", f"format={ASSOCIATION_FORMAT}")
+        qualities = self._query(*_SACCTMGR, "qos", f"format={QOS_FORMAT}")
+        cluster = self.settings().cluster_name
+        return Allowance(parse_associations(associations, cluster), parse_qos(qualities))
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -103,21 +123,16 @@ class SlurmClient(Slurm):
 
     def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
         """A request for more nodes than are up is refused by a test alone: submitted, it waits for them."""
-        nodes = parse_sinfo(self._query("sinfo", "--noheader", "--all", "--Node", f"--format={SINFO_FORMAT}"))
-        words = why_it_waits(request, nodes)
+        words = why_it_waits(request, self.nodes())
         return refused if words is None else Submission(SubmitStatus.BUSY, words=words)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
         """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""
-        named, found = request.options.partition, parse_tested_partition(tested)
-        names = named.split(",") if named else [found or ""]
         if self.settings().enforces_limits or request.options.qos is not None:
             return None
-        limits = parse_partition_limits(self._show_partitions())
-        if any(limits.get(name, math.inf) >= request.time_limit_min * 60 for name in names):
-            return None
-        allowed = ", ".join(f"{name} {limits[name] / 60:g} minutes" for name in names)
-        return f"PartitionTimeLimit: the job would wait for ever; the longest time allowed in partition {allowed}"
+        partitions, found = self.partitions(), parse_tested_partition(tested)
+        named = named_partitions(request, partitions) if request.options.partition else []
+        return beyond_limits(request, named or [p for p in partitions if p.name == found])
 
     def submit(self, request: JobRequest) -> Submission:
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]

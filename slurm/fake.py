@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm.allowance import Allowance
 from slurm.client import CANCEL_TIMEOUT_S, COMMAND_TIMEOUT_S
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import FakeJob
@@ -13,6 +14,7 @@ from slurm.fake_placement import choose, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.nodes import NodeSnapshot, why_it_waits
+from slurm.partitions import PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobRequest
 
 _REFUSED = "sbatch: error: Batch job submission failed: "
@@ -40,6 +42,8 @@ class FakeSlurm(Slurm):
     - `answer_s`: the simulated seconds every command takes.
     - `warning`: what sbatch says besides the id of an accepted job.
     - `odd_words`: states that no list of ours has, by job id.
+    - `partition_limits`: partitions that are more than a name, by name.
+    - `allowed`: what accounting lets the user have.
     - `failing_cancels`: how many more scancels change nothing; with `cancels_hang` they also take their time limit.
 
     A command that gets no answer takes the cluster's MessageTimeout.
@@ -51,6 +55,8 @@ class FakeSlurm(Slurm):
         self.answer_s = 0.0
         self.warning = ""
         self.odd_words: dict[str, str] = {}
+        self.partition_limits: dict[str, PartitionSnapshot] = {}
+        self.allowed = Allowance()
         self.failing_cancels = 0.0
         self.cancels_hang = False
         self._faults: list[_SubmitFault] = []
@@ -67,6 +73,23 @@ class FakeSlurm(Slurm):
     def monotonic(self) -> float:
         return self.cluster.time
 
+    def partitions(self) -> tuple[PartitionSnapshot, ...]:
+        """The first one is the default."""
+        self._ask_controller()
+        names = self.cluster.partitions
+        usual = {name: PartitionSnapshot(name, name == names[0], num_nodes=len(self.cluster.nodes)) for name in names}
+        return tuple(self.partition_limits.get(name, usual[name]) for name in names)
+
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        self._ask_controller()
+        return tuple(self._nodes())
+
+    def allowance(self) -> Allowance | None:
+        if not self.cluster.settings.has_accounting:
+            return None
+        self._ask_accounting()
+        return self.allowed
+
     def test(self, request: JobRequest) -> Submission:
         self._ask_controller()
         refused = next((fault.answer for fault in self._faults if fault.answer.status is SubmitStatus.REFUSED), None)
@@ -76,6 +99,8 @@ class FakeSlurm(Slurm):
             return Submission(SubmitStatus.REFUSED, words=words)
         if (words := why_it_waits(request, self._nodes())) is not None:
             return Submission(SubmitStatus.BUSY, words=words)
+        if (words := self._beyond_partition(request)) is not None:
+            return Submission(SubmitStatus.REFUSED, words=words)
         return Submission(SubmitStatus.ACCEPTED)
 
     def submit(self, request: JobRequest) -> Submission:
@@ -106,9 +131,7 @@ class FakeSlurm(Slurm):
     def accounted(self, names: Iterable[str], since: float) -> tuple[JobSnapshot, ...] | None:
         if not self.cluster.settings.has_accounting:
             return None
-        self.cluster.advance(self.answer_s)
-        if self.cluster.accounting.is_down(self.cluster.time):
-            raise SlurmUnreachable(_NO_ACCOUNTING)
+        self._ask_accounting()
         wanted = {(self.user, name) for name in names}
         rows = (row for row in self.cluster.accounting.rows(self.cluster.time) if (row.user, row.name) in wanted)
         return tuple(row for row in rows if row.submitted_at is not None and row.submitted_at >= math.floor(since))
@@ -171,6 +194,11 @@ class FakeSlurm(Slurm):
             self.cluster.advance(self.cluster.settings.message_timeout_s)
             raise SlurmUnreachable(words)
 
+    def _ask_accounting(self) -> None:
+        self.cluster.advance(self.answer_s)
+        if self.cluster.accounting.is_down(self.cluster.time):
+            raise SlurmUnreachable(_NO_ACCOUNTING)
+
     def _submit_unanswered(self, request: JobRequest, words: str) -> Submission:
         """A controller that only hangs carries the submission out when it goes on."""
         if words == _NO_CONTROLLER:
@@ -207,12 +235,24 @@ class FakeSlurm(Slurm):
         nodes = [node for node in self.cluster.nodes.values() if may_use(request, node)]
         return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 
+    def _beyond_partition(self, request: JobRequest) -> str | None:
+        if request.options.qos is not None:
+            return None
+        return beyond_limits(request, named_partitions(request, self.partitions()))
+
     def _nodes(self) -> list[NodeSnapshot]:
         """As sinfo lists them; the first partition is the default one."""
         default, away = self.cluster.partitions[0], self.cluster.unavailable
         return [
             NodeSnapshot(
-                name, "drained" if name in away else "idle", node.cpus, node.gpus, partition, partition == default
+                name,
+                "drained" if name in away else "idle",
+                node.cpus,
+                node.gpus,
+                partition,
+                is_in_default_partition=partition == default,
+                memory_mib=node.memory_mib,
+                gpu_kinds=node.gpu_kinds,
             )
             for partition in self.cluster.partitions
             for name, node in self.cluster.nodes.items()

@@ -16,6 +16,8 @@ class FakeNode:
     name: str
     cpus: int = 4
     gpus: int = 4
+    memory_mib: int | None = None
+    gpu_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

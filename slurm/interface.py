@@ -1,4 +1,4 @@
-"""Slurm as Parlay sees it: five questions and two requests. Implemented by the real client and by FakeSlurm."""
+"""Slurm as Parlay sees it: its questions and its requests. Implemented by the real client and by FakeSlurm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from slurm.allowance import Allowance
 from slurm.jobs import JobSnapshot
+from slurm.nodes import NodeSnapshot
+from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 
 
@@ -79,6 +82,18 @@ class Slurm(ABC):
     @abstractmethod
     def settings(self) -> SlurmSettings:
         """The cluster's configuration."""
+
+    @abstractmethod
+    def partitions(self) -> tuple[PartitionSnapshot, ...]:
+        """All partitions, hidden ones too, as they are now (scontrol)."""
+
+    @abstractmethod
+    def nodes(self) -> tuple[NodeSnapshot, ...]:
+        """All nodes as they are now, one for each partition that a node is in (sinfo)."""
+
+    @abstractmethod
+    def allowance(self) -> Allowance | None:
+        """What accounting lets the user have: accounts, QOS and their limits (sacctmgr); None without accounting."""
 
     @abstractmethod
     def test(self, request: JobRequest) -> Submission:

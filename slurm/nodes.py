@@ -7,24 +7,30 @@ run, while sbatch itself takes the first, and it waits. Only the nodes tell the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from slurm.hostlist import compress, expand_all
 from slurm.request import JobRequest
 
-SINFO_FORMAT = "%N|%T|%c|%G|%P"
-"""Name, state, CPUs, generic resources, partition: one line for each node of each partition (`--Node`)."""
+SINFO_FORMAT = "%N|%T|%c|%m|%G|%P"
+"""Name, state, CPUs, memory (MiB), generic resources, partition: a line for each node of each partition (`--Node`)."""
 
 _AWAY = ("down", "drain", "fail", "error", "unknown", "inval", "maint", "reboot")
 """How the states begin in which a node takes no job now and will again (sinfo(1), "NODE STATE CODES")."""
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,4})(?![0-9])")
+_GPU_KINDS = re.compile(r"(?:^|,)gpu:([^:,()]*[^:,()0-9][^:,()]*)")
+_MEM_MIB = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """One node as a member of one partition. `state_text` is Slurm's word; with a * the node does not respond."""
+    """One node as a member of one partition. `state_text` is Slurm's word; with a * the node does not respond.
+
+    `memory_mib` is what Slurm counts of it, None where nobody says; `gpu_kinds` are the site's names of its GPUs.
+    """
 
     name: str
     state_text: str
@@ -32,6 +38,8 @@ class NodeSnapshot:
     gpus: int
     partition: str
     is_in_default_partition: bool
+    memory_mib: int | None = None
+    gpu_kinds: tuple[str, ...] = ()
 
     @property
     def is_away(self) -> bool:
@@ -48,12 +56,22 @@ def _node(line: str) -> NodeSnapshot | None:
     fields = line.strip().split("|")
     if len(fields) != SINFO_FORMAT.count("|") + 1:
         return None
-    name, state, cpus, gres, partition = fields
-    digits = re.match(r"[0-9]{1,9}", cpus)
-    gpus = sum(int(count) for count in _GPUS.findall(gres))
+    name, state, cpus, memory, gres, partition = fields
     return NodeSnapshot(
-        name, state, int(digits[0]) if digits else 0, gpus, partition.rstrip("*"), partition.endswith("*")
+        name,
+        state,
+        cpus=_leading_number(cpus) or 0,
+        gpus=sum(int(count) for count in _GPUS.findall(gres)),
+        partition=partition.rstrip("*"),
+        is_in_default_partition=partition.endswith("*"),
+        memory_mib=_leading_number(memory),
+        gpu_kinds=tuple(dict.fromkeys(_GPU_KINDS.findall(gres))),
     )
+
+
+def _leading_number(text: str) -> int | None:
+    match = re.match(r"[0-9]{1,9}", text)
+    return int(match[0]) if match else None
 
 
 def why_it_waits(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
@@ -64,6 +82,54 @@ def why_it_waits(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | No
         return None
     states = " or ".join(sorted({node.state_text for node in away}))
     return f"{compress(node.name for node in away)} of the {len(fitting)} nodes that could run it: {states}"
+
+
+class Resource(str, Enum):
+    """What a job asks of each of its nodes, or of a partition's nodes together."""
+
+    __str__ = str.__str__
+
+    NODES = "nodes"
+    CPUS = "CPUs"
+    MEMORY = "MiB of memory"
+    GPUS = "GPUs"
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """What a job asks for, and that too few of the nodes it may use have, whatever state they are in."""
+
+    resource: Resource
+    words: str
+
+
+def shortages(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> tuple[Shortage, ...]:
+    """Everything of which the nodes that the job may use have too little; () where it could run. Nodes may repeat."""
+    allowed = {node.name: node for node in _allowed(request, nodes)}.values()
+    if len(allowed) < request.num_nodes:
+        words = f"{_counted(request.num_nodes)} asked for, there are {len(allowed)}"
+        return (Shortage(Resource.NODES, words),)
+    wants: tuple[tuple[Resource, int, Callable[[NodeSnapshot], int | None]], ...] = (
+        (Resource.CPUS, cpus_asked(request), lambda node: node.cpus),
+        (Resource.MEMORY, memory_mib_asked(request), lambda node: node.memory_mib),
+        (Resource.GPUS, gpus_asked(request), lambda node: node.gpus),
+    )
+    found = []
+    for resource, asked, of in wants:
+        having = [count for node in allowed if (count := of(node)) is not None]
+        too_few = [count for count in having if count < asked]
+        if len(allowed) - len(too_few) < request.num_nodes:
+            found.append(Shortage(resource, f"{asked} {resource} a node asked for, the nodes have {_range(having)}"))
+    return tuple(found)
+
+
+def _counted(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _range(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def _allowed(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> list[NodeSnapshot]:
@@ -94,3 +160,9 @@ def gpus_asked(request: JobRequest) -> int:
     if request.options.gpus_per_node is not None:
         return request.options.gpus_per_node
     return sum(int(count) for count in _GPUS.findall(request.options.gres or ""))
+
+
+def memory_mib_asked(request: JobRequest) -> int:
+    """MiB on each node, of `--mem=20G`; 0 where nothing is asked for, or all that a node has."""
+    match = re.fullmatch(r"([0-9]{1,12})([KMGT]?)", request.options.mem or "")
+    return 0 if match is None else int(int(match[1]) * _MEM_MIB[match[2] or "M"])

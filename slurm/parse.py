@@ -321,38 +321,6 @@ def parse_config(stdout: str) -> SlurmSettings:
     )
 
 
-def parse_partition_limits(stdout: str) -> dict[str, float]:
-    """Partition -> the longest job it takes, in seconds (infinite where it says none), of `scontrol show partition`."""
-    limits = {}
-    for line in stdout.split("\n"):
-        name, longest = re.match(r"PartitionName=(\S+)", line), re.search(r" MaxTime=(\S+)", line)
-        if name and longest:
-            limits[name[1]] = _clock_s(longest[1])
-    return limits
-
-
-def parse_partition_over_times(stdout: str) -> tuple[str, dict[str, float]]:
-    """The default partition, "" for none, and for how many seconds jobs may run beyond their limit in those that have
-    an OverTimeLimit of their own, of `scontrol show partition`."""
-    default, over_times = "", {}
-    for line in stdout.split("\n"):
-        name, minutes = re.match(r"PartitionName=(\S+)", line), re.search(r" OverTimeLimit=(\d+|UNLIMITED)\b", line)
-        if name and " Default=YES" in line:
-            default = name[1]
-        if name and minutes:
-            over_times[name[1]] = math.inf if minutes[1] == "UNLIMITED" else 60.0 * int(minutes[1])
-    return default, over_times
-
-
-def _clock_s(text: str) -> float:
-    """`[days-]hh:mm:ss`; infinite for UNLIMITED, and for what is no such time."""
-    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,6}):([0-9]{2}):([0-9]{2})", text)
-    if match is None:
-        return math.inf
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-
-
 def _seconds(text: str | None, default: float) -> float:
     """`30 sec`, `5 min` or UNLIMITED (of OverTimeLimit: no job is ever ended)."""
     if text == "UNLIMITED":

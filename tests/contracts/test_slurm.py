@@ -370,6 +370,23 @@ def test_settings_are_the_clusters(bench: Bench) -> None:
     assert settings.version
 
 
+def test_partitions_and_their_nodes_are_the_clusters(bench: Bench) -> None:
+    main = next(partition for partition in bench.slurm.partitions() if partition.name == "main")
+    assert (main.is_default, main.state_text, main.num_nodes) == (True, "UP", len(NODES))
+    assert main.lets_in_account("any")
+    nodes = [node for node in bench.slurm.nodes() if node.partition == "main"]
+    assert [node.name for node in nodes] == list(NODES)
+    assert {(node.cpus, node.gpus, node.is_away, node.is_in_default_partition) for node in nodes} == {
+        (4, 4, False, True)
+    }
+
+
+@pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
+def test_what_a_user_may_have_is_accountings_to_say(bench: Bench) -> None:
+    allowance = bench.slurm.allowance()
+    assert (allowance is not None) is bench.slurm.settings().has_accounting
+
+
 @pytest.mark.parametrize("bench", [*FAKE, REAL, REAL_WITHOUT_ACCOUNTING], indirect=True)
 def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
     before = bench.slurm.now()
@@ -400,6 +417,8 @@ def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Benc
     with bench.controller_down():
         for ask in (
             bench.slurm.jobs,
+            bench.slurm.partitions,
+            bench.slurm.nodes,
             lambda: bench.slurm.describe(running.job_id),
             lambda: bench.slurm.cancel([running]),
             lambda: bench.slurm.test(request),

@@ -177,8 +177,8 @@ def test_a_refusal_is_slurms_own_words_and_an_odd_one_is_left_to_the_submission(
     ],
 )
 def test_a_refusal_for_want_of_nodes_that_are_away_is_a_wait(commands, request_, states, status):
-    rows = [f"n{number}|{state}|4|(null)|main*" for number, state in enumerate(states)]
-    lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|(null)|other"])
+    rows = [f"n{number}|{state}|4|4000|(null)|main*" for number, state in enumerate(states)]
+    lines = "; ".join(f"echo '{row_}'" for row_ in ["CLUSTER: big", *rows, "n9|idle|4|4000|(null)|other"])
     refusal = "allocation failure: Requested node configuration is not available"
     commands.write(sbatch=f"echo '{refusal}' >&2; exit 1", sinfo=lines)
     tested = commands.client().test(request_)
@@ -214,7 +214,7 @@ def test_a_job_that_its_partition_never_starts_is_refused(commands, request_, mi
     tested = commands.client().test(replace(request_, time_limit_s=minutes * 60.0, options=options))
     assert tested.status is (SubmitStatus.REFUSED if is_refused else SubmitStatus.ACCEPTED)
     assert ("PartitionTimeLimit" in tested.words) is is_refused
-    assert ("short 10 minutes" in tested.words) is is_refused
+    assert ("partition short is 10 minutes" in tested.words) is is_refused
 
 
 # -- asking

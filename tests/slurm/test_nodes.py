@@ -6,15 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from slurm.nodes import NodeSnapshot, gpus_asked, parse_sinfo, why_it_waits
+from slurm.nodes import (
+    NodeSnapshot,
+    Resource,
+    gpus_asked,
+    memory_mib_asked,
+    parse_sinfo,
+    shortages,
+    why_it_waits,
+)
 from slurm.request import JobOptions, JobRequest
 
 LISTED = """\
-n1|drained|64|gpu:a100:4(S:0-1)|gpu
-n1|drained|64|gpu:a100:4(S:0-1)|main*
-n2|down*|64|gpu:a100:4|main*
-n3|mixed|64+|gpu:v100:2,gpu:a100:1,ssd:1|main*
-n4|idle~|8|(null)|main*
+n1|drained|64|512000|gpu:a100:4(S:0-1)|gpu
+n1|drained|64|512000|gpu:a100:4(S:0-1)|main*
+n2|down*|64|512000|gpu:a100:4|main*
+n3|mixed|64+|256000+|gpu:v100:2,gpu:a100:1,ssd:1|main*
+n4|idle~|8|16000|gpu:0|main*
 CLUSTER: big
 n5|idle
 """
@@ -34,6 +42,8 @@ def test_lines_are_nodes_in_partitions():
     ]
     assert [n.cpus for n in nodes] == [64, 64, 64, 64, 8]
     assert [n.gpus for n in nodes] == [4, 4, 4, 3, 0]
+    assert [n.memory_mib for n in nodes] == [512000, 512000, 512000, 256000, 16000]
+    assert [n.gpu_kinds for n in nodes] == [("a100",), ("a100",), ("a100",), ("v100", "a100"), ()]
     assert [n.is_away for n in nodes] == [True, True, True, False, False]
 
 
@@ -76,3 +86,45 @@ def test_gpus_are_asked_for_by_number_or_as_resources():
     assert gpus_asked(asked(gpus_per_node=4)) == 4
     assert gpus_asked(asked(gres="ssd:1,gpu:a100:2,gpu:v100:1")) == 3
     assert gpus_asked(asked(gres="ssd:1")) == gpus_asked(asked()) == 0
+
+
+@pytest.mark.parametrize(
+    ("mem", "mib"), [(None, 0), ("0", 0), ("4000", 4000), ("4000M", 4000), ("20G", 20480), ("1T", 1048576), ("512K", 0)]
+)
+def test_memory_is_asked_for_in_mib_of_a_node(mem, mib):
+    assert memory_mib_asked(asked(mem=mem)) == mib
+
+
+@pytest.mark.parametrize(
+    ("request_", "short"),
+    [
+        (asked(4), {}),
+        (asked(5), {Resource.NODES: "5 nodes asked for, there are 4"}),
+        (asked(1, partition="gpu"), {}),
+        (asked(2, partition="gpu"), {Resource.NODES: "2 nodes asked for, there are 1"}),
+        (asked(3, tasks=64), {}),  # nodes that are down count
+        (asked(4, tasks=64), {Resource.CPUS: "64 CPUs a node asked for, the nodes have 8 to 64"}),
+        (asked(3, tasks=4, cpus_per_task=17), {Resource.CPUS: "68 CPUs a node asked for, the nodes have 8 to 64"}),
+        (asked(2, mem="500G"), {}),
+        (
+            asked(3, mem="500G"),
+            {Resource.MEMORY: "512000 MiB of memory a node asked for, the nodes have 16000 to 512000"},
+        ),
+        (asked(2, gpus_per_node=4), {}),
+        (asked(3, gpus_per_node=4), {Resource.GPUS: "4 GPUs a node asked for, the nodes have 0 to 4"}),
+        (
+            asked(1, tasks=65, gpus_per_node=8),
+            {
+                Resource.CPUS: "65 CPUs a node asked for, the nodes have 8 to 64",
+                Resource.GPUS: "8 GPUs a node asked for, the nodes have 0 to 4",
+            },
+        ),
+    ],
+)
+def test_what_no_enough_nodes_have_is_told_with_both_numbers(request_, short):
+    assert {s.resource: s.words for s in shortages(request_, parse_sinfo(LISTED))} == short
+
+
+def test_what_nobody_says_of_a_node_is_no_shortage():
+    unknown = NodeSnapshot("n1", "idle", 8, 0, "main", True)
+    assert shortages(asked(1, mem="500G"), [unknown]) == ()

@@ -11,8 +11,6 @@ from slurm.parse import (
     classify_submission,
     parse_config,
     parse_exit_code,
-    parse_partition_limits,
-    parse_partition_over_times,
     parse_sacct,
     parse_scontrol_job,
     parse_squeue,
@@ -202,33 +200,6 @@ def test_what_the_configuration_does_not_say_is_slurms_default():
     for none in ("accounting_storage/none", "(null)", ""):
         assert not parse_config(f"AccountingStorageType = {none}").has_accounting
     assert not parse_config("EnforcePartLimits = NO").enforces_limits
-
-
-def test_partitions_say_how_long_a_job_may_be():
-    lines = (
-        "PartitionName=main AllowGroups=ALL DefaultTime=NONE MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0",
-        "PartitionName=short AllowGroups=ALL DefaultTime=00:00:30 MaxNodes=UNLIMITED MaxTime=00:01:00 MinNodes=0",
-        "PartitionName=long MaxTime=7-12:30:00 MinNodes=0",
-        "PartitionName=odd MaxTime=soon MinNodes=0",
-        "No partitions in the system",
-    )
-    limits = parse_partition_limits("\n".join(lines))
-    assert limits == {"main": math.inf, "short": 60.0, "long": (7 * 24 + 12.5) * 3600, "odd": math.inf}
-
-
-def test_a_partition_may_have_an_over_time_of_its_own():
-    lines = (
-        "PartitionName=main AllowQos=ALL Default=YES QoS=N/A OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF",
-        "PartitionName=over AllowQos=ALL Default=NO QoS=N/A OverSubscribe=NO OverTimeLimit=5 PreemptMode=OFF",
-        "PartitionName=hard Default=NO OverTimeLimit=0 PreemptMode=OFF",
-        "PartitionName=ever Default=NO OverTimeLimit=UNLIMITED PreemptMode=OFF",
-        "No partitions in the system",
-    )
-    over_times = parse_partition_over_times("\n".join(lines))
-    assert over_times == ("main", {"over": 300.0, "hard": 0.0, "ever": math.inf})
-    settings = SlurmSettings(over_time_limit_s=60.0, default_partition="over", partition_over_times_s=over_times[1])
-    known = {None: 300.0, "main": 60.0, "hard": 0.0, "hard,main": 60.0, "main,over": 300.0, "ever": math.inf}
-    assert {partition: settings.over_time_s(partition) for partition in known} == known
 
 
 def test_the_partition_that_a_test_would_start_in():

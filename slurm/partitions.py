@@ -1,0 +1,138 @@
+"""Partitions as scontrol shows them, and what of a request none of them takes. Pure.
+
+Where EnforcePartLimits is NO, sbatch and its test accept a job beyond its partition's limits, which then waits for
+ever: only these limits tell.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm.lengths import clock_s
+from slurm.request import JobRequest
+
+_EVERYBODY = {"", "ALL", "(null)", "NONE", "N/A"}
+
+
+@dataclass(frozen=True)
+class PartitionSnapshot:
+    """One partition. `state_text` is Slurm's word: UP where jobs are taken and started.
+
+    Limits are infinite where there is none. `over_time_s` are the seconds for which a job may run beyond its limit,
+    None where the cluster's own hold. Of who is let in (`allowed_*`) None is everybody.
+    """
+
+    name: str
+    is_default: bool = False
+    state_text: str = "UP"
+    max_time_s: float = math.inf
+    min_nodes: int = 0
+    max_nodes: float = math.inf
+    num_nodes: int | None = None
+    over_time_s: float | None = None
+    allowed_accounts: tuple[str, ...] | None = None
+    denied_accounts: tuple[str, ...] = ()
+    allowed_qos: tuple[str, ...] | None = None
+    denied_qos: tuple[str, ...] = ()
+    allowed_groups: tuple[str, ...] | None = None
+
+    def lets_in_account(self, name: str) -> bool:
+        return name not in self.denied_accounts and (self.allowed_accounts is None or name in self.allowed_accounts)
+
+    def lets_in_qos(self, name: str) -> bool:
+        return name not in self.denied_qos and (self.allowed_qos is None or name in self.allowed_qos)
+
+
+def parse_partitions(stdout: str) -> tuple[PartitionSnapshot, ...]:
+    """Of `scontrol --oneliner show partition`; lines that are none are passed over."""
+    return tuple(partition for line in stdout.split("\n") if (partition := _partition(line)) is not None)
+
+
+def default_partition(partitions: Iterable[PartitionSnapshot]) -> str:
+    """Its name; "" where there is none."""
+    return next((partition.name for partition in partitions if partition.is_default), "")
+
+
+def named_partitions(request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+    """Those the request names, else the default one; names that no partition has are passed over."""
+    if request.options.partition is None:
+        return [partition for partition in partitions if partition.is_default]
+    names = request.options.partition.split(",")
+    return [partition for partition in partitions if partition.name in names]
+
+
+def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
+    """Why none of these partitions ever starts the job, by Slurm's own name of the reason; None where one may."""
+    found = [_beyond(request, partition) for partition in partitions]
+    faults = [fault for fault in found if fault is not None]
+    if not faults or len(faults) < len(found):
+        return None
+    return f"{faults[0].reason}: the job would wait for ever; {', '.join(fault.words for fault in faults)}"
+
+
+@dataclass(frozen=True)
+class _Fault:
+    reason: str
+    words: str
+
+
+def _beyond(request: JobRequest, partition: PartitionSnapshot) -> _Fault | None:
+    if request.time_limit_min * 60 > partition.max_time_s:
+        longest = f"the longest time allowed in partition {partition.name} is {partition.max_time_s / 60:g} minutes"
+        return _Fault("PartitionTimeLimit", longest)
+    if request.num_nodes > partition.max_nodes:
+        most = f"partition {partition.name} gives a job {partition.max_nodes:g} nodes at most"
+        return _Fault("PartitionNodeLimit", most)
+    if request.num_nodes < partition.min_nodes:
+        return _Fault("PartitionNodeLimit", f"partition {partition.name} takes jobs from {partition.min_nodes} nodes")
+    return None
+
+
+def _partition(line: str) -> PartitionSnapshot | None:
+    name = re.match(r"PartitionName=(\S+)", line)
+    if name is None:
+        return None
+    return PartitionSnapshot(
+        name=name[1],
+        is_default=_field(line, "Default") == "YES",
+        state_text=_field(line, "State"),
+        max_time_s=clock_s(_field(line, "MaxTime")),
+        min_nodes=int(_count(_field(line, "MinNodes"), none=0)),
+        max_nodes=_count(_field(line, "MaxNodes"), none=math.inf),
+        num_nodes=_whole(_field(line, "TotalNodes")),
+        over_time_s=_over_time_s(_field(line, "OverTimeLimit")),
+        allowed_accounts=_names(_field(line, "AllowAccounts")),
+        denied_accounts=_names(_field(line, "DenyAccounts")) or (),
+        allowed_qos=_names(_field(line, "AllowQos")),
+        denied_qos=_names(_field(line, "DenyQos")) or (),
+        allowed_groups=_names(_field(line, "AllowGroups")),
+    )
+
+
+def _field(line: str, key: str) -> str:
+    match = re.search(rf" {key}=(\S*)", line)
+    return match[1] if match else ""
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return None if text in _EVERYBODY else tuple(text.split(","))
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _count(text: str, none: float) -> float:
+    found = _whole(text)
+    return none if found is None else float(found)
+
+
+def _over_time_s(text: str) -> float | None:
+    """Minutes, or UNLIMITED; None for NONE, where the cluster's own limit holds."""
+    if text == "UNLIMITED":
+        return math.inf
+    minutes = _whole(text)
+    return None if minutes is None else 60.0 * minutes

@@ -1,0 +1,49 @@
+"""What sacctmgr tells of a user's accounts and QOS."""
+
+from __future__ import annotations
+
+import math
+
+from slurm.allowance import Allowance, Association, Qos, parse_associations, parse_qos
+
+ASSOCIATIONS = """\
+parlay-sandbox|acc||fast,normal||4|5||
+parlay-sandbox|acc||fast,normal||4|5|
+parlay-sandbox|acc|gpu|normal|normal|||1-00:00:00
+parlay-sandbox|root||normal||||
+elsewhere|acc||normal||9||
+sacctmgr: a warning
+"""
+QUALITIES = """\
+normal|||||
+fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2
+big|PartitionMaxNodes|||4|cpu=5000
+"""
+
+
+def test_rows_are_associations_of_this_cluster():
+    assert parse_associations(ASSOCIATIONS, "parlay-sandbox") == (
+        Association("acc", qos=("fast", "normal"), max_jobs=4, max_submit=5),
+        Association("acc", "gpu", ("normal",), "normal", max_wall_s=86400.0),
+        Association("root", qos=("normal",)),
+    )
+
+
+def test_rows_are_qualities_with_what_they_lift():
+    normal, fast, big = parse_qos(QUALITIES)
+    assert normal == Qos("normal")
+    assert fast == Qos(
+        "fast", lifts_time_limit=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
+    )
+    assert big == Qos("big", lifts_node_limit=True, max_submit=4)
+    assert big.max_gpus == math.inf
+
+
+def test_a_job_runs_under_the_associations_of_its_account_and_partition():
+    allowance = Allowance(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
+    assert [a.max_submit for a in allowance.of("acc", ["main"])] == [5]
+    assert [a.partition for a in allowance.of("acc", ["gpu"])] == [None, "gpu"]
+    assert [a.account for a in allowance.of(None, ["main"])] == ["acc", "root"]
+    assert allowance.of("nosuch", ["main"]) == ()
+    assert allowance.qos("fast") is not None
+    assert allowance.qos("nosuch") is allowance.qos(None) is None

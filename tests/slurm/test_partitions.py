@@ -1,0 +1,91 @@
+"""What scontrol tells of partitions, and which jobs none of them would ever start."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm.interface import SlurmSettings
+from slurm.partitions import PartitionSnapshot, beyond_limits, default_partition, named_partitions, parse_partitions
+from slurm.request import JobOptions, JobRequest
+
+SHOWN = """\
+PartitionName=main AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE \
+DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO \
+MaxCPUsPerNode=UNLIMITED Nodes=n[1-4] OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF State=UP TotalCPUs=16 \
+TotalNodes=4 SelectTypeParameters=NONE
+PartitionName=debug AllowGroups=physics,chem AllowAccounts=a,b DenyQos=slow Default=NO MaxNodes=2 MaxTime=01:00:00 \
+MinNodes=2 OverTimeLimit=5 State=DRAIN TotalNodes=8
+PartitionName=long DenyAccounts=a AllowQos=fast MaxTime=7-12:30:00 OverTimeLimit=UNLIMITED State=UP
+PartitionName=odd MaxTime=soon OverTimeLimit=0 State=UP
+No partitions in the system
+"""
+
+
+def asked(minutes: float, num_nodes: int = 1, partition: str | None = None) -> JobRequest:
+    options = JobOptions(partition=partition)
+    return JobRequest("a", Path("/a"), num_nodes, 1, minutes * 60.0, ("true",), options=options)
+
+
+def test_lines_are_partitions():
+    main, debug, long, odd = parse_partitions(SHOWN)
+    assert main == PartitionSnapshot("main", is_default=True, num_nodes=4)
+    assert debug == PartitionSnapshot(
+        "debug",
+        state_text="DRAIN",
+        max_time_s=3600.0,
+        min_nodes=2,
+        max_nodes=2.0,
+        num_nodes=8,
+        over_time_s=300.0,
+        allowed_accounts=("a", "b"),
+        denied_qos=("slow",),
+        allowed_groups=("physics", "chem"),
+    )
+    assert (long.max_time_s, long.over_time_s) == ((7 * 24 + 12.5) * 3600, math.inf)
+    assert (odd.max_time_s, odd.over_time_s) == (math.inf, 0.0)
+
+
+def test_who_is_let_in():
+    main, debug, long, _ = parse_partitions(SHOWN)
+    assert [p.lets_in_account("a") for p in (main, debug, long)] == [True, True, False]
+    assert [p.lets_in_account("c") for p in (main, debug, long)] == [True, False, True]
+    assert [p.lets_in_qos("slow") for p in (main, debug, long)] == [True, False, False]
+
+
+def test_a_request_names_its_partitions_or_takes_the_default():
+    partitions = parse_partitions(SHOWN)
+    assert default_partition(partitions) == "main"
+    assert default_partition(partitions[1:]) == ""
+    assert [p.name for p in named_partitions(asked(1), partitions)] == ["main"]
+    assert [p.name for p in named_partitions(asked(1, partition="long,debug,nosuch"), partitions)] == ["debug", "long"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (asked(10**6), None),
+        (asked(60, 2, "debug"), None),
+        (asked(61, 2, "debug"), "PartitionTimeLimit: .*partition debug is 60 minutes"),
+        (asked(60, 3, "debug"), "PartitionNodeLimit: .*partition debug gives a job 2 nodes at most"),
+        (asked(60, 1, "debug"), "PartitionNodeLimit: .*partition debug takes jobs from 2 nodes"),
+        (asked(61, 3, "debug,main"), None),  # one that takes it is enough
+        (asked(60 * 24 * 8, 1, "debug,long"), "partition debug is 60 minutes, .*partition long is 10830 minutes"),
+        (asked(1, 1, "nosuch"), None),
+    ],
+)
+def test_a_job_that_every_partition_of_its_own_would_leave_waiting(request_, words):
+    partitions = parse_partitions(SHOWN)
+    found = beyond_limits(request_, named_partitions(request_, partitions))
+    assert (found is None) is (words is None)
+    assert words is None or re.search(words, found or "")
+
+
+def test_a_partition_may_have_an_over_time_of_its_own():
+    over_times = {p.name: p.over_time_s for p in parse_partitions(SHOWN) if p.over_time_s is not None}
+    settings = SlurmSettings(over_time_limit_s=60.0, default_partition="debug", partition_over_times_s=over_times)
+    known = {None: 300.0, "main": 60.0, "odd": 0.0, "odd,main": 60.0, "main,debug": 300.0, "long": math.inf}
+    assert {partition: settings.over_time_s(partition) for partition in known} == known
