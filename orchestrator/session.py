@@ -58,7 +58,7 @@ _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 @dataclass(frozen=True)
 class Watcher:
     """Who is told while a search runs: remarks for the user and changes of state; `driving` is entered around the loop,
-    and `keep` called in each of its turns.
+    and `keep` called in each of its turns; `may_begin` says how many more trials may begin now (as in Hooks).
 
     A watcher that cannot write any more (a terminal that is gone, a full disk) is not told again, of remarks or of
     changes: it ends no search.
@@ -68,6 +68,7 @@ class Watcher:
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     driving: Callable[[Driver], AbstractContextManager[None]] = lambda driver: nullcontext()
     keep: Callable[[], None] = lambda: None
+    may_begin: Callable[[int, int], int] = lambda held, more: more
 
 
 def prepare(spec: SearchSpec) -> SearchSpace:
@@ -304,7 +305,7 @@ def _hooks(
             hold.keep()
             watcher.keep()
 
-        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task))
+        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task), watcher.may_begin)
 
 
 def _goal(spec: SearchSpec) -> Goal:

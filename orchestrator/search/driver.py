@@ -50,13 +50,15 @@ class Goal:
 @dataclass(frozen=True)
 class Hooks:
     """What the loop calls besides its work: after every event; for the user's wish to cancel; to keep the lease; to
-    say what the user should know; for what is predicted of a layout, None where that is nothing."""
+    say what the user should know; for what is predicted of a layout, None where that is nothing; in every turn, with
+    the trials that have not ended and how many more it would begin, for how many of these it may begin now."""
 
     on_event: Callable[[SearchRecord, Event], None] = lambda search, event: None
     cancel_requested: Callable[[], bool] = lambda: False
     keep_lease: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
     predict: Callable[[Layout], Mapping[str, Any] | None] = lambda layout: None
+    may_begin: Callable[[int, int], int] = lambda held, more: more
 
 
 class Driver:
@@ -313,11 +315,14 @@ class Driver:
         free = self._limits.parallel_trials - len(self.search.in_flight)
         waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
         if not self._goes_on or waits or free <= 0:
+            self._hooks.may_begin(len(self._unended_trials()), 0)
             return
         repeats = self._next_repeats()[:free]
-        for layout in repeats:
+        layouts = self._next_layouts(free - len(repeats))
+        granted = self._hooks.may_begin(len(self._unended_trials()), len(repeats) + len(layouts))
+        for layout in repeats[:granted]:
             self._propose_trial(layout, TrialKind.FINALIST)
-        for layout in self._next_layouts(free - len(repeats)):
+        for layout in layouts[: max(granted - len(repeats), 0)]:
             self._propose_trial(layout, TrialKind.SEARCH)
 
     def _propose_trial(self, layout: Layout, kind: TrialKind) -> None:

@@ -514,3 +514,29 @@ def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
     search = rig.open_driver().run()
     assert search.trials[0].measured["tokens_per_sec"] == 9000.0
     assert search.best_trial not in (None, "t0001")
+
+
+def test_no_more_trials_begin_than_the_search_is_granted(rig):
+    rig.limits = replace(rig.limits, parallel_trials=4)
+    rig.hooks = Hooks(may_begin=lambda held, more: min(more, 2 - held))
+    search = rig.open_driver().run()
+    assert rig.launcher.most_in_flight == 2
+    assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
+
+
+def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
+    answers = iter([0, 0, 0])
+    rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
+    search = rig.open_driver().run()
+    assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
+
+
+def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
+    asked = []
+    rig.limits = replace(rig.limits, parallel_trials=4, max_trials=50)
+    rig.hooks = Hooks(may_begin=lambda held, more: asked.append((held, more)) or more)
+    rig.launcher.script = lambda spec: Script(duration_s=100.0 + 40 * LAYOUTS.index(spec.layout))
+    search = rig.open_driver().run()
+    assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)
+    assert all(held + more <= 4 for held, more in asked)
+    assert (1, 0) in asked  # the last layouts are in flight, and there is nothing more to try
