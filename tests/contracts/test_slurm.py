@@ -292,6 +292,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(bench: Bench) -> None:
     assert bench.job(job.name) == job
 
 
+@pytest.mark.security("cancel")
 @pytest.mark.parametrize("stranger", [{"name": "another-name"}, {"user": "nobody"}])
 def test_a_job_is_not_cancelled_for_its_id_alone(bench: Bench, stranger: dict[str, str]) -> None:
     job = bench.until(bench.submit("hang"), JobState.RUNNING)

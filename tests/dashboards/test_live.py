@@ -363,6 +363,7 @@ def test_an_event_of_a_kind_from_a_later_version_has_no_line():
     assert event_line(event, SearchUnderTest().record) is None
 
 
+@pytest.mark.bad_input(50)
 def test_control_characters_cannot_steer_the_terminal():
     search = SearchUnderTest()
     search.fail(search.start(Layout()), FailureReason.SCRIPT_ERROR, excerpt="bad \x1b[2Jname\u202e\x07")

@@ -330,6 +330,7 @@ def test_a_metrics_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(syn
     assert runs_by_name(client, request.node.name)["t0001"].data.metrics["tokens_per_sec"] == 1000.0
 
 
+@pytest.mark.bad_input(36)
 def test_a_deleted_experiment_is_said_before_the_first_trial_with_the_way_back(client, home, request):
     experiment = client.get_experiment_by_name(request.node.name)
     client.delete_experiment(experiment.experiment_id)
@@ -340,6 +341,7 @@ def test_a_deleted_experiment_is_said_before_the_first_trial_with_the_way_back(c
     assert f"restore --experiment-id {experiment.experiment_id}" in problem.fix
 
 
+@pytest.mark.bad_input(36)
 def test_an_experiment_without_leave_to_write_is_said_before_the_first_trial(sync, monkeypatch):
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import PERMISSION_DENIED

@@ -74,6 +74,7 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
     assert sync.sent == [1, RECORDS[-1].last_seq]
 
 
+@pytest.mark.security("secrets")
 @pytest.mark.fault(33)
 def test_fault_33_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
     sync, notes = FakeSync(failures=3), []

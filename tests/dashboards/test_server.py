@@ -128,6 +128,8 @@ def test_an_address_mlflow_cannot_use_is_refused_with_the_fix_and_no_server_is_s
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.bad_input(35)
+@pytest.mark.security("secrets")
 @pytest.mark.parametrize(
     "uri",
     [

@@ -7,6 +7,7 @@ import pytest
 from dashboards.text import masked, one_line, printable
 
 
+@pytest.mark.bad_input(50)
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -26,6 +27,7 @@ def test_a_password_in_an_address_is_not_shown():
     assert masked("http://host:5000/a@b") == "http://host:5000/a@b"
 
 
+@pytest.mark.security("secrets")
 def test_an_error_is_told_in_one_line_without_secrets():
     error = ConnectionError("no answer from http://me:secret@host\x1b[1m\nand a long story")
     assert one_line(error) == r"ConnectionError: no answer from http://***@host\x1b[1m"

@@ -249,6 +249,7 @@ def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded,
     assert (launcher.requests, launcher.cancelled) == ([], [])
 
 
+@pytest.mark.bad_input(42)
 @pytest.mark.parametrize(
     ("here", "words"),
     [

@@ -255,6 +255,7 @@ def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tm
     )
 
 
+@pytest.mark.bad_input(7, 10)
 @pytest.mark.parametrize(
     ("baseline", "code", "words"),
     [
@@ -268,6 +269,7 @@ def test_rows_7_and_10_a_baseline_that_does_not_come_out_is_refused_with_all_num
     assert words in problem.message
 
 
+@pytest.mark.bad_input(10)
 def test_row_10_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL + "baseline: {micro_batch_size: 1, grad_accum_steps: 3}\n")
     with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16") as caught:
@@ -320,6 +322,7 @@ tracking: {mlflow_uri: ./mlruns}
     ]
 
 
+@pytest.mark.bad_input(1)
 @pytest.mark.parametrize(
     ("text", "key", "fix"),
     [
@@ -347,6 +350,7 @@ def test_data_parallel_is_refused_with_why(tmp_path: Path, where: str):
     assert "data_parallel is derived" in problem.rule
 
 
+@pytest.mark.bad_input(6)
 @pytest.mark.parametrize(
     ("line", "key", "rule"),
     [
@@ -368,6 +372,7 @@ def test_row_6_a_value_of_another_type_is_refused(tmp_path: Path, line: str, key
     assert problem.fix
 
 
+@pytest.mark.bad_input(12)
 @pytest.mark.parametrize("value", ["0", "-1", "2.0", "true", "null", "'2'", "1_000"])
 @pytest.mark.parametrize("key", ["space.tensor_parallel", "space.micro_batch_size", "global_batch_size"])
 def test_row_12_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: str, value: str):
@@ -376,6 +381,7 @@ def test_row_12_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: s
     assert problem.key == key
 
 
+@pytest.mark.bad_input(13)
 @pytest.mark.parametrize("value", ["1000000000000", "1e12", ".nan", ".inf", "1_000", "9" * 40])
 @pytest.mark.parametrize(
     "key", ["global_batch_size", "space.tensor_parallel", "search.budget_node_hours", "measure.memory_limit_gib"]
@@ -384,6 +390,7 @@ def test_row_13_absurd_numbers_are_refused(tmp_path: Path, key: str, value: str)
     assert the_problem(tmp_path, MINIMAL, f"{key}={value}").code in ("bounds", "type")
 
 
+@pytest.mark.bad_input(14)
 def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
     with pytest.raises(InputError, match="world removed 1") as caught:
@@ -392,6 +399,7 @@ def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
     assert (problem.file, problem.line, problem.key) == (str(tmp_path / "search.yaml"), 5, "space")
 
 
+@pytest.mark.bad_input(15)
 def test_row_15_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(space, "MOST_POINTS", 50)
     axes = ["space.tensor_parallel=[1, 2, 4]", "space.micro_batch_size={min: 1, max: 30, step: 1}"]
@@ -403,6 +411,7 @@ def test_row_15_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_t
     assert one.rejected_by_rule == again.rejected_by_rule != other.rejected_by_rule
 
 
+@pytest.mark.bad_input(16)
 @pytest.mark.parametrize("axis", ["[1, 2, 1]", "{min: 4, max: 1, step: 1}", "{min: 1, max: 4, step: 0}", "[]"])
 def test_row_16_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis: str):
     problem = the_problem(tmp_path, MINIMAL + f"  micro_batch_size: {axis}\n")
@@ -410,12 +419,14 @@ def test_row_16_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path
     assert problem.line == 7
 
 
+@pytest.mark.bad_input(17)
 def test_row_17_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL + "objective: tokens_per_second\n")
     assert problem.rule == "one of tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens"
     assert problem.fix == "did you mean tokens_per_sec?"
 
 
+@pytest.mark.bad_input(18)
 @pytest.mark.parametrize("key", ["search.max_trials", "search.parallel_trials", "search.budget_node_hours"])
 @pytest.mark.parametrize("value", ["0", "-3"])
 def test_row_18_limits_are_positive(tmp_path: Path, key: str, value: str):
@@ -423,6 +434,7 @@ def test_row_18_limits_are_positive(tmp_path: Path, key: str, value: str):
     assert (problem.code, problem.key) == ("bounds", key)
 
 
+@pytest.mark.bad_input(19)
 @pytest.mark.parametrize(
     ("measure", "key"),
     [
@@ -437,12 +449,14 @@ def test_row_19_too_little_to_measure_is_refused(tmp_path: Path, measure: str, k
     assert the_problem(tmp_path, MINIMAL + f"measure: {measure}\n").key == key
 
 
+@pytest.mark.bad_input(20)
 @pytest.mark.parametrize("value", ["soon", "10:99", "0", "1.5", "1h30m"])
 def test_row_20_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_path: Path, value: str):
     problem = the_problem(tmp_path, MINIMAL, f"measure.time_limit={value}")
     assert (problem.code, problem.key) == ("duration", "measure.time_limit")
 
 
+@pytest.mark.bad_input(27)
 @pytest.mark.parametrize(
     "line", ["ledger: {url: 'postgresql://me:hunter2@db/l'}", "tracking: {mlflow_uri: 'https://me:hunter2@host'}"]
 )
@@ -452,6 +466,7 @@ def test_row_27_credentials_in_an_address_are_refused_and_not_repeated(tmp_path:
     assert "hunter2" not in str(problem)
 
 
+@pytest.mark.bad_input(31)
 @pytest.mark.parametrize(
     "name", ["a/b", "../a", ".a", "-a", "A", "a_b", "a b", "a" * 42, "", "\N{CYRILLIC SMALL LETTER A}bc", "a\nb"]
 )
@@ -525,6 +540,7 @@ def test_a_search_name_of_41_characters_is_the_longest(tmp_path: Path):
     assert loaded(tmp_path, MINIMAL, f"name={'a' * 41}").name == "a" * 41
 
 
+@pytest.mark.bad_input(34)
 @pytest.mark.parametrize("url", ["mysql://db/l", "ledger.db", "sqllite:///l.db", "/home/me/l.db"])
 def test_row_34_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str):
     problem = the_problem(tmp_path, MINIMAL, f"ledger.url={url}")
@@ -536,6 +552,7 @@ def test_a_ledger_in_sqlite_or_postgres_is_accepted(tmp_path: Path, url: str):
     assert loaded(tmp_path, MINIMAL, f"ledger.url={url}").ledger.url == url
 
 
+@pytest.mark.bad_input(35)
 @pytest.mark.parametrize(
     ("uri", "fix"),
     [
@@ -560,6 +577,7 @@ def test_a_store_mlflow_has_is_accepted(tmp_path: Path, uri: str):
     assert loaded(tmp_path, MINIMAL, f"tracking.mlflow_uri={uri}").tracking.mlflow_uri == uri
 
 
+@pytest.mark.bad_input(49)
 def test_row_49_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL, "serch.max_trials=3")
     assert (problem.file, problem.key, problem.fix) == ("--set", "serch", "did you mean search?")

@@ -64,6 +64,7 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
     assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
 
 
+@pytest.mark.bad_input(23)
 def test_row_23_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
     assert {(p.code, p.key, p.value, p.file) for p in problems} == {
@@ -75,6 +76,7 @@ def test_row_23_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_
     assert [(p.value, p.line) for p in refused(slurm, loaded(tmp_path))] == [("main", 14)] * 2
 
 
+@pytest.mark.bad_input(22)
 def test_row_22_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
     assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
@@ -86,6 +88,7 @@ def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
     assert "4 nodes x 4 ranks" in problem.message
 
 
+@pytest.mark.bad_input(20)
 @pytest.mark.parametrize(
     ("words", "key", "line"),
     [
@@ -214,6 +217,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
     assert ids_of_jobs(slurm_sandbox) == before
 
 
+@pytest.mark.bad_input(20, 22, 23)
 @pytest.mark.processes
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize(

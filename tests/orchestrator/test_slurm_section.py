@@ -44,6 +44,7 @@ def the_problem(folder: Path, *lines: str) -> Problem:
     return problem
 
 
+@pytest.mark.bad_input(23, 24, 25, 26, 27, 28, 29, 30)
 @pytest.mark.parametrize(
     ("line", "key", "value"),
     [
@@ -93,6 +94,7 @@ def test_rows_23_to_30_what_does_not_belong_into_a_script_is_refused(tmp_path, l
     assert problem.fix
 
 
+@pytest.mark.bad_input(23, 26, 30)
 @pytest.mark.parametrize(
     ("line", "key"),
     [
@@ -107,6 +109,7 @@ def test_rows_23_26_and_30_a_line_break_or_nul_is_refused_by_the_file_already(tm
     assert (problem.code, problem.key, problem.line) == ("control_character", f"launcher.slurm.{key}", FIRST_LINE + 1)
 
 
+@pytest.mark.bad_input(27)
 def test_row_27_what_looks_like_a_secret_is_refused(tmp_path):
     problem = the_problem(tmp_path, "env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef01234567}")
     assert problem.key == "launcher.slurm.env.WANDB_API_KEY"

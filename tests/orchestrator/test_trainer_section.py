@@ -87,6 +87,7 @@ def test_a_template_that_cannot_be_read_is_refused_by_its_own_name(folder):
     assert str(folder / "base.yaml") in str(problems(folder, BASE + nanotron)[0])
 
 
+@pytest.mark.bad_input(40)
 @pytest.mark.parametrize(
     ("trainer", "code", "key", "words"),
     [
@@ -205,6 +206,7 @@ def test_a_baseline_of_another_engine_is_refused(folder):
     assert candidates_of(mine).baseline.engine == "megatron-lm"
 
 
+@pytest.mark.bad_input(39)
 def test_an_axis_that_a_command_is_not_told_of_is_refused(folder):
     assert loaded(folder, BASE + COMMAND).trainer.kind == "command"
     [problem] = problems(folder, BASE + COMMAND, "space.zero_stage=[0, 1]")
@@ -218,6 +220,7 @@ def test_a_memory_limit_is_our_own_trainers(folder):
     assert (problem.key, problem.code) == ("measure.memory_limit_gib", "contradiction")
 
 
+@pytest.mark.bad_input(38)
 def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
     spec = loaded(folder, BASE + MEGATRON)
     assert prepare(spec).feasible
@@ -227,6 +230,7 @@ def test_a_script_that_is_not_there_is_refused_before_anything_runs(folder):
     assert (caught.value.problems[0].key, caught.value.problems[0].line) == ("trainer.script", 10)
 
 
+@pytest.mark.bad_input(38)
 @pytest.mark.parametrize("program", ["no-such-program", "MODE=1", "./train.sh"])
 def test_a_program_that_a_command_cannot_start_is_refused_before_anything_runs(folder, program):
     (folder / "train.sh").touch(mode=0o755)

@@ -10,6 +10,7 @@ from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import write_search
 
 
+@pytest.mark.bad_input(32)
 @pytest.mark.parametrize("name", ["runs%j", "50%", "a\\\\b"])
 def test_under_slurm_a_work_dir_that_slurm_would_read_as_a_pattern_is_refused(tmp_path, name):
     path = write_search(tmp_path)

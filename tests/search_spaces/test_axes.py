@@ -26,6 +26,7 @@ def test_an_axis_is_a_value_a_list_or_a_range(given, values):
     assert axis_values(given) == values
 
 
+@pytest.mark.bad_input(16)
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -7,6 +7,7 @@ from search_spaces.durations import Duration, seconds_of
 from search_spaces.errors import InputError
 
 
+@pytest.mark.bad_input(6)
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
@@ -31,6 +32,7 @@ def test_row_6_durations_are_read_in_slurms_grammar_or_with_a_unit(given, second
     assert seconds_of(given) == seconds
 
 
+@pytest.mark.bad_input(20)
 @pytest.mark.parametrize(
     "given",
     [

@@ -65,6 +65,7 @@ def test_a_trials_duration_is_recorded_or_a_minute_and_fifteen_steps():
     assert (given.duration_s, ran.duration_s, failed.duration_s) == (99.5, 60 + 15 * 3.5, 60)
 
 
+@pytest.mark.bad_input(43)
 def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
     text = table({k: v for k, v in ROW.items() if k != "step_time_s"} | {"step_tim_s": "1"})
     with pytest.raises(InputError) as caught:
@@ -76,6 +77,7 @@ def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
         parse_table(table(ROW, columns=[*REQUIRED_COLUMNS, "zero_stage"]), "table.csv")
 
 
+@pytest.mark.bad_input(43)
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n"])
 def test_row_43_an_empty_table_misses_every_column(text: str):
     with pytest.raises(InputError) as caught:
@@ -83,6 +85,7 @@ def test_row_43_an_empty_table_misses_every_column(text: str):
     assert len(caught.value.problems) == len(REQUIRED_COLUMNS)
 
 
+@pytest.mark.bad_input(43)
 @pytest.mark.parametrize(
     ("change", "key", "words"),
     [
@@ -121,11 +124,13 @@ def test_row_43_a_bad_row_is_reported_with_its_line_and_the_others_are_read(chan
         read.require_whole()
 
 
+@pytest.mark.bad_input(43)
 def test_row_43_a_trial_that_is_there_twice_is_reported():
     (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
     assert problem.code == "duplicate_trial"
 
 
+@pytest.mark.bad_input(43)
 def test_row_43_rows_of_another_length_and_broken_quotes_are_reported():
     short = table(ROW) + "a,b\n"
     assert "2 cells where the header has 27" in parse_table(short, "t.csv").problems[0].message

@@ -124,6 +124,7 @@ def test_several_numbers_of_nodes_are_several_worlds():
     ]
 
 
+@pytest.mark.bad_input(7)
 def test_row_7_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
     rejected = the_rejection({"tensor_parallel": [2], "pipeline_parallel": [3]})
     assert rejected.problem.code == "world"
@@ -134,10 +135,12 @@ def test_row_7_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers(
     assert rejected.fields["data_parallel"] is None
 
 
+@pytest.mark.bad_input(21)
 def test_row_21_more_nodes_than_there_are_are_rejected():
     assert "2 nodes are asked for, the cluster has 1" in the_rejection({"num_nodes": [2]}).problem.message
 
 
+@pytest.mark.bad_input(8)
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
@@ -153,6 +156,7 @@ def test_row_8_what_tensor_parallelism_splits_must_divide(changes, code, words):
     assert any(words in problem.message for problem in problems)
 
 
+@pytest.mark.bad_input(9)
 def test_row_9_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
@@ -160,17 +164,20 @@ def test_row_9_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
     assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).feasible
 
 
+@pytest.mark.bad_input(9)
 def test_row_9_a_chunk_without_a_layer_is_rejected():
     rejected = the_rejection({"pipeline_parallel": [2], "virtual_pipeline_stages": [4]})
     assert rejected.problem.code == "interleave"
     assert "pipeline 2 x 4 chunks = 8, more than the model's 6 layers" in rejected.problem.message
 
 
+@pytest.mark.bad_input(9)
 def test_row_9_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
     codes = rejections(search_space(workload(), {"micro_batch_size": [4, 16], "pipeline_parallel": [1, 4]}))
     assert [r.fields["grad_accum_steps"] for r in codes["torch.micro_batches"]] == [1]
 
 
+@pytest.mark.bad_input(10)
 def test_row_10_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
     rejected = the_rejection({"micro_batch_size": [3]})
     assert rejected.problem.code == "batch"
@@ -178,6 +185,7 @@ def test_row_10_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbe
     assert rejected.fields["grad_accum_steps"] is None
 
 
+@pytest.mark.bad_input(11)
 def test_row_11_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
     two_nodes = {"num_nodes": 2, "gpus_per_node": 4}
     space = search_space(workload(**two_nodes), {"tensor_parallel": [4, 8]})
@@ -190,11 +198,13 @@ def test_row_11_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_name
     assert [x.tensor_parallel for x in search_space(allowed, {"tensor_parallel": [4, 8]}).feasible] == [4, 8]
 
 
+@pytest.mark.bad_input(11)
 def test_row_11_a_tensor_group_that_would_straddle_two_nodes_is_rejected():
     space = search_space(workload(num_nodes=3, gpus_per_node=4, global_batch_size=12), {"tensor_parallel": [2, 3]})
     assert list(rejections(space)) == ["tp_across_nodes"]
 
 
+@pytest.mark.bad_input(14)
 def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_to_relax():
     axes = {"tensor_parallel": [5, 8, 16], "micro_batch_size": [32]}
     with pytest.raises(InputError) as caught:
@@ -206,11 +216,13 @@ def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and
     assert "batch: use a micro_batch_size" in problem.fix
 
 
+@pytest.mark.bad_input(14)
 def test_row_14_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
     with pytest.raises(InputError, match=r"torch\.fsdp removed 1"):
         search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
 
 
+@pytest.mark.bad_input(15)
 def test_row_15_over_a_million_points_need_the_sampling_switch():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
     with pytest.raises(InputError, match="1030301 combinations of 101 tensor_parallel x 101") as caught:
@@ -218,6 +230,7 @@ def test_row_15_over_a_million_points_need_the_sampling_switch():
     assert "search.sample_space" in caught.value.problems[0].fix
 
 
+@pytest.mark.bad_input(15)
 @pytest.mark.timeout(30)
 def test_row_15_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}

@@ -43,12 +43,15 @@ def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
     assert document.place(("elsewhere",)) == Place("search.yaml", None)
 
 
+@pytest.mark.bad_input(2)
 def test_row_2_the_same_key_twice_is_refused_with_both_lines():
     problem = the_problem("a:\n  b: 1\n  b: 2\n")
     assert (problem.code, problem.key, problem.line) == ("duplicate_key", "a.b", 3)
     assert "line 2" in problem.message
 
 
+@pytest.mark.security("no_pickle")
+@pytest.mark.bad_input(3)
 @pytest.mark.parametrize(
     "text",
     ["a: !!python/object/apply:os.system ['true']", "a: !!str 1", "a: !mine {}", "!!map {a: 1}", "? !!str a\n: 1"],
@@ -59,11 +62,13 @@ def test_row_3_tags_are_refused(text: str):
     assert problem.line == 1
 
 
+@pytest.mark.bad_input(4)
 @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x", "a: &x 1", "a: *x", "a: &x {<<: *x}"])
 def test_row_4_anchors_and_aliases_are_refused(text: str):
     assert the_problem(text).rule == "anchors (&) and aliases (*) are not read"
 
 
+@pytest.mark.bad_input(4)
 def test_row_4_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
     path = tmp_path / "large.yaml"
     path.write_bytes(b"a: " + b"x" * MAX_BYTES)
@@ -71,12 +76,14 @@ def test_row_4_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
         read_document(path)
 
 
+@pytest.mark.bad_input(4)
 def test_row_4_nesting_over_twenty_is_refused_and_twenty_is_read():
     assert "nested more than 20 deep" in the_problem("a: " + "[" * 20 + "]" * 20).message
     assert parsed("a: " + "[" * 19 + "]" * 19).data
     assert "nested more than 20 deep" in the_problem("a: " + "[" * 500_000).message
 
 
+@pytest.mark.bad_input(5)
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -103,23 +110,27 @@ def test_row_5_what_is_not_plain_yaml_is_refused_with_its_line(text: bytes, line
     assert problem.line == line
 
 
+@pytest.mark.bad_input(6)
 def test_row_6_words_that_yaml_1_1_would_change_stay_text():
     assert parsed("a: [yes, no, on, off, 08, 010, 0x10, 1_000, 12:30:00, 2026-11-20]").data["a"] == [
         *("yes", "no", "on", "off", "08", "010", "0x10", "1_000", "12:30:00", "2026-11-20")
     ]
 
 
+@pytest.mark.bad_input(6)
 def test_row_6_numbers_and_switches_are_what_they_look_like():
     values = parsed("a: [1, -3, 1e3, 1.5, .5, true, False, null, ~, 0, '1', \"true\"]").data["a"]
     assert values == [1, -3, 1000.0, 1.5, 0.5, True, False, None, None, 0, "1", "true"]
     assert [type(v) for v in values[:4]] == [int, int, float, float]
 
 
+@pytest.mark.bad_input(13)
 @pytest.mark.parametrize("number", ["9" * 5000, "1e999999999"])
 def test_row_13_a_monstrous_number_is_read_without_harm(number: str):
     assert parsed(f"a: {number}").data["a"] in (number, float("inf"))
 
 
+@pytest.mark.bad_input(27)
 @pytest.mark.parametrize(
     "line",
     [
@@ -140,10 +151,12 @@ def test_row_27_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
     assert "hunter2" not in str(problem)
 
 
+@pytest.mark.bad_input(27)
 def test_row_27_keys_of_the_search_file_are_no_secrets():
     assert parsed("objective: tokens_per_sec\nurl: postgresql://parlay@db/ledger\nmlflow_uri: http://127.0.0.1:5000\n")
 
 
+@pytest.mark.bad_input(50)
 @pytest.mark.parametrize("escape", [r"\e[31m", r"\x07", r"\u202e", r"\0", r"\n"])
 def test_row_50_control_characters_written_as_escapes_are_refused_and_shown_escaped(escape: str):
     problem = the_problem(f'name: "a{escape}b"')
@@ -187,6 +200,7 @@ def test_a_value_from_set_says_so_and_the_rest_keeps_its_line():
     assert changed.place(("b",)) == Place("search.yaml", 2)
 
 
+@pytest.mark.bad_input(49)
 @pytest.mark.parametrize(
     "override", ["a", "=1", "a..b=1", ".a=1", "a b=1", "a\x1b=1", "a.b={", "a=[1", ".".join("a" * 30) + "=1"]
 )
@@ -198,6 +212,7 @@ def test_row_49_bad_syntax_in_set_is_refused(override: str):
     assert "\x1b" not in str(problem)
 
 
+@pytest.mark.bad_input(49)
 @pytest.mark.parametrize("text", ["{python} x.py", "'it's", "@file", "a: b: c"])
 def test_row_49_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
     with pytest.raises(InputError) as caught:
@@ -208,11 +223,13 @@ def test_row_49_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
     assert (option, with_overrides(parsed("a: 1"), [override]).data["trainer"]) == ("--set", {"template": text})
 
 
+@pytest.mark.bad_input(49)
 def test_row_49_setting_a_key_below_a_value_is_refused():
     with pytest.raises(InputError, match="model is 'gpt2-tiny', which has no keys to set"):
         with_overrides(parsed("model: gpt2-tiny"), ["model.num_layers=2"])
 
 
+@pytest.mark.bad_input(27)
 def test_row_27_a_secret_in_set_is_refused():
     with pytest.raises(InputError) as caught:
         with_overrides(parsed("a: 1"), ["ledger.password=hunter2"])

@@ -81,6 +81,7 @@ def has_ended(pid: int) -> bool:
 # -- submitting
 
 
+@pytest.mark.security("environment")
 def test_a_job_is_submitted_from_its_own_directory_in_an_environment_of_its_own(commands, request_):
     commands.write(sbatch="echo 12; echo 'sbatch: warning: low budget' >&2")
     client = commands.client(SBATCH_PARTITION="other", SLURM_JOB_ID="5", RANK="3", TZ="Asia/Tokyo", MINE="kept")
@@ -344,6 +345,7 @@ def test_accounting_that_is_disabled_is_not_there_and_one_that_is_down_is_unreac
 SQUEUE = "cat $HERE/jobs 2>/dev/null || true"
 
 
+@pytest.mark.security("cancel")
 def test_only_jobs_that_still_have_id_name_and_user_are_cancelled_in_one_call(commands):
     jobs = [row("12"), row("13", name="another"), row("14", user="stranger"), row("15", "COMPLETED"), row("9")]
     commands.write(squeue=SQUEUE, scancel="rm $HERE/jobs")

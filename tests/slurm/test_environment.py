@@ -12,6 +12,7 @@ from slurm.environment import (
 USERS_OWN = {"PATH": "/usr/bin", "HOME": "/home/me", "PYTHONPATH": "/modules/torch", "MLFLOW_TRACKING_URI": "x"}
 
 
+@pytest.mark.security("environment")
 def test_variables_of_other_jobs_and_launchers_do_not_reach_sbatch():
     foreign = {
         **dict.fromkeys(RANK_NAMES, "1"),

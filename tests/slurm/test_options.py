@@ -53,6 +53,8 @@ def test_what_real_sites_need_passes():
     assert option_problems(JobOptions()) == ()
 
 
+@pytest.mark.bad_input(23)
+@pytest.mark.security("directive_values")
 @pytest.mark.parametrize("key", TEXT_OPTIONS)
 @pytest.mark.parametrize("value", SMUGGLED)
 def test_a_value_that_could_end_or_hide_a_directive_is_refused(key, value):
@@ -84,26 +86,31 @@ def test_gpus_are_asked_for_once():
     assert keys(gres="gpu:4") == []
 
 
+@pytest.mark.bad_input(29)
 @pytest.mark.parametrize("key", ["exclude", "nodelist"])
 @pytest.mark.parametrize("value", ["n[1-", "n[1-100001]", "", "n1;x", "$(hostname)", "-n1"])
 def test_what_is_no_host_list_is_refused(key, value):
     assert keys(**{key: ("n1", value)}) == [f"{key}[1]"]
 
 
+@pytest.mark.bad_input(29)
 def test_host_lists_have_a_cap_together():
     assert keys(exclude=("a[1-60000]", "b[1-60000]")) == ["exclude"]
 
 
+@pytest.mark.bad_input(28)
 @pytest.mark.parametrize("module", [*SMUGGLED, "../x", "/abs", "a//b", "a/"])
 def test_a_module_with_shell_characters_is_refused(module):
     assert keys(modules=("gcc", module)) == ["modules[1]"]
 
 
+@pytest.mark.bad_input(26)
 @pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A=B", "Ä", "A\n", "BASH_FUNC_x%%"])
 def test_a_variable_that_no_shell_accepts_is_refused(name):
     assert keys(env={name: "x"}) == [f"env.{name}"]
 
 
+@pytest.mark.bad_input(26)
 @pytest.mark.parametrize(
     "name",
     [
@@ -115,11 +122,13 @@ def test_variables_of_slurm_and_of_the_ranks_are_refused(name):
     assert keys(env={name: "x"}) == [f"env.{name}"]
 
 
+@pytest.mark.bad_input(26)
 @pytest.mark.parametrize("value", ["a\nb", "a\0b"])
 def test_a_variable_of_several_lines_is_refused(value):
     assert keys(env={"A": value}) == ["env.A"]
 
 
+@pytest.mark.bad_input(26)
 def test_variables_that_decide_what_runs_are_allowed_with_a_word():
     options = JobOptions(env={"PATH": "/x", "LD_PRELOAD": "y.so", "A": "b"})
     assert option_problems(options) == ()
@@ -132,6 +141,7 @@ def test_a_setup_file_is_an_absolute_path(path):
     assert keys(setup_file=path) == ["setup_file"]
 
 
+@pytest.mark.bad_input(30)
 @pytest.mark.parametrize("container", [("",), ("-x",), ("$(x)",), ("a;b", "c")])
 def test_a_container_begins_with_a_command(container):
     assert "container[0]" in keys(container=container)
@@ -142,6 +152,7 @@ def test_a_container_is_a_list_of_words(token):
     assert keys(container=("apptainer", token)) == ["container[1]"]
 
 
+@pytest.mark.bad_input(25)
 @pytest.mark.parametrize(
     "directive",
     [
@@ -178,11 +189,13 @@ OWN = [
 OWN += ["chdir", "requeue", "no-requeue", "open-mode", "dependency", "uid", "gid", "get-user-env", "clusters", "hold"]
 
 
+@pytest.mark.bad_input(24, 25)
 @pytest.mark.parametrize("key", OWN)
 def test_a_directive_may_not_set_what_parlay_sets_nor_who_runs_the_job(key):
     assert keys(directives=(f"--{key}=1",)) == ["directives[0]"]
 
 
+@pytest.mark.bad_input(24, 25)
 @pytest.mark.parametrize("key", ["job-na", "outp", "arr", "ui", "get-user", "depend", "wra", "part", "exclud"])
 def test_nor_by_the_beginning_of_a_key_which_sbatch_would_take_for_the_whole(key):
     assert keys(directives=(f"--{key}=1",)) == ["directives[0]"]

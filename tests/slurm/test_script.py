@@ -54,6 +54,7 @@ def directives(request: JobRequest) -> list[str]:
     return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
 
 
+@pytest.mark.security("directive_values")
 def test_every_directive_stands_before_the_first_command_where_sbatch_stops_reading():
     lines = render_script(EVERYTHING).split("\n")
     last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))

@@ -133,6 +133,7 @@ def test_a_file_that_cannot_be_trusted_is_ignored_and_replaced(tmp_path, spoil):
     assert slurm.asked == 2
 
 
+@pytest.mark.security("private_files")
 def test_a_strangers_file_is_ignored(tmp_path, monkeypatch):
     slurm = CountingSlurm(JOB)
     shared(slurm, tmp_path).jobs(30.0)

@@ -107,31 +107,37 @@ class TestWhatIsNotBelieved:
         assert verdict.excerpt == outcome_fault(SPEC, outcome)
         return verdict.excerpt
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize(
         "other", [{"search_id": "other-aaaaaa"}, {"trial": "t0002"}, {"attempt": "a2"}, {"nonce": "f" * 32}]
     )
     def test_another_attempts_outcome(self, other):
         assert "another attempt" in self.fault(**other)
 
+    @pytest.mark.bad_input(41)
     def test_another_attempts_failure(self):
         verdict = classify(SPEC, replace(failed(FailureReason.GPU_OOM), nonce="f" * 32), ENDED)
         assert verdict.reason is FailureReason.RESULT_INVALID
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])
     @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True, [768.0], {"value": 768.0}])
     @pytest.mark.fault(26)
     def test_fault_26_a_rate_that_is_not_a_positive_number(self, name, value):
         assert name in self.fault(measured=MEASURED | {name: value})
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("value", [math.nan, math.inf, "0.4", False, {"import": 1}])
     def test_any_other_value_that_is_not_a_number(self, value):
         assert "peak_memory_gib" in self.fault(measured=MEASURED | {"peak_memory_gib": value})
         assert "startup_parts_s" in self.fault(measured=MEASURED | {"startup_parts_s": {"import": value}})
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("steps", [None, 0, 7, "8"])
     def test_too_few_steps(self, steps):
         assert "measured" in self.fault(measured=MEASURED | {"measured_steps": steps})
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("name", ["mfu", "hfu"])
     @pytest.mark.fault(26)
     def test_fault_26_more_than_the_hardware_can(self, name):
@@ -158,6 +164,7 @@ class TestWhatIsNotBelieved:
     def test_samples_that_are_not_whole_steps_of_the_global_batch(self, samples):
         assert "samples per data rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
 
+    @pytest.mark.bad_input(41)
     def test_a_clock_that_went_back(self):
         assert "went back by 60 s" in self.fault(started_at=OUTCOME.ended_at, ended_at=OUTCOME.started_at)
 

@@ -100,6 +100,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.security("private_files")
 def test_only_its_owner_may_read_what_is_written_whatever_the_umask(tmp_path):
     old = os.umask(0)
     try:

@@ -71,6 +71,7 @@ class TestOutcome:
     def test_an_outcome_read_back_is_the_outcome_that_was_written(self, outcome):
         assert Outcome.from_json(through_json(outcome.to_json())) == outcome
 
+    @pytest.mark.bad_input(41)
     @pytest.mark.parametrize(
         "change",
         [

@@ -113,6 +113,7 @@ def test_replay_measures_again_and_its_exit_code_is_its_verdict(in_its_home):
     assert replayed.json["measured"] > 0
 
 
+@pytest.mark.bad_input(42)
 def test_a_replay_of_a_recipe_that_was_edited_is_refused(in_its_home, tmp_path):
     place, answer = in_its_home
     recipe = Path(answer["recipe"], "recipe.yaml")
@@ -124,6 +125,7 @@ def test_a_replay_of_a_recipe_that_was_edited_is_refused(in_its_home, tmp_path):
         recipe.write_text(text)
 
 
+@pytest.mark.bad_input(44)
 def test_a_search_file_edited_afterwards_changes_nothing(in_its_home):
     place, answer = in_its_home
     path = place / "runs" / answer["search_id"] / "search.json"

@@ -69,6 +69,7 @@ def test_every_problem_of_a_file_is_named_with_line_value_rule_and_fix(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
+@pytest.mark.bad_input(45)
 def test_an_unknown_search_is_exit_code_4(tmp_path):
     answer = parlay("status", "nothing", "--json", cwd=tmp_path)
     assert answer.code == 4
@@ -98,6 +99,7 @@ def test_a_space_without_a_legal_layout_names_each_rule_and_writes_nothing(verb,
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.bad_input(38)
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_what_the_ranks_are_to_start_is_looked_for_before_anything_is_written(verb, tmp_path):
     theirs = TINY_SEARCH + "trainer: {kind: megatron-lm, script: pretrain_gpt.py, python: /nowhere/python3}\n"
@@ -124,6 +126,7 @@ def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
     assert (first["layouts"], first["num_layouts"]) == (plan["layouts"][:2], plan["num_layouts"])
 
 
+@pytest.mark.bad_input(32)
 def test_a_work_directory_inside_a_search_is_refused(tmp_path):
     (tmp_path / "journal.jsonl").write_text("")
     answer = parlay("run", write_search(tmp_path), cwd=tmp_path)
@@ -143,6 +146,7 @@ def test_a_refused_ledger_leaves_no_search_behind(ledger, tmp_path):
     assert not list(tmp_path.glob("runs/*"))
 
 
+@pytest.mark.bad_input(32)
 @pytest.mark.timeout(60)  # six command lines, one after the other
 def test_work_directories_that_cannot_be_used_are_refused_also_by_a_dry_run(tmp_path):
     (tmp_path / "file").write_text("")
@@ -162,6 +166,7 @@ def test_numbers_that_are_none_are_refused_with_an_object(value, tmp_path):
     assert answer.json["error"]["key"] == "global_batch_size"
 
 
+@pytest.mark.bad_input(50)
 @pytest.mark.parametrize(
     "words", [["plan", "/x/\x1b[31m.yaml"], ["status", "a/\x1b]0;owned\x07b"], ["replay", "/x/\x1b[2J"]]
 )
@@ -172,6 +177,7 @@ def test_control_characters_never_reach_the_terminal(words, tmp_path):
     assert "\x1b" not in answer.err + answer.out
 
 
+@pytest.mark.bad_input(45)
 @pytest.mark.parametrize("given", ["x" * 5000, "x/" * 3000, "./search.yaml", "/etc/passwd/x"])
 def test_what_cannot_be_a_search_is_an_unknown_id(given, tmp_path):
     write_search(tmp_path)

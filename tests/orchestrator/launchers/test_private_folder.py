@@ -23,6 +23,7 @@ def owned_by(folder: Path, **changes: object) -> Path:
     return folder
 
 
+@pytest.mark.security("ray")
 def test_a_folder_is_private_and_stays_while_its_owner_lives() -> None:
     folder = make_private_folder()
     remove_abandoned()
@@ -68,6 +69,7 @@ def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folder.exists()
 
 
+@pytest.mark.security("paths")
 def test_links_are_neither_believed_nor_followed(parent: Path) -> None:
     elsewhere = parent / "elsewhere"
     elsewhere.mkdir()

@@ -78,6 +78,7 @@ def cluster() -> Iterator[Any]:
 
 
 class TestOnLoopback:
+    @pytest.mark.security("ray")
     def test_ray_listens_on_loopback_alone(self, loopback: RayLauncher) -> None:
         this = psutil.Process()
         sockets = [socket for p in (this, *this.children(recursive=True)) for socket in p.net_connections("inet")]
@@ -85,6 +86,7 @@ class TestOnLoopback:
         assert addresses
         assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
+    @pytest.mark.security("ray")
     def test_a_process_without_the_token_is_refused(self, loopback: RayLauncher) -> None:
         import ray
 
@@ -206,6 +208,7 @@ class TestOnTwoNodes:
         assert ending.reason is FailureReason.TIME_LIMIT
         assert (ending.ended_at or 0) - (ending.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
 
+    @pytest.mark.security("ray")
     def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
         launcher.close()
         assert all(not node.dead_processes() for node in cluster.list_all_nodes())

@@ -105,6 +105,7 @@ def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_t
     assert "\n- step time: compute 90 %, bubble 10 %\n" in readme(recipe)
 
 
+@pytest.mark.bad_input(50)
 def test_control_characters_do_not_reach_the_recipe():
     trial = measured_trial("t0001", LAYOUT, 0.1)
     attempt = trial.attempts[0]

@@ -65,6 +65,7 @@ def test_a_recipe_that_cannot_be_written_leaves_the_old_one(folder, tmp_path):
     assert {path.name for path in folder.parent.iterdir()} == {"code", "recipe"}
 
 
+@pytest.mark.bad_input(42)
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
@@ -96,6 +97,7 @@ def test_python_caches_are_no_edit(folder):
     assert read_recipe(folder).banner is None
 
 
+@pytest.mark.bad_input(42)
 def test_a_recipe_of_a_newer_parlay_is_refused_even_when_forced(folder):
     file = folder / "recipe.yaml"
     file.write_text(file.read_text().replace("parlay.recipe/1", "parlay.recipe/2"))

@@ -70,6 +70,7 @@ def columns_of_search(path: Path) -> list[str]:
         return [row[1] for row in connection.execute("PRAGMA table_info(search)")]
 
 
+@pytest.mark.security("private_files")
 def test_only_its_owner_may_read_a_ledger_whatever_the_umask(path, url):
     old = os.umask(0)
     try:

@@ -37,6 +37,7 @@ def test_a_journal_nobody_wrote_is_empty_and_reading_makes_none(path):
     assert not path.exists()
 
 
+@pytest.mark.security("private_files")
 def test_only_its_owner_may_read_it_whatever_the_umask(path):
     old = os.umask(0)
     try:

@@ -76,6 +76,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
         ledger_url()
 
 
+@pytest.mark.security("private_files")
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_others_may_write_to_is_refused(own_home, mode):
     own_home.chmod(mode)
@@ -89,6 +90,7 @@ def test_a_folder_of_another_user_is_refused(own_home, monkeypatch):
         ledger_url()
 
 
+@pytest.mark.security("paths")
 def test_a_link_in_the_place_of_the_folder_in_var_tmp_is_refused(tmp_path, monkeypatch):
     (tmp_path / "parlay-0").symlink_to(tmp_path)
     monkeypatch.setattr(place, "default_folder", lambda *_: tmp_path / "parlay-0")
@@ -128,6 +130,7 @@ def test_postgres_is_spoken_to_by_psycopg():
         assert checked_url(f"{scheme}://ada@db.example:5433/parlay", Path("/local"), MOUNTS) == expected
 
 
+@pytest.mark.bad_input(33)
 def test_a_file_on_a_network_file_system_is_refused_with_the_local_path_to_use():
     with pytest.raises(InputError, match="lustre") as caught:
         checked_url("sqlite:////scratch/ada/ledger.db", Path("/var/tmp/parlay-1000"), MOUNTS)
@@ -136,6 +139,7 @@ def test_a_file_on_a_network_file_system_is_refused_with_the_local_path_to_use()
     assert problem.key == "ledger.url"
 
 
+@pytest.mark.bad_input(34)
 @pytest.mark.parametrize(
     "url",
     [
@@ -155,6 +159,8 @@ def test_what_is_no_lasting_database_of_a_known_kind_is_refused(url):
     assert caught.value.problems[0].code == "ledger_url"
 
 
+@pytest.mark.bad_input(34)
+@pytest.mark.security("secrets")
 @pytest.mark.parametrize(
     "url",
     [

@@ -115,6 +115,7 @@ def test_a_variable_that_a_condition_sets_is_not_guessed():
     assert "tensor_parallel" not in read_megatron_script(script).layout
 
 
+@pytest.mark.security("secrets")
 def test_values_that_may_be_secrets_are_not_repeated_in_notes():
     script = 'KEY=${WANDB_API_KEY:-abcdef}\nif x; then A="$A --wandb-key abcdef"; fi\n'
     found = read_megatron_script('A="--bf16"\n' + script + launch("--micro-batch-size 1 $A"))

@@ -85,6 +85,7 @@ def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults()
     assert len(names) == len(set(names))
 
 
+@pytest.mark.bad_input(40)
 def test_whatever_the_search_file_says_cannot_be_an_argument_too():
     rendered: set[str] = set()
     for fields in LM_LAYOUTS:

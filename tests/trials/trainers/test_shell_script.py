@@ -65,6 +65,7 @@ def test_a_script_that_grows_without_bound_is_refused():
         read_script(doubling)
 
 
+@pytest.mark.security("no_shell")
 @given(st.text(alphabet="A=$({\"' `\\\n#})[]@1;|&<E", max_size=200))
 def test_no_text_breaks_the_reader(text):
     read_script(text)
