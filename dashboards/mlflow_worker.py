@@ -40,6 +40,11 @@ class MlflowWorker:
             self._newest = search
             self._changed.notify()
 
+    @property
+    def was_told(self) -> bool:
+        """Whether it was handed anything yet."""
+        return self._newest is not None
+
     def finish(self, timeout_s: float) -> list[str]:
         """Send the newest record for the last time, for at most `timeout_s`; the runs that could not be sent."""
         with self._changed:

@@ -48,7 +48,7 @@ from trials.ranking import rank
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_LAST_CALL_S = 30.0
-"""How long the end of a search waits for MLflow to take the rest."""
+"""How long the end of a search, or of a tick, waits for MLflow to take the rest."""
 MLFLOW_INTERRUPTED_S = 5.0
 """How long a driver that was told to stop waits: a resumed search sends the rest."""
 
@@ -97,7 +97,8 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     """
     if spec.launcher.kind != "slurm":
         return spec
-    carried = spec.launcher.slurm.missing_of(carried_options(environ))
+    given = [key.removeprefix("launcher.slurm.") for key in spec.places]
+    carried = spec.launcher.slurm.missing_of(carried_options(environ), given)
     if not carried:
         return spec
     section = spec.launcher.slurm.with_carried(carried)
@@ -113,12 +114,17 @@ def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync |
 
     InputError for what the user has to change there; a store that is only out of reach is noted.
     """
-    if not spec.tracking.enabled:
-        return None
-    sync = MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
-    if (remark := sync.check()) is not None:
+    sync = tracking_of(spec)
+    if sync is not None and (remark := sync.check()) is not None:
         note(remark)
     return sync
+
+
+def tracking_of(spec: SearchSpec) -> MlflowSync | None:
+    """The way to MLflow, which is asked nothing yet; None where the file wants no tracking."""
+    if not spec.tracking.enabled:
+        return None
+    return MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
 
 
 def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_EARLIER) -> SearchFolder:
@@ -162,35 +168,39 @@ def drive(
     ledger_url: str,
     watcher: Watcher,
     cancelling: bool = False,
+    go: Callable[[Driver], SearchRecord] = Driver.run,
 ) -> SearchRecord:
     """Run the search to its end, or until it is interrupted; one that has ended is only left in order.
 
-    `cancelling` ends it instead. Raises LeaseHeld while another driver holds the search, LeaseLost when one took it
-    over, InputError for code that is not the search's own, OutsideRefused. Whatever is raised, it can be resumed.
+    `cancelling` ends it instead; `go` is how far the driver goes (Driver.run, Driver.tick). Raises LeaseHeld while
+    another driver holds the search, LeaseLost when one took it over, InputError for code that is not the search's own,
+    OutsideRefused. Whatever is raised, it can be resumed.
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
         hold = stack.enter_context(_hold(folder, ledger_url))
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
-        search = history.search
+        search, patience_s = history.search, MLFLOW_LAST_CALL_S
         if not search.state.is_ended:
             if not cancelling:
                 _require_own_code(folder, search)
-            launcher = stack.enter_context(_launcher_for(spec, search, cancelling, watcher.note, hold.keep))
+            launcher = stack.enter_context(_launcher_for(folder, spec, search, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
             task = task_of(spec, () if cancelling else frozen(folder))
             sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
             hooks = stack.enter_context(_hooks(hold, spec, task, worker, watcher, cancelling))
             driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
             with watcher.driving(driver):
-                search = driver.run()
+                search = go(driver)
+            if driver.is_interrupted and not search.state.is_ended:
+                patience_s = MLFLOW_INTERRUPTED_S
         if search.state.is_ended and not folder.recipe.exists():
             write_best_recipe(folder, spec, search)
         if search.state.is_ended:  # also over what was exported while it ran
             leave_measured(folder, spec, search, watcher.note)
-        if worker:
-            _last_call(worker, search, folder, watcher.note)
+        if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
+            _last_call(worker, search, folder, patience_s, watcher.note)
         return search
 
 
@@ -252,6 +262,7 @@ def _require_own_code(folder: SearchFolder, search: SearchRecord) -> None:
 
 @contextmanager
 def _launcher_for(
+    folder: SearchFolder,
     spec: SearchSpec,
     search: SearchRecord,
     cancelling: bool,
@@ -270,6 +281,7 @@ def _launcher_for(
             not_before=_newest_moment(search),
             note=note,
             keep=keep,
+            memory=folder.launcher,
         )
         if remark:
             note(remark)
@@ -371,10 +383,16 @@ def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) ->
         hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
 
 
-def _last_call(worker: MlflowWorker, search: SearchRecord, folder: SearchFolder, note: Callable[[str], None]) -> None:
+def _last_call(
+    worker: MlflowWorker,
+    search: SearchRecord,
+    folder: SearchFolder,
+    patience_s: float,
+    note: Callable[[str], None],
+) -> None:
     worker.hand(search)
     try:
-        unsent = worker.finish(MLFLOW_LAST_CALL_S if search.state.is_ended else MLFLOW_INTERRUPTED_S)
+        unsent = worker.finish(patience_s)
     except KeyboardInterrupt:
         unsent = worker.finish(0.0)
     if unsent:

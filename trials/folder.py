@@ -110,6 +110,11 @@ class SearchFolder:
         return self.path / "driver.sh"
 
     @property
+    def launcher(self) -> Path:
+        """What a driver on Slurm that left knew of the jobs in flight, for the next one."""
+        return self.path / "launcher.json"
+
+    @property
     def recipe(self) -> Path:
         return self.path / "recipe"
 

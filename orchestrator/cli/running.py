@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
+from orchestrator.cli.driving import Signals, Started, answer_search, exit_code_of, explained, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJob,
@@ -34,17 +33,15 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
-from search_spaces.errors import OutsideRefused, Problem
+from search_spaces.errors import Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from dashboards.mlflow_sync import MlflowSync
     from orchestrator.cli.find import Found
     from orchestrator.cli.options import Change
     from orchestrator.driver_job import DriverChain
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
-    from search_spaces.layout import Layout
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -124,13 +121,13 @@ def resume(
     found = find_search(search, ledger)
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     tracking = open_tracking(found.spec, say)
-    started = _Started(found.folder, found.spec, candidates, tracking, found.ledger_url)
+    started = Started(found.folder, found.spec, candidates, tracking, found.ledger_url)
     if job_time_s is None:
         _drive(started, as_json)
     elif (chain := own_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
         _drive(started, as_json, chain)
     elif found.record.state.is_ended:
-        _answer_search(found.record, found.folder, found.spec, as_json)
+        answer_search(found.record, found.folder, found.spec, as_json)
     else:
         _submit_driver(started, job_time_s, as_json)
 
@@ -145,25 +142,14 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
         say(f"search {found.record.search_id} has already ended: {found.record.state}")
         _answer_cancel(found, found.record, unreached, as_json)
         return
-    with _explained(found.folder, as_json):
+    with explained(found.folder, as_json):
         record = _cancelled(found)
     _answer_cancel(found, record, unreached, as_json)
 
 
-@dataclass(frozen=True)
-class _Started:
-    """A search that is written down and can be driven; `candidates` is what may be tried."""
-
-    folder: SearchFolder
-    spec: SearchSpec
-    candidates: Sequence[Layout]
-    tracking: MlflowSync | None
-    ledger_url: str
-
-
 def _start(
     search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool, as_job: bool = False
-) -> _Started | None:
+) -> Started | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.summary import most_trials_words
     from orchestrator.driver_job import require_slurm
@@ -189,7 +175,7 @@ def _start(
         earlier = collected(spec, url)
         for words in earlier.told:
             say(words)
-        return _Started(create_search(spec, url, earlier), spec, space.feasible, tracking, url)
+        return Started(create_search(spec, url, earlier), spec, space.feasible, tracking, url)
 
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
@@ -202,7 +188,7 @@ def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
     )
 
 
-def _drive(started: _Started, as_json: bool, chain: DriverChain | None = None) -> None:
+def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) -> None:
     """Drive the search in this process, show it, and leave with the contract's exit code.
 
     A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
@@ -212,20 +198,20 @@ def _drive(started: _Started, as_json: bool, chain: DriverChain | None = None) -
     from orchestrator.session import Watcher, drive
 
     spec, folder = started.spec, started.folder
-    signals = _Signals()
+    signals = Signals()
     view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
     watcher = Watcher(say, view.update, signals.steering)
-    with _explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
+    with explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
         if chain is not None:
             chain.wait_for_lease(folder)
             watcher = chain.kept_by(watcher)
         record = drive(folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
         if chain is not None:
             chain.settle(record.state.is_ended)
-    _answer_search(record, folder, spec, as_json)
+    answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
         _leave_unended(record, folder, signals.code, chain)
-    if (code := _exit_code(record)) is not ExitCode.DONE:
+    if (code := exit_code_of(record)) is not ExitCode.DONE:
         raise Exit(code)
 
 
@@ -235,14 +221,14 @@ def _leave_unended(record: SearchRecord, folder: SearchFolder, code: ExitCode, c
     if chain is not None and chain.has_next:
         say("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.DONE)
-    say(f"stopped; nothing is lost: {_resume_fix(folder)}")
+    say(f"stopped; nothing is lost: {resume_fix(folder)}")
     raise Exit(code if chain is None else ExitCode.STOPPED_EARLY)
 
 
-def _submit_driver(started: _Started, job_time_s: float, as_json: bool) -> None:
+def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:
     """Submit the job that drives the search, unless somebody drives it."""
     folder = started.folder
-    with _explained(folder, as_json):
+    with explained(folder, as_json):
         job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
     answer(
         {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "job_id": job_id},
@@ -250,75 +236,6 @@ def _submit_driver(started: _Started, job_time_s: float, as_json: bool) -> None:
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
         f"look: parlay status {folder.path}    end it: parlay cancel {folder.path}",
     )
-
-
-@contextmanager
-def _explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
-    """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
-    from orchestrator.search.lease import LeaseHeld, LeaseLost
-    from trials.ledger.events import Fenced
-
-    try:
-        yield
-    except LeaseHeld as held:
-        fix = "wait for it, or cancel the search" if held.lease.is_fresh(time.time()) else None
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
-    except (LeaseLost, Fenced) as lost:
-        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=_resume_fix(folder)), as_json)
-    except (OutsideRefused, OSError) as refused:
-        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=_resume_fix(folder)), as_json)
-    except KeyboardInterrupt:
-        problem = Problem("interrupted", "stopped; nothing is lost", fix=_resume_fix(folder))
-        fail(ExitCode.INTERRUPTED, problem, as_json)
-
-
-def _exit_code(search: SearchRecord) -> ExitCode:
-    from trials.ledger.events import EndReason
-
-    if search.best_trial is not None:
-        return ExitCode.DONE
-    return ExitCode.REFUSED if search.end_reason is EndReason.SITE_REFUSED else ExitCode.NO_MEASUREMENT
-
-
-def _answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
-    from orchestrator.cli.summary import search_summary, show_search
-
-    answer(search_summary(search, spec, folder), as_json)
-    if not as_json:
-        show_search(search, spec, folder)
-
-
-class _Signals:
-    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. Handlers only leave word: nothing is raised into
-    whatever they strike, and the driver stops at its next safe point."""
-
-    def __init__(self) -> None:
-        self.code = ExitCode.INTERRUPTED
-        self._interrupts = 0
-
-    @contextmanager
-    def steering(self, driver: Driver) -> Iterator[None]:
-        """Within this block signals steer the driver; the handlers from before come back after it."""
-
-        def handle(number: int, frame: object) -> None:
-            self._interrupts += number == signal.SIGINT
-            if number == signal.SIGTERM:
-                self.code = ExitCode.STOPPED_EARLY
-            if number == signal.SIGTERM or self._interrupts > 1:
-                driver.stop_now()
-            else:
-                driver.interrupt()
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _resume_fix(folder: SearchFolder) -> str:
-    return f"parlay resume {folder.search_id}"
 
 
 def _start_driver(folder: SearchFolder, url: str, as_json: bool) -> int:
@@ -350,7 +267,7 @@ def _holds(folder: SearchFolder, pid: int) -> bool:
 
 def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
     words = folder.driver_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
-    problem = Problem("driver", "\n".join([what, *words]), fix=f"see {folder.driver_log}, then {_resume_fix(folder)}")
+    problem = Problem("driver", "\n".join([what, *words]), fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
     fail(ExitCode.REFUSED, problem, as_json)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefused
 from orchestrator.launchers.local import LocalLauncher, local_slots
@@ -41,18 +42,20 @@ def make_launcher(
     not_before: float | None = None,
     note: Callable[[str], None] = lambda text: None,
     keep: Callable[[], None] = lambda: None,
+    memory: Path | None = None,
 ) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
 
     `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
     clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
-    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through.
+    take long, so that a turn in which much of it hangs costs no lease; what it raises goes through. `memory` is the
+    file by which a driver on Slurm tells the next one what is in doubt.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.
     """
     if section.kind == "slurm":
-        return _slurm_of(section, cluster, note, keep)
+        return _slurm_of(section, cluster, note, keep, memory)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
         return RecordedLauncher(observations, section.queue_wait_s, not_before), None
@@ -83,7 +86,11 @@ def longest_s(section: LauncherSection, time_limit_s: float) -> float:
 
 
 def _slurm_of(
-    section: LauncherSection, cluster: Cluster, note: Callable[[str], None], keep: Callable[[], None]
+    section: LauncherSection,
+    cluster: Cluster,
+    note: Callable[[str], None],
+    keep: Callable[[], None],
+    memory: Path | None,
 ) -> tuple[SlurmLauncher, str | None]:
     client = SlurmClient(before_command=keep)
     try:
@@ -97,7 +104,7 @@ def _slurm_of(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SharedAnswer(client, folder, cluster_key(os.environ))
     options, pace = job_options(section, cluster), PollPace(floor_s)
-    return SlurmLauncher(client, options, pace, shared.jobs, note=note), remark
+    return SlurmLauncher(client, options, pace, shared.jobs, note=note, memory=memory), remark
 
 
 def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple[float, str | None]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.launchers.slurm_cancels import Cancels
+from orchestrator.launchers.slurm_memory import Memory
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_submissions import Submissions
 from orchestrator.launchers.slurm_watch import Watch
@@ -31,7 +33,8 @@ class SlurmLauncher(Launcher):
     should know of a launch.
 
     `jobs` answers with all the user's jobs, as they were at most so many seconds ago: one question for all attempts of
-    all searches, no oftener than `pace` allows. Between two answers the last one stands.
+    all searches, no oftener than `pace` allows. Between two answers the last one stands. `memory` is a file of the
+    search's folder, by which a driver tells the next one what is in doubt.
     """
 
     name = "slurm"
@@ -44,12 +47,15 @@ class SlurmLauncher(Launcher):
         jobs: Callable[[float], Answer],
         sleep: Callable[[float], None] = time.sleep,
         note: Callable[[str], None] = lambda text: None,
+        memory: Path | None = None,
     ):
         self._slurm = slurm
         self._partition = options.partition
         self._sleep = sleep
         self._questions = Questions(slurm, pace, jobs)
-        self._submissions = Submissions(slurm, options, self._questions, note)
+        self._submissions = Submissions(
+            slurm, options, self._questions, note, Memory(memory, slurm.monotonic, slurm.now)
+        )
         self._watch = Watch(slurm, self._questions, self._submissions)
         self._cancels = Cancels(slurm, self._questions, self._submissions, self._watch)
 
@@ -79,7 +85,8 @@ class SlurmLauncher(Launcher):
         self._sleep(seconds)
 
     def close(self) -> None:
-        """Nothing is held: jobs outlive their driver."""
+        """Nothing is held: jobs outlive their driver, and the next one is told what is known of them."""
+        self._submissions.leave()
 
 
 def longest_job_s(time_limit_s: float, settings: SlurmSettings, partition: str | None) -> float:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.launchers.rank_groups import device_environment, program_environment
+from orchestrator.launchers.slurm_files import job_request, write_job_files
+from orchestrator.launchers.slurm_memory import Memory, Remembered
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_traces import may_exist
 from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
-from slurm.script import render_script
 from trials.classify import Ending, Life
 from trials.folder import write_text
 
@@ -66,15 +66,24 @@ class Tracked:
 class Submissions:
     """Submits attempts to `slurm` with the user's `options`, and knows which jobs are theirs.
 
-    `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch.
+    `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch;
+    `memory` is what drivers leave each other.
     """
 
-    def __init__(self, slurm: Slurm, options: JobOptions, questions: Questions, note: Callable[[str], None]):
+    def __init__(
+        self,
+        slurm: Slurm,
+        options: JobOptions,
+        questions: Questions,
+        note: Callable[[str], None],
+        memory: Memory,
+    ):
         self.tracked: dict[str, Tracked] = {}
         self._slurm = slurm
         self._options = options
         self._questions = questions
         self._note = note
+        self._memory = memory
         self._back_off_s = 0.0
         self._submit_again_at = 0.0
         self._postponed = ""
@@ -83,7 +92,7 @@ class Submissions:
 
     def launch(self, request: LaunchRequest) -> str:
         """The id of the attempt's job, as `Launcher.launch` says."""
-        tracked = self.tracked.setdefault(request.spec.attempt_key, Tracked(request, self._job_request(request)))
+        tracked = self.tracked.setdefault(request.spec.attempt_key, Tracked(request, job_request(request, self._options)))
         if tracked.job_id is not None:
             raise ValueError(f"{request.spec.attempt_key} was launched before")
         if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
@@ -92,20 +101,6 @@ class Submissions:
         if self._questions.is_to_come(self._submit_again_at):
             raise LaunchPostponed(self._postponed)
         return self._submit(tracked)
-
-    def _job_request(self, request: LaunchRequest) -> JobRequest:
-        spec = request.spec
-        return JobRequest(
-            name=spec.attempt_key,
-            directory=Path(request.folder.path).absolute(),
-            num_nodes=spec.num_nodes,
-            tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
-            time_limit_s=request.time_limit_s,
-            argv=request.argv,
-            environment=program_environment(request.code) | device_environment(spec),
-            options=self._options,
-            exclude=request.exclude,
-        )
 
     def _settled(self, tracked: Tracked) -> str | None:
         """The job id of a doubtful submission; None once it is certain that there is none, LaunchPostponed before."""
@@ -140,12 +135,12 @@ class Submissions:
         tracked.submitted_at = self._slurm.monotonic()
         request = tracked.job
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_text(request.script, render_script(request))
+        write_job_files(request)
         submission = self._slurm.submit(request)
         if submission.status is SubmitStatus.REFUSED and request.exclude:
             # Perhaps only because too few nodes are left: a suspect node is better than none.
             avoided, request = request.exclude, replace(request, exclude=())
-            write_text(request.script, render_script(request))
+            write_job_files(request)
             submission = self._slurm.submit(request)
             if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.DOUBTFUL):
                 spec = tracked.request.spec
@@ -179,12 +174,9 @@ class Submissions:
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
+        remembered = self._memory.take()
         for key, request in requests.items():
-            job = self._job_request(request)
-            tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
-            self.tracked[key] = tracked
-            if request.job_id is None and may_exist(job.script):
-                tracked.doubtful_since = self._slurm.monotonic()
+            self.tracked[key] = self._adopted(request, remembered.get(key))
         if any(tracked.doubtful_since is not None for tracked in self.tracked.values()):
             self._questions.look(now=True)
         for tracked in self.tracked.values():
@@ -192,6 +184,40 @@ class Submissions:
             if found is not None and tracked.job_id is None:
                 self._accepted(tracked, found.job_id)
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
+
+    def _adopted(self, request: LaunchRequest, known: Remembered | None) -> Tracked:
+        """As the last driver left it; where that one left no word, a submission is in doubt from now on."""
+        job, now = job_request(request, self._options), self._slurm.monotonic()
+        tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
+        if known is not None:
+            tracked.submitted_at = None if known.submitted_for_s is None else now - known.submitted_for_s
+            tracked.absent_since = None if known.absent_for_s is None else now - known.absent_for_s
+            if request.job_id is None and known.doubtful_for_s is not None:
+                tracked.doubtful_since = now - known.doubtful_for_s
+            tracked.cancelled, tracked.is_described = known.cancelled, known.is_described
+            tracked.restart, tracked.started_at = max(request.restart, known.restart), known.started_at
+            tracked.twins = dict(known.twins)
+        elif request.job_id is None and may_exist(job.script):
+            tracked.doubtful_since = now
+        return tracked
+
+    def leave(self) -> None:
+        """Tell the next driver what is known of attempts that have not ended, as far as this one knows."""
+        open_ones = {key: tracked for key, tracked in self.tracked.items() if tracked.ending.life is not Life.ENDED}
+        self._memory.leave({key: self._remembered(tracked) for key, tracked in open_ones.items()})
+
+    def _remembered(self, tracked: Tracked) -> Remembered:
+        now = self._slurm.monotonic()
+        return Remembered(
+            submitted_for_s=None if tracked.submitted_at is None else now - tracked.submitted_at,
+            doubtful_for_s=None if tracked.doubtful_since is None else now - tracked.doubtful_since,
+            absent_for_s=None if tracked.absent_since is None else now - tracked.absent_since,
+            cancelled=tracked.cancelled,
+            is_described=tracked.is_described,
+            restart=tracked.restart,
+            started_at=tracked.started_at,
+            twins=dict(tracked.twins),
+        )
 
     # -- whose job it is
 

@@ -92,6 +92,10 @@ class Driver:
     def search(self) -> SearchRecord:
         return self._history.search
 
+    @property
+    def is_interrupted(self) -> bool:
+        return self._interrupted
+
     def interrupt(self) -> None:
         """Propose and retry nothing more; `run` returns once what is in flight has ended."""
         self._interrupted = True
@@ -121,9 +125,24 @@ class Driver:
             self._launcher.wait(POLL_INTERVAL_S)
         return self.search
 
+    def tick(self) -> SearchRecord:
+        """Do what can be done without waiting, and leave the rest to the next driver: turns until one changes nothing.
+
+        Returns the record as it stands. OSError for a disk that is full or a folder that cannot be reached.
+        """
+        if not self.search.state.is_ended:
+            self.recover()
+        last_seq = -1
+        while not (self.search.state.is_ended or self._stopped) and self.search.last_seq != last_seq:
+            last_seq = self.search.last_seq
+            self._hooks.keep_lease()
+            self.turn()
+        return self.search
+
     def turn(self) -> None:
         """Everything that is to be done now, once. While nobody can tell what an attempt may cost, none is begun, and
         the budget is not taken for spent."""
+        self._converged = self._space_exhausted = False  # what the sampler says of the record as it is now
         self._watch()
         self._obey()
         try:
@@ -319,6 +338,8 @@ class Driver:
             return
         repeats = self._next_repeats()[:free]
         layouts = self._next_layouts(free - len(repeats))
+        if not repeats and not layouts:
+            repeats = self._next_repeats()[:free]  # due as soon as the sampler has said that it knows no more
         granted = self._hooks.may_begin(len(self._unended_trials()), len(repeats) + len(layouts))
         for layout in repeats[:granted]:
             self._propose_trial(layout, TrialKind.FINALIST)

@@ -48,7 +48,10 @@ class SlurmRig(Rig):
 
     def open_driver(self) -> Driver:
         jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), self.slurm.answer_s)  # noqa: E731
-        self.launcher = SlurmLauncher(self.slurm, self.options, PollPace(POLL_S), jobs, self._sleep)  # type: ignore[assignment]
+        memory = self.path / "runs" / "rig-aaaaaa" / "launcher.json"
+        self.launcher = SlurmLauncher(  # type: ignore[assignment]
+            self.slurm, self.options, PollPace(POLL_S), jobs, self._sleep, memory=memory
+        )
         return super().open_driver()
 
     def _sleep(self, seconds: float) -> None:

@@ -1,0 +1,105 @@
+"""What the verbs that drive a search share: what ends a driver early, the signals that steer it, the answer."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import answer, fail
+from search_spaces.errors import OutsideRefused, Problem
+
+if TYPE_CHECKING:
+    from dashboards.mlflow_sync import MlflowSync
+    from orchestrator.search.driver import Driver
+    from orchestrator.search_file import SearchSpec
+    from search_spaces.layout import Layout
+    from trials.folder import SearchFolder
+    from trials.ledger.events import SearchRecord
+
+
+@dataclass(frozen=True)
+class Started:
+    """A search that is written down and can be driven; `candidates` is what may be tried."""
+
+    folder: SearchFolder
+    spec: SearchSpec
+    candidates: Sequence[Layout]
+    tracking: MlflowSync | None
+    ledger_url: str
+
+
+@contextmanager
+def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
+    """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
+    from orchestrator.search.lease import LeaseHeld, LeaseLost
+    from trials.ledger.events import Fenced
+
+    try:
+        yield
+    except LeaseHeld as held:
+        fix = "wait for it, or cancel the search" if held.lease.is_fresh(time.time()) else None
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
+    except (LeaseLost, Fenced) as lost:
+        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
+    except (OutsideRefused, OSError) as refused:
+        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=resume_fix(folder)), as_json)
+    except KeyboardInterrupt:
+        problem = Problem("interrupted", "stopped; nothing is lost", fix=resume_fix(folder))
+        fail(ExitCode.INTERRUPTED, problem, as_json)
+
+
+def exit_code_of(search: SearchRecord) -> ExitCode:
+    """How a command leaves after a search that has ended."""
+    from trials.ledger.events import EndReason
+
+    if search.best_trial is not None:
+        return ExitCode.DONE
+    return ExitCode.REFUSED if search.end_reason is EndReason.SITE_REFUSED else ExitCode.NO_MEASUREMENT
+
+
+def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
+    """The search as `status` tells it."""
+    from orchestrator.cli.summary import search_summary, show_search
+
+    answer(search_summary(search, spec, folder), as_json)
+    if not as_json:
+        show_search(search, spec, folder)
+
+
+class Signals:
+    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. Handlers only leave word: nothing is raised into
+    whatever they strike, and the driver stops at its next safe point."""
+
+    def __init__(self) -> None:
+        self.code = ExitCode.INTERRUPTED
+        self._interrupts = 0
+
+    @contextmanager
+    def steering(self, driver: Driver) -> Iterator[None]:
+        """Within this block signals steer the driver; the handlers from before come back after it."""
+
+        def handle(number: int, frame: object) -> None:
+            self._interrupts += number == signal.SIGINT
+            if number == signal.SIGTERM:
+                self.code = ExitCode.STOPPED_EARLY
+            if number == signal.SIGTERM or self._interrupts > 1:
+                driver.stop_now()
+            else:
+                driver.interrupt()
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def resume_fix(folder: SearchFolder) -> str:
+    """How to go on with the search."""
+    return f"parlay resume {folder.search_id}"

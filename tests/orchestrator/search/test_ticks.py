@@ -1,0 +1,154 @@
+"""A search driven by ticks: a new driver for every turn finds what one that stayed would have found."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.launchers.slurm_submissions import SETTLE_S
+from orchestrator.search.driver import Hooks
+from orchestrator.search.limits import Limits
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig
+from tests.orchestrator.search.test_slurm_crashes import DOORS, Door, Killed, eventful, story, watched
+from trials.ledger.events import EndReason, SearchRecord
+from trials.trial import FailureReason, TrialState
+
+MINUTE = 60.0
+
+
+def tick(rig: SlurmRig) -> SearchRecord:
+    """One turn of a driver of its own, which leaves in order."""
+    driver = rig.open_driver()
+    search = driver.tick()
+    rig.launcher.close()
+    return search
+
+
+def tick_until(rig: SlurmRig, is_reached, every_s: float = MINUTE, most: int = 500) -> SearchRecord:
+    """A tick every so many seconds, as cron does."""
+    for _ in range(most):
+        search = tick(rig)
+        if is_reached(search):
+            return search
+        rig.cluster.advance(every_s)
+    raise AssertionError(f"still {story(search)} after {most} ticks")
+
+
+def tick_to_the_end(rig: SlurmRig, every_s: float = MINUTE) -> SearchRecord:
+    return tick_until(rig, lambda search: search.state.is_ended, every_s)
+
+
+@pytest.fixture
+def rig(tmp_path) -> SlurmRig:
+    return slurm_rig(tmp_path, min_job_age_s=86400.0)
+
+
+@pytest.mark.parametrize("every_s", [15.0, MINUTE, 5 * MINUTE])
+def test_ticks_find_what_one_driver_finds(tmp_path, every_s):
+    (tmp_path / "stays").mkdir()
+    stays = eventful(tmp_path / "stays").open_driver().run()
+    (tmp_path / "ticks").mkdir()
+    rig = eventful(tmp_path / "ticks")
+    search = tick_to_the_end(rig, every_s)
+    rig.check(search)
+    assert {(layout, kind) for _, layout, kind, _, _ in story(search)} == {
+        (layout, kind) for _, layout, kind, _, _ in story(stays)
+    }
+    assert search.trial(search.best_trial).layout == stays.trial(stays.best_trial).layout
+    assert search.end_reason is stays.end_reason
+
+
+def test_a_space_that_is_exhausted_has_its_finals(rig):
+    rig.limits = Limits(50, 4, finalists=2, finalist_repeats=1)
+    search = tick_to_the_end(rig)
+    rig.check(search)
+    assert len(search.trials) == 9 + 2
+    assert search.end_reason is EndReason.SPACE_EXHAUSTED
+
+
+def test_a_tick_that_finds_nothing_new_only_takes_over(rig):
+    rig.limits, rig.script = Limits(2, 2), lambda spec, restart: Script(duration_s=None)
+    tick(rig)
+    rig.cluster.advance(MINUTE)
+    before = tick(rig)
+    rig.cluster.advance(MINUTE)
+    after = tick(rig)
+    assert after.last_seq == before.last_seq + 1
+    assert after.trials == before.trials
+
+
+@pytest.mark.parametrize("appears_after_s", [0.0, 35.0])
+def test_a_submission_without_an_answer_is_looked_for_by_the_ticks_that_follow(rig, appears_after_s):
+    rig.limits = Limits(1, 1)
+    rig.slurm.submissions_time_out(1, appears_after_s)
+    search = tick_to_the_end(rig)
+    rig.check(search)
+    assert one_attempt(search).state is TrialState.MEASURED
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_submission_that_never_was_is_repeated_once_the_ticks_have_waited_long_enough(rig):
+    rig.limits = Limits(1, 1)
+    rig.slurm.submissions_time_out(1, appears_after_s=None)
+    tick(rig)
+    began = rig.cluster.time
+    tick_until(rig, lambda search: search.in_flight[0].state is not TrialState.SUBMITTED, every_s=10.0)
+    assert SETTLE_S <= rig.cluster.time - began <= SETTLE_S + 2 * POLL_S
+    rig.check(tick_to_the_end(rig))
+
+
+def test_a_queue_that_was_full_is_in_no_doubt(rig):
+    rig.limits = Limits(1, 1)
+    rig.slurm.submissions_busy(times=1)
+    assert tick(rig).in_flight[0].state is TrialState.SUBMITTED
+    rig.cluster.advance(1.0)
+    assert tick(rig).in_flight[0].state is TrialState.QUEUED
+
+
+def test_a_job_that_nobody_knows_any_more_is_lost_after_the_grace_and_not_before(tmp_path):
+    rig = slurm_rig(tmp_path)
+    rig.limits, rig.script = Limits(1, 1), lambda spec, restart: Script(duration_s=None)
+    tick(rig)
+    rig.cluster.accounting_down(10**9)
+    rig.cluster.crash(loses_s=10**6)
+    assert rig.cluster.jobs() == []
+    gone = tick_until(rig, lambda search: search.in_flight[0].unknown_since is not None)
+    since = rig.cluster.time
+    ended = tick_until(rig, lambda search: search.trials[0].attempts[0].state.is_ended)
+    assert gone.in_flight[0].attempt == "a1"
+    assert ended.trials[0].attempts[0].reason is FailureReason.LOST
+    assert 600.0 <= rig.cluster.time - since <= 600.0 + MINUTE
+
+
+def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
+    wanted = False
+    rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
+    rig.hooks = Hooks(cancel_requested=lambda: wanted)
+    tick(rig)
+    rig.cluster.advance(MINUTE)
+    wanted = True
+    search = tick_to_the_end(rig)
+    rig.check(search)
+    assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", [name for name in DOORS if name != "scancel"])
+def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, monkeypatch, name, after):
+    """The walk of `test_slurm_crashes`, by ticks; every sixth call, so that all doors together take seconds."""
+    for number in range(1, 500, 6):
+        (tmp_path / str(number)).mkdir()
+        rig, door = eventful(tmp_path / str(number)), Door(number, after)
+        try:
+            with watched(name, door, monkeypatch):
+                search = tick_to_the_end(rig)
+        except Killed:
+            rig.cluster.advance(7.0)
+            search = tick_to_the_end(rig)
+        rig.check(search)
+        assert len(search.trials) == 5, f"killed {'after' if after else 'before'} call {number} of {name}"
+        if door.calls < number:
+            break
+    assert number > 3, "the walk went through this door"
