@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search_spaces.errors import InputError
+from slurm.request import Container
 from trials.folder import SearchFolder
 
 if TYPE_CHECKING:
@@ -21,8 +22,11 @@ def require_places(spec: SearchSpec) -> None:
     """InputError unless the search's jobs can get their folders, and find their setup file."""
     _require_work_dir(spec.work_dir)
     if spec.launcher.kind == "slurm":
-        _require_slurm_work_dir(spec.work_dir)
+        container = spec.launcher.slurm.job_options().container
+        _require_slurm_work_dir(spec.work_dir, has_mounts=container is not None and container.runtime is not None)
         _require_setup_file(spec.launcher.slurm.setup_file)
+        if container is not None:
+            _require_container_files(container)
 
 
 def _require_work_dir(path: Path) -> None:
@@ -45,11 +49,16 @@ def _require_work_dir(path: Path) -> None:
         raise bad_work_dir(path, f"cannot be written at {nearest}", OTHER_WORK_DIR)
 
 
-def _require_slurm_work_dir(path: Path) -> None:
-    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id."""
+def _require_slurm_work_dir(path: Path, has_mounts: bool) -> None:
+    """InputError for a path in which Slurm would read patterns: %j in the folder of job.log becomes the job's id.
+
+    One that a container is to see has no sign either that ends the path of a mount.
+    """
     if found := [sign for sign in "%\\" if sign in str(path)]:
         fix = "name a folder without it" if len(found) == 1 else "name a folder without them"
         raise bad_work_dir(path, f"has {' and '.join(found)}, which Slurm reads as a pattern in a log's path", fix)
+    if has_mounts and any(sign in ":," or sign.isspace() for sign in str(path)):
+        raise bad_work_dir(path, "has a blank, : or , in it, and a container is to see it", "name one without them")
 
 
 def _require_setup_file(path: str | None) -> None:
@@ -71,5 +80,33 @@ def _require_setup_file(path: str | None) -> None:
         )
 
 
+def _require_container_files(container: Container) -> None:
+    """InputError for an image, or a source of a mount, that is not there: no rank would ever start."""
+    image, mounts = container.image, enumerate(container.mounts)
+    wanted = [("image", image)] if image is not None and image.startswith("/") else []
+    for key, path in [*wanted, *((f"mounts[{place}]", mount.partition(":")[0]) for place, mount in mounts)]:
+        if _is_missing(path):
+            raise InputError.of(
+                "container",
+                f"{path} is not there on this machine",
+                rule="image and mounts lie where this machine and the compute nodes see them",
+                fix="correct the path; what only compute nodes have is named in a container that is a list of words",
+                key=f"launcher.slurm.container.{key}",
+                value=path,
+            )
+
+
+def _is_missing(path: str) -> bool:
+    """Whether nothing is there, as far as this machine can tell."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def bad_work_dir(path: Path, message: str, fix: str) -> InputError:
-    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), fix=fix)
+    rule = "searches lie in a folder that exists or can be made, of yours to write and not everybody's, in no search"
+    return InputError.of("work_dir", f"{path} {message}", key="work_dir", value=str(path), rule=rule, fix=fix)

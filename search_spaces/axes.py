@@ -65,16 +65,16 @@ def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
 def _range(given: dict[str, Any]) -> tuple[int, ...]:
     if set(given) not in ({"min", "max", "step"}, {"min", "max", "factor"}):
         rule, fix = "{min, max, step} or {min, max, factor}", "for example {min: 1, max: 8, factor: 2}"
-        raise _bad("range", f"has the keys {', '.join(given) or 'none'}", rule, fix=fix)
+        raise _bad("range", f"has the keys {', '.join(given) or 'none'}", rule, fix=fix, value=given)
     for name, number in given.items():
         least = 2 if name == "factor" else 0 if name == "min" and "step" in given else 1
         if type(number) is not int or not least <= number <= LARGEST_COUNT:
             rule = f"{name} is a whole number from {least} to {LARGEST_COUNT}"
-            raise _bad("range", f"{name} is {shown(number)}", rule, key=name, value=number)
+            fix = "for example {min: 1, max: 8, factor: 2}"
+            raise _bad("range", f"{name} is {shown(number)}", rule, key=name, value=number, fix=fix)
     if given["min"] > given["max"]:
-        raise _bad(
-            "range", f"min {given['min']} is more than max {given['max']}", "min is at most max", fix="swap them"
-        )
+        what = f"min {given['min']} is more than max {given['max']}"
+        raise _bad("range", what, "min is at most max", fix="swap them", value=given)
     values = _stepped(**given) if "step" in given else _multiplied(**given)
     if len(values) > MOST_VALUES:
         raise _bad("bounds", f"has {len(values)} values", f"at most {MOST_VALUES} values an axis", fix="a larger step")

@@ -139,4 +139,5 @@ _SIZES = (
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("model", f"{name} is {shown(value)}", key=f"model.{name}", value=value, rule=rule)
+    fix = "write the sizes as the model's own configuration has them"
+    return InputError.of("model", f"{name} is {shown(value)}", key=f"model.{name}", value=value, rule=rule, fix=fix)

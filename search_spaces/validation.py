@@ -96,7 +96,8 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
         rule = section.refused[key]
         return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=dotted(path))
     fix = _suggestion(key, section, root) or "remove it"
-    return Problem("unknown_key", f"unknown key {key!r}", rule=f"known here: {known}", fix=fix, key=dotted(path))
+    rule = f"known here: {known}"
+    return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=dotted(path), value=key)
 
 
 def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:

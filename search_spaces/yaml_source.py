@@ -69,7 +69,14 @@ def read_document(path: Path) -> Document:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path)) from error
+        raise InputError.of(
+            "file",
+            f"cannot be read: {error.strerror or error}",
+            file=str(path),
+            value=str(path),
+            rule="a file that is named is there, and may be read",
+            fix="correct its name; `parlay init > search.yaml` writes an example",
+        ) from error
     return parse_document(raw, str(path), path.absolute().parent)
 
 
@@ -79,7 +86,8 @@ def parse_document(raw: bytes, file: str, folder: Path) -> Document:
     builder = _Builder(file)
     data = builder.root(text)
     if not isinstance(data, dict):
-        _refuse("a list or a single value, where keys are due", Place(file, 1), fix="write `key: value` lines")
+        what = "a list or a single value, where keys are due"
+        _refuse(what, Place(file, 1), rule=_KEYS, fix="write `key: value` lines")
     document = Document(data, builder.places, file, folder, text)
     _require_harmless(document)
     return document
@@ -120,18 +128,28 @@ _WORDS = {
     **{sign + word: float(sign + "inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
 }
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_YAML = "a file is YAML"
+_KEYS = "a file holds keys and values"
+_PLAIN = "a file is plain UTF-8"
+_PRINTABLE = "text is shown in terminals and pages, so it is printable"
 
 
 def _decoded(raw: bytes, file: str) -> str:
     if len(raw) > MAX_BYTES:
-        _refuse(f"larger than {MAX_BYTES} bytes, the most that is read", Place(file, None))
+        _refuse(
+            f"larger than {MAX_BYTES} bytes, the most that is read",
+            Place(file, None),
+            rule="a file that people write is small",
+            fix="name the right one; lists of layouts belong into a table (space.candidates)",
+        )
     if raw.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
-        _refuse("begins with a byte order mark", Place(file, 1), fix="save the file as plain UTF-8")
+        _refuse("begins with a byte order mark", Place(file, 1), rule=_PLAIN, fix="save the file as plain UTF-8")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        _refuse(f"byte 0x{raw[error.start]:02x} is not UTF-8", Place(file, line), fix="save the file as UTF-8")
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        _refuse(what, Place(file, line), rule=_PLAIN, fix="save the file as UTF-8")
     for line, content in enumerate(text.split("\n"), start=1):
         _require_plain_line(content, Place(file, line))
     return text
@@ -140,9 +158,9 @@ def _decoded(raw: bytes, file: str) -> str:
 def _require_plain_line(content: str, place: Place) -> None:
     indent = content[: len(content) - len(content.lstrip(" \t"))]
     if "\t" in indent and content.strip():
-        _refuse("a tab in the indentation", place, fix="indent with spaces")
+        _refuse("a tab in the indentation", place, rule="YAML is indented with spaces", fix="indent with spaces")
     if not is_printable(content.rstrip("\r").replace("\t", " ")):
-        _refuse("a control character", place, fix="remove it")
+        _refuse("a control character", place, rule=_PRINTABLE, fix="remove it")
 
 
 class _Builder:
@@ -158,9 +176,10 @@ class _Builder:
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else None
             why = " ".join(part for part in (error.context, error.problem) if part)
-            _refuse(f"not YAML: {why}", Place(self.file, line), fix=_quotes_for(text, line))
+            fix = _quotes_for(text, line) or "correct it: a bracket, a quote or a colon too many, or too few"
+            _refuse(f"not YAML: {why}", Place(self.file, line), rule=_YAML, fix=fix)
         except yaml.YAMLError as error:
-            _refuse(f"not YAML: {error}", Place(self.file, None))
+            _refuse(f"not YAML: {error}", Place(self.file, None), rule=_YAML, fix="`parlay init` writes an example")
 
     def _only_document(self, events: Iterator[Any]) -> Any:
         data, documents = None, 0
@@ -168,10 +187,12 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    _refuse("a second document", self._place(event), fix="remove the `---` and what follows")
+                    what, fix = "a second document", "remove the `---` and what follows"
+                    _refuse(what, self._place(event), rule="a file is one document", fix=fix)
                 data = self._value(next(events), events, ())
         if documents == 0:
-            _refuse("the file is empty", Place(self.file, 1), fix="`parlay init` writes an example")
+            fix = "`parlay init` writes an example"
+            _refuse("the file is empty", Place(self.file, 1), rule=_KEYS, fix=fix)
         return data
 
     def _value(self, event: Any, events: Iterator[Any], path: KeyPath) -> Any:
@@ -179,7 +200,13 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             return _scalar(event)
         if len(path) >= MAX_DEPTH:
-            _refuse(f"nested more than {MAX_DEPTH} deep", self._place(event))
+            _refuse(
+                f"nested more than {MAX_DEPTH} deep",
+                self._place(event),
+                key=dotted(path),
+                rule="no key needs values that lie deeper",
+                fix="remove brackets, or the indentation",
+            )
         if isinstance(event, yaml.SequenceStartEvent):
             return self._list(events, path)
         return self._mapping(events, path)
@@ -190,6 +217,7 @@ class _Builder:
                 f"anchor or alias {event.anchor!r}",
                 self._place(event),
                 key=dotted(path),
+                value=event.anchor,
                 rule="anchors (&) and aliases (*) are not read",
                 fix="write the value out, or quote text that begins with & or *",
             )
@@ -198,6 +226,7 @@ class _Builder:
                 f"tag {event.tag!r}",
                 self._place(event),
                 key=dotted(path),
+                value=event.tag,
                 rule="tags (!) are not read",
                 fix="remove the tag, or quote text that begins with !",
             )
@@ -226,7 +255,13 @@ class _Builder:
         key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
         if not isinstance(key, str):
             shown = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
-            _refuse(f"{shown!r} as a key", self._place(event), key=dotted(path) or None, rule="a key is a word")
+            _refuse(
+                f"{shown!r} as a key",
+                self._place(event),
+                key=dotted(path) or None,
+                rule="a key is a word",
+                fix="write a word before the colon, in quotes where it is one like true or 8",
+            )
         return key
 
     def _refuse_repeat(self, event: Any, path: KeyPath) -> NoReturn:
@@ -272,23 +307,30 @@ def _overridden(document: Document, override: str) -> Document:
         raise InputError.of(
             "override",
             f"{override!r} is not of the form key.key=value",
+            key="--set",
+            value=override,
             rule="--set takes key.key=value, the value as in the file",
             fix="for example --set search.max_trials=20",
             file="--set",
         )
+    if _looks_secret(text, path):
+        raise InputError(_secret(key=name, file="--set"))
     builder = _Builder("--set")
     try:
         value = builder.root(text) if text.strip() else None
     except InputError as error:
         quoted = f"if it is text, quote it: --set {shlex.quote(f'{name}={json.dumps(text)}')}"
-        problems = (
-            Problem("override", p.message, p.rule, p.fix or quoted, key=name, file="--set") for p in error.problems
-        )
-        raise InputError(*problems) from None
+        raise InputError(*(_of_override(problem, name, text, quoted) for problem in error.problems)) from None
     places = {key: place for key, place in document.places.items() if key[: len(path)] != path}
     places |= {path[:depth]: document.places.get(path[:depth], _FROM_SET) for depth in range(1, len(path))}
     places |= {path: _FROM_SET} | {path + inner: _FROM_SET for inner in builder.places}
     return replace(document, data=_with_value(document.data, path, value, name), places=places)
+
+
+def _of_override(problem: Problem, name: str, text: str, quoted: str) -> Problem:
+    """The problem of a value of `--set`; what is no YAML may be text that lacks its quotes."""
+    fix = quoted if problem.rule == _YAML else problem.fix
+    return Problem("override", problem.message, problem.rule, fix, key=name, value=text, file="--set")
 
 
 _FROM_SET = Place("--set", None)
@@ -304,8 +346,10 @@ def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any, name
         raise InputError.of(
             "override",
             f"{above} is {shown(inner)}, which has no keys to set",
+            rule="what --set names lies below keys and not below a value",
             fix=f"set {above} as a whole, or write its keys out in the file",
             key=name,
+            value=inner,
             file="--set",
         )
     return {**data, key: _with_value(inner or {}, tuple(rest), value, name)}
@@ -339,23 +383,31 @@ def _harmful(document: Document, value: Any, path: KeyPath) -> Iterator[Problem]
 
 def _harmful_text(text: str, path: KeyPath, place: Place) -> Iterator[Problem]:
     where: dict[str, Any] = {"key": dotted(path) or None, **place._asdict()}
-    if _SECRET_VALUE.search(text) or (text and path and _SECRET_KEY.search(str(path[-1]))):
-        yield Problem(
-            "secret",
-            "looks like a secret",
-            rule="no secret stands in a configuration file or on a command line",
-            fix="put it into the environment, or into a file that only you can read (mode 0600)",
-            **where,
-        )
+    if _looks_secret(text, path):
+        yield _secret(**where)
     elif not is_printable(text):
         yield Problem(
             "control_character",
             f"{text!a} holds a control character",
-            rule="text is shown in terminals and pages, so it is printable",
+            rule=_PRINTABLE,
             fix="remove it",
             value=ascii(text),
             **where,
         )
+
+
+def _looks_secret(text: str, path: KeyPath) -> bool:
+    return bool(_SECRET_VALUE.search(text) or (text and path and _SECRET_KEY.search(str(path[-1]))))
+
+
+def _secret(**where: Any) -> Problem:
+    return Problem(
+        "secret",
+        "looks like a secret",
+        rule="no secret stands in a configuration file or on a command line",
+        fix="put it into the environment, or into a file that only you can read (mode 0600)",
+        **where,
+    )
 
 
 def _refuse(message: str, place: Place, **details: Any) -> NoReturn:

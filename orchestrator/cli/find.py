@@ -64,7 +64,14 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
             if trial.trial == trial_name and attempt_name in ("", attempt.attempt):
                 return trial, attempt
     known = ", ".join(t.trial for t in search.trials if t.attempts) or "none yet"
-    raise InputError.of("unknown_id", f"{search.search_id} has no attempt {name!r}", value=name, fix=f"one of: {known}")
+    raise InputError.of(
+        "unknown_id",
+        f"{search.search_id} has no attempt {name!r}",
+        key="trial",
+        value=name,
+        rule="an attempt is named t0001 (its last one) or t0001.a2",
+        fix=f"one of: {known}",
+    )
 
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
@@ -81,7 +88,12 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
 
 def _no_search(given: str, why: str) -> InputError:
     return InputError.of(
-        "unknown_id", f"{given} is not the folder of a search: {why}", value=given, fix="parlay status --all lists them"
+        "unknown_id",
+        f"{given} is not the folder of a search: {why}",
+        key="search",
+        value=given,
+        rule="a search is named by its id, by its beginning, or by its folder",
+        fix="parlay status --all lists them",
     )
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.yaml_source import (
     MAX_BYTES,
     Document,
@@ -179,7 +182,7 @@ def test_a_document_knows_the_folder_its_paths_start_from(tmp_path: Path):
 def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
     problem = the_problem(f"a: 1\nb:\n  c: {value}\nd: 2\n")
     assert (problem.line, problem.fix) == (3, f"put the whole value in quotes: text does not begin with {value[0]}")
-    assert the_problem("a: b: c\n").fix is None
+    assert "quotes" not in the_problem("a: b: c\n").fix
 
 
 def test_set_replaces_adds_and_reads_its_value_as_yaml():
@@ -235,6 +238,41 @@ def test_row_27_a_secret_in_set_is_refused():
         with_overrides(parsed("a: 1"), ["ledger.password=hunter2"])
     assert caught.value.problems[0].code == "secret"
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.bad_input(27, 49)
+@pytest.mark.parametrize("override", ["a=[http://me:hunter2@db", "tracking.password={hunter2"])
+def test_a_secret_in_set_that_is_no_yaml_is_not_repeated_either(override: str):
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), [override])
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key) == ("secret", override.partition("=")[0])
+    assert "hunter2" not in str(problem.to_json())
+
+
+@pytest.mark.bad_input(4, 5)
+@given(st.text(max_size=200))
+def test_any_text_is_a_document_or_is_refused(text: str):
+    refused: tuple[Problem, ...] = ()
+    try:
+        parsed(text)
+    except InputError as error:
+        refused = error.problems
+    assert all(problem.rule and problem.fix for problem in refused)
+
+
+@pytest.mark.bad_input(4, 5)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_document_or_are_refused(raw: bytes):
+    with suppress(InputError):
+        parse_document(raw, "search.yaml", Path("/folder"))
+
+
+@pytest.mark.bad_input(3, 4)
+@given(st.lists(st.sampled_from(["a", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "!!x ", "? ", "'", '"', "\n", ">"])))
+def test_any_signs_of_yaml_are_a_document_or_are_refused(signs: list[str]):
+    with suppress(InputError):
+        parsed("".join(signs))
 
 
 def test_keys_are_written_with_dots_and_brackets():

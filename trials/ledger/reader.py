@@ -142,6 +142,7 @@ def _ambiguous(prefix: str, matches: Sequence[str]) -> InputError:
     return InputError.of(
         "ambiguous_id",
         f"{prefix!r} begins {len(matches)} searches: {_listed(matches)}",
+        key="search",
         value=prefix,
         rule="an id may be shortened while it is unique",
         fix="give more of the id",
@@ -152,7 +153,9 @@ def _unknown(search_id: str, known: Sequence[str]) -> InputError:
     return InputError.of(
         "unknown_id",
         f"there is no search {search_id!r} in this ledger",
+        key="search",
         value=search_id,
+        rule="a search is named by its id, by its beginning, or by its folder",
         fix=f"one of: {_listed(known)}" if known else "the ledger is empty: check --ledger",
     )
 
