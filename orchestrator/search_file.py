@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm_site import cpu_problems
 from orchestrator.search_schema import SearchFile, SearchSection
 from search_spaces.axes import complete_axes
 from search_spaces.cluster import Cluster
@@ -227,6 +228,11 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     trainer = file.trainer
     with _collected(problems, document, "trainer", "data", "path"):
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
+    launcher = file.launcher
+    with _collected(problems, document, "launcher", "slurm", "site"):
+        launcher = launcher.with_site()
+    if launcher.kind.startswith("slurm"):
+        problems += [_placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
     with _collected(problems, document, "work_dir"):
         work_dir = resolved_path(Path.cwd(), file.work_dir)
     if problems:
@@ -244,7 +250,7 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
         search=file.search,
         measure=file.measure.rules(),
         trainer=trainer,
-        launcher=file.launcher,
+        launcher=launcher,
         tracking=file.tracking,
         ledger=file.ledger,
         work_dir=work_dir,

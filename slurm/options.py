@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import MAX_HOSTS, HostListError, expand
-from slurm.request import JobOptions
+from slurm.request import Container, JobOptions, Launch, Runtime
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ def option_problems(options: JobOptions) -> tuple[OptionProblem, ...]:
         *_variable_problems(options),
         *_setup_file_problems(options.setup_file),
         *_container_problems(options.container),
+        *_launch_problems(options.launch),
         *_directive_problems(options.directives),
     )
 
@@ -83,11 +84,25 @@ _PATTERNS = {
 """Option -> what it may look like, as a pattern and in words."""
 
 _MOST_TASK_CPUS = 4096
+_MOST_CORE_THREADS = 8
 _MOST_NODE_GPUS = 64
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_.+-]+)*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+_IMAGE = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./:@#+-]{0,1023}")
+_PATH = r"/[A-Za-z0-9_.@+=/-]{0,1023}"
+_MOUNT = re.compile(rf"{_PATH}:{_PATH}(:r[ow])?")
+_NODE_FOLDER = re.compile(_PATH)
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]*\{(host|fqdn|ip)\}[A-Za-z0-9.-]*")
+_SRUN_OPTION = re.compile(r"--([a-z][a-z-]*)(=[A-Za-z0-9_.,:=*/+-]{1,1024})?")
+
+VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+SRUN_KEYS = (
+    *("cpu-bind", "mem-bind", "gpu-bind", "gpus-per-task", "accel-bind", "hint", "threads-per-core", "cpu-freq"),
+    *("gpu-freq", "gres-flags", "network", "mpi", "unbuffered"),
+)
+"""How tasks are bound and started; what is asked for, where it runs and what it is called is set elsewhere."""
 _DIRECTIVE = re.compile(r"--([a-z][a-z0-9-]*)=([A-Za-z0-9_./,:=@%+&|*()\[\]~^-]{1,1024})")
 
 _SCHEDULER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI")
@@ -104,7 +119,7 @@ _OTHERS_KEYS = ("uid", "gid", "get-user-env")
 _OPTION_KEYS = tuple(
     field.name.replace("_", "-")
     for field in fields(JobOptions)
-    if field.name not in ("modules", "env", "setup_file", "container", "directives")
+    if field.name not in ("modules", "env", "setup_file", "container", "launch", "directives")
 )
 
 
@@ -116,10 +131,17 @@ def _text_problems(options: JobOptions) -> Iterator[OptionProblem]:
 
 
 def _count_problems(options: JobOptions) -> Iterator[OptionProblem]:
-    for key, most in (("gpus_per_node", _MOST_NODE_GPUS), ("cpus_per_task", _MOST_TASK_CPUS)):
+    for key, most in _MOST.items():
         value = getattr(options, key)
         if value is not None and not 1 <= value <= most:
             yield OptionProblem(key, value, f"{key} is a whole number from 1 to {most}", "leave it out for none")
+
+
+_MOST = {
+    "gpus_per_node": _MOST_NODE_GPUS,
+    "cpus_per_task": _MOST_TASK_CPUS,
+    "threads_per_core": _MOST_CORE_THREADS,
+}
 
 
 def _gpu_problems(options: JobOptions) -> Iterator[OptionProblem]:
@@ -171,14 +193,70 @@ def _setup_file_problems(setup_file: str | None) -> Iterator[OptionProblem]:
         yield OptionProblem("setup_file", setup_file, rule, "give the whole path, as the compute nodes see it")
 
 
-def _container_problems(container: tuple[str, ...]) -> Iterator[OptionProblem]:
-    for place, token in enumerate(container):
+def _container_problems(container: Container | None) -> Iterator[OptionProblem]:
+    if container is None:
+        return
+    if container.runtime is None:
+        yield from _word_problems(container.words)
+        return
+    if container.image is None or not _IMAGE.fullmatch(container.image) or _has_a_dotted_part(container.image):
+        rule = "an image is a path or a name: letters, digits and _ . / : @ # + -, without blanks and ' , '"
+        yield OptionProblem("container.image", container.image, rule, "give it as the runtime takes it")
+    for place, mount in enumerate(container.mounts):
+        if not _MOUNT.fullmatch(mount) or any(_has_a_dotted_part(path) for path in mount.split(":")):
+            rule = "a mount is SRC:DST or SRC:DST:ro, of absolute paths without blanks, : , and parts that are .."
+            yield OptionProblem(f"container.mounts[{place}]", mount, rule, "one mount an entry: /data:/data:ro")
+    if container.words:
+        rule = "a container is a runtime with an image, or a list of words"
+        yield OptionProblem("container.words", list(container.words), rule, "leave out one of the two")
+    if container.writable and container.runtime is Runtime.SHIFTER:
+        yield OptionProblem("container.writable", True, "Shifter's images are read-only", "leave it out")
+    if container.gpus is not None and container.runtime is not Runtime.APPTAINER:
+        rule = f"{container.runtime} brings the driver in by itself; apptainer is told nv or rocm"
+        yield OptionProblem("container.gpus", container.gpus, rule, "leave it out")
+
+
+def _has_a_dotted_part(path: str) -> bool:
+    return ".." in path.split("/")
+
+
+def _word_problems(words: tuple[str, ...]) -> Iterator[OptionProblem]:
+    for place, token in enumerate(words):
         if not token or _CONTROL.search(token):
             rule = "a container's command is a list of words without control characters"
             yield OptionProblem(f"container[{place}]", token, rule, "one word an entry: [apptainer, exec, --nv, x.sif]")
-    if container and not _COMMAND.fullmatch(container[0]):
+    if words and not _COMMAND.fullmatch(words[0]):
         rule = "the first word of container is a command: a name or a path"
-        yield OptionProblem("container[0]", container[0], rule, "begin with the command, apptainer for example")
+        yield OptionProblem("container[0]", words[0], rule, "begin with the command, apptainer for example")
+
+
+def _launch_problems(launch: Launch) -> Iterator[OptionProblem]:
+    for place, word in enumerate(launch.srun):
+        match = _SRUN_OPTION.fullmatch(word)
+        if match is None or match[1] not in SRUN_KEYS:
+            rule = f"an option of srun is --key=value or --key, of: {', '.join(SRUN_KEYS)}"
+            yield OptionProblem(f"launch.srun[{place}]", word, rule, "leave out what Parlay sets, or what has a key")
+    if launch.visible_devices is not None:
+        yield from _visibility_problems(launch)
+    for name, below in launch.node_folders.items():
+        key = f"launch.node_folders.{name}"
+        if not _VARIABLE.fullmatch(name) or name in RANK_NAMES or name.startswith(_SCHEDULER_PREFIXES):
+            yield OptionProblem(key, name, "a variable of the user's own", "rename it, or leave it out")
+        elif not _NODE_FOLDER.fullmatch(below) or _has_a_dotted_part(below):
+            rule = "an absolute path without blanks and parts that are .., below which each node makes a folder"
+            yield OptionProblem(key, below, rule, "/tmp, or the node's own disk")
+    if launch.address is not None and not _ADDRESS.fullmatch(launch.address):
+        rule = "{host} (short name), {fqdn} or {ip}, with letters, digits, . and - around it"
+        yield OptionProblem("launch.address", launch.address, rule, 'for example "{host}i"')
+
+
+def _visibility_problems(launch: Launch) -> Iterator[OptionProblem]:
+    name = launch.visible_devices
+    if name not in VISIBLE_DEVICES:
+        yield OptionProblem("launch.visible_devices", name, f"one of {', '.join(VISIBLE_DEVICES)}", "write one of them")
+    if any(word.startswith(("--gpus-per-task", "--gpu-bind=closest")) for word in launch.srun):
+        rule = "a rank is shown its GPU once: by this variable, or by srun's --gpus-per-task or --gpu-bind"
+        yield OptionProblem("launch.visible_devices", name, rule, "leave out one of the two")
 
 
 def _directive_problems(directives: Iterable[str]) -> Iterator[OptionProblem]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
-from slurm.request import JobOptions, JobRequest
+from slurm.launch_line import launch_environment, rank_command, srun_options
+from slurm.request import SETUP_NAME, JobOptions, JobRequest
+from slurm.shell import command, exports
 
 NEXT_RUN = "--- restart "
 """How a run begins in the job's and the ranks' logs after the job was put back into the queue; its number follows."""
@@ -30,12 +31,21 @@ _HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
 
 def render_script(request: JobRequest) -> str:
     """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative."""
+    return _rendered(request, _launch_line(request))
+
+
+def render_pilot_script(request: JobRequest) -> str:
+    """The same for a job that is one process on its first node, and starts steps of its own."""
+    return _rendered(request, f"exec {shlex.join(request.argv)}")
+
+
+def _rendered(request: JobRequest, launch_line: str) -> str:
     sections = (
         ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in _directives(request))],
         [_NOTE_RESTART],
-        _setup(request.options),
-        [*_exports(request), *_unset(request)],
-        [_launch_line(request)],
+        setup_lines(request.options),
+        [*export_lines(request), *_unset(request)],
+        [launch_line],
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
@@ -73,6 +83,7 @@ def _optional(request: JobRequest) -> list[str]:
         "gpus-per-node": options.gpus_per_node,
         "gres": options.gres,
         "cpus-per-task": options.cpus_per_task,
+        "threads-per-core": options.threads_per_core,
         "mem": options.mem,
         "exclude": compress(expand_all((*options.exclude, *request.exclude))) or None,
         "nodelist": compress(expand_all(options.nodelist)) or None,
@@ -95,7 +106,7 @@ def clock(minutes: int) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 
 
-def _setup(options: JobOptions) -> list[str]:
+def setup_lines(options: JobOptions) -> list[str]:
     """The user's own preparations. No `set -u` or `set -e`: modules and setup files are seldom written for them.
 
     A module that cannot be loaded ends the job at once, with its own words in job.log.
@@ -104,19 +115,16 @@ def _setup(options: JobOptions) -> list[str]:
     if lines:
         lines.insert(0, _HAS_MODULE)
     if options.setup_file is not None:
-        lines.append(f". {shlex.quote(options.setup_file)}")
+        lines.append(f". ./{SETUP_NAME}")
     return lines
 
 
-def _exports(request: JobRequest) -> list[str]:
+def export_lines(request: JobRequest) -> list[str]:
     """The user's variables, then the request's. srun takes the CPUs of a task from a variable alone (since 22.05)."""
     cpus = request.options.cpus_per_task
     cpus_of_task = {} if cpus is None else {"SRUN_CPUS_PER_TASK": str(cpus)}
-    return [*_export(request.options.env), *_export(request.environment), *_export(cpus_of_task)]
-
-
-def _export(variables: Mapping[str, str]) -> list[str]:
-    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    each = (request.options.env, request.environment, launch_environment(request), cpus_of_task)
+    return [line for variables in each for line in exports(variables)]
 
 
 def _unset(request: JobRequest) -> list[str]:
@@ -131,5 +139,6 @@ def _launch_line(request: JobRequest) -> str:
         *("srun", "--export=ALL", "--kill-on-bad-exit=1"),
         *(f"--nodes={request.num_nodes}", f"--ntasks={request.num_nodes * request.tasks_per_node}"),
         *(f"--output={RANK_LOG}", "--open-mode=append"),
+        *srun_options(request),
     ]
-    return f"exec {shlex.join(words)} {shlex.join((*request.options.container, *request.argv))}"
+    return f"exec {command([*words, *rank_command(request)])}"

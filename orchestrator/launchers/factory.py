@@ -20,8 +20,9 @@ from search_spaces.measured import read_table
 from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.interface import SlurmSettings, SlurmUnreachable
+from slurm.options import names_gpus
 from slurm.pace import PollPace
-from slurm.request import JobOptions
+from slurm.request import JobOptions, Runtime
 from slurm.sandbox_files import CLUSTER_NAME as SANDBOX_NAME
 from slurm.shared_answer import SharedAnswer
 from trials.ledger.place import home_folder
@@ -118,12 +119,19 @@ def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple
 
 
 def job_options(section: LauncherSection, cluster: Cluster) -> JobOptions:
-    """The user's options; GPUs are asked for by the node where the file names none."""
+    """The user's options; GPUs are asked for by the node where the file names none, and the accelerator says which
+    driver Apptainer brings in."""
     options = section.slurm.job_options()
-    asks_for_gpus = options.gpus_per_node is not None or options.gres is not None
-    if asks_for_gpus or cluster.accelerator.name == "cpu":
+    if cluster.accelerator.name == "cpu":
         return options
-    return replace(options, gpus_per_node=cluster.gpus_per_node)
+    if (container := options.container) is not None and container.runtime is Runtime.APPTAINER:
+        gpus = container.gpus or ("rocm" if cluster.accelerator.name.startswith("mi") else "nv")
+        options = replace(options, container=replace(container, gpus=gpus))
+    if options.gpus_per_node is not None or names_gpus(options.gres):
+        return options
+    if section.slurm.gpus_as == "gres":
+        return replace(options, gres=",".join(filter(None, (f"gpu:{cluster.gpus_per_node}", options.gres))))
+    return options if options.gres is not None else replace(options, gpus_per_node=cluster.gpus_per_node)
 
 
 def _ray_at(address: str) -> RayLauncher:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.launchers.slurm_schema import SlurmSection
+from orchestrator.launchers.slurm_site import with_site
 from search_spaces.errors import InputError
 from search_spaces.schema import resolved_path
 from search_spaces.validation import Section, folder_of
@@ -70,6 +71,10 @@ class LauncherSection(Section):
                     key=key,
                 )
         return self
+
+    def with_site(self) -> LauncherSection:
+        """The section with what its site's profile fills in; InputError as slurm_site.with_site."""
+        return self.model_copy(update={"slurm": with_site(self.slurm)})
 
     @property
     def table_path(self) -> Path | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
+from orchestrator.launchers.slurm_start_schema import ContainerSection, LaunchSection, Word
 from search_spaces.durations import Duration
 from search_spaces.errors import InputError, Problem, shown
 from search_spaces.schema import resolved_path
@@ -15,8 +16,6 @@ from search_spaces.validation import Section, folder_of, restored
 from slurm.environment import CarriedOption
 from slurm.options import names_gpus, option_problems
 from slurm.request import JobOptions
-
-Word = Annotated[str, Field(min_length=1, max_length=4096)]
 
 _REFUSED = {
     "time": "the time limit follows from measure.time_limit and from how long this search's trials take",
@@ -46,6 +45,10 @@ Sharing = Annotated[
 class SlurmSection(Section):
     """What Slurm is told about each trial's job. Everything is optional; see `sbatch --help` of your site."""
 
+    site: Word | None = Field(
+        default=None,
+        description="Whose profile fills in what is not given here: a name from docs/sites.md, or a TOML file's path.",
+    )
     account: Word | None = Field(default=None, description="Account (project) that pays.")
     partition: Word | None = Field(default=None, description="Partition, or several with commas.")
     qos: Word | None = Field(default=None, description="Quality of service.")
@@ -57,8 +60,20 @@ class SlurmSection(Section):
         le=64,
         description="GPUs to ask for on each node. Default: cluster.gpus_per_node, and none on CPU or with gres.",
     )
+    gpus_as: Literal["gpus_per_node", "gres"] = Field(
+        default="gpus_per_node", description="How the GPUs are asked for where neither says how many."
+    )
     gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
     cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
+    threads_per_core: int | None = Field(
+        default=None, ge=1, le=8, description="Hardware threads of a core that are used, 1 for no hyper-threads."
+    )
+    usable_cpus: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="CPUs of a node that jobs may have, as Slurm counts them: some sites keep a few for themselves.",
+    )
     mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
     exclusive: Sharing = Field(
         default=False,
@@ -73,11 +88,12 @@ class SlurmSection(Section):
     modules: list[Word] = Field(default=[], description="Modules loaded before the ranks start.")
     env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
     setup_file: Word | None = Field(
-        default=None, description="A shell file of yours that is sourced after the modules and before the ranks."
+        default=None,
+        description="A shell file of yours that is sourced after the modules and before the ranks; each trial keeps a"
+        " copy of what ran.",
     )
-    container: list[Word] = Field(
-        default=[], description="Words before the trial program: [apptainer, exec, --nv, image.sif]."
-    )
+    container: Annotated[ContainerSection | None, BeforeValidator(lambda given: None if given == [] else given)] = None
+    launch: LaunchSection = LaunchSection()
     directives: list[Word] = Field(default=[], description="More #SBATCH options, each --key=value.")
     poll_interval_s: Duration | None = Field(
         default=None,
@@ -91,6 +107,26 @@ class SlurmSection(Section):
     @classmethod
     def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
         return None if path is None else str(resolved_path(folder_of(info), path))
+
+    @field_validator("site")
+    @classmethod
+    def _resolve_site(cls, site: str | None, info: ValidationInfo) -> str | None:
+        """A path starts from the file's folder; whatever is none is a profile that comes with Parlay."""
+        is_path = site is not None and ("/" in site or site.endswith(".toml"))
+        return str(resolved_path(folder_of(info), site)) if site is not None and is_path else site
+
+    @model_validator(mode="after")
+    def _has_a_whole_container(self) -> Self:
+        container = self.container
+        if container is None or container.runtime is not None or container.words:
+            return self
+        raise InputError.of(
+            "missing_key",
+            "required, and not given",
+            rule="a container has a runtime and an image, or is a list of words",
+            fix="name pyxis, apptainer or shifter",
+            key="container.runtime",
+        )
 
     @model_validator(mode="after")
     def _is_safe_in_a_script(self) -> Self:
@@ -106,16 +142,22 @@ class SlurmSection(Section):
 
     def job_options(self) -> JobOptions:
         """The same as the room `slurm` knows it."""
-        values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in JobOptions.__dataclass_fields__}
-        return JobOptions(**values)
+        names = JobOptions.__dataclass_fields__.keys() - {"container", "launch"}
+        values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in names}
+        container = None if self.container is None else self.container.container()
+        return JobOptions(**values, container=container, launch=self.launch.launch())
 
-    def missing_of(self, carried: Mapping[str, CarriedOption]) -> dict[str, CarriedOption]:
-        """Those of the options that stood in the environment about which the file says nothing."""
+    def missing_of(self, carried: Mapping[str, CarriedOption], given: Container[str]) -> dict[str, CarriedOption]:
+        """Those of the options that stood in the environment about which the file says nothing.
+
+        `given` are the keys that stand in it: what follows from a site's profile gives way to the user's own shell.
+        """
         asks_for_gpus = self.gpus_per_node is not None or names_gpus(self.gres)
         return {
             name: option
             for name, option in carried.items()
-            if getattr(self, name) in (None, False) and not (asks_for_gpus and _is_of_gpus(name, option.value))
+            if (getattr(self, name) in (None, False) or (self.site is not None and name not in given))
+            and not (asks_for_gpus and _is_of_gpus(name, option.value))
         }
 
     def with_carried(self, carried: Mapping[str, CarriedOption]) -> SlurmSection:

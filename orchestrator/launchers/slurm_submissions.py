@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Any, Protocol
 
-from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm_files import job_request, write_job_files
 from orchestrator.launchers.slurm_memory import Memory, Remembered
 from orchestrator.launchers.slurm_questions import Questions
@@ -22,7 +22,7 @@ from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from trials.classify import Ending, Life
-from trials.folder import write_text
+from trials.folder import AttemptFolder
 
 SETTLE_S = 60.0
 """How long a job that may have been accepted is looked for before it is submitted again: one was seen after 35 s."""
@@ -37,6 +37,23 @@ _LONGEST_BACK_OFF_S = 300.0
 _FIRST_BACK_OFF_S = 15.0
 
 
+class JobIntent(Protocol):
+    """What asks for a job: a LaunchRequest, or that of a pilot. Its fields mean what LaunchRequest's do."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def folder(self) -> AttemptFolder: ...
+    @property
+    def submitted_at(self) -> float | None: ...
+    @property
+    def job_id(self) -> str | None: ...
+    @property
+    def restart(self) -> int: ...
+
+
 @dataclass
 class Tracked:
     """What is known of an attempt. Moments are those of `Slurm.monotonic`, but for `started_at`, which is Slurm's word.
@@ -46,7 +63,7 @@ class Tracked:
     answer. `twins` are other jobs of its name, with the seconds times nodes they held.
     """
 
-    request: LaunchRequest
+    request: JobIntent
     job: JobRequest
     job_id: str | None = None
     submitted_at: float | None = None
@@ -67,7 +84,7 @@ class Submissions:
     """Submits attempts to `slurm` with the user's `options`, and knows which jobs are theirs.
 
     `tracked` are the attempts it launched or adopted, by key; `note` is told what a user should know of a launch;
-    `memory` is what drivers leave each other.
+    `memory` is what drivers leave each other. `make` and `write` are how an intent becomes a job, and its files.
     """
 
     def __init__(
@@ -77,6 +94,8 @@ class Submissions:
         questions: Questions,
         note: Callable[[str], None],
         memory: Memory,
+        make: Callable[[Any, JobOptions], JobRequest] = job_request,
+        write: Callable[[JobRequest], None] = write_job_files,
     ):
         self.tracked: dict[str, Tracked] = {}
         self._slurm = slurm
@@ -84,17 +103,19 @@ class Submissions:
         self._questions = questions
         self._note = note
         self._memory = memory
+        self._make = make
+        self._write = write
         self._back_off_s = 0.0
         self._submit_again_at = 0.0
         self._postponed = ""
 
     # -- launching
 
-    def launch(self, request: LaunchRequest) -> str:
+    def launch(self, request: JobIntent) -> str:
         """The id of the attempt's job, as `Launcher.launch` says."""
-        tracked = self.tracked.setdefault(request.spec.attempt_key, Tracked(request, job_request(request, self._options)))
+        tracked = self.tracked.setdefault(request.key, Tracked(request, self._make(request, self._options)))
         if tracked.job_id is not None:
-            raise ValueError(f"{request.spec.attempt_key} was launched before")
+            raise ValueError(f"{request.key} was launched before")
         if tracked.doubtful_since is not None and (job_id := self._settled(tracked)) is not None:
             return self._accepted(tracked, job_id)
         tracked.doubtful_since = None  # there is none for certain, however long the queue may still be full
@@ -111,7 +132,7 @@ class Submissions:
                 return found.job_id
             if self._questions.asked_at >= doubtful_since + SETTLE_S:
                 return self._forgotten_job_id(tracked)
-        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.spec.attempt_key}: looking for it by its name")
+        raise LaunchPostponed(f"Slurm may have accepted {tracked.request.key}: looking for it by its name")
 
     def _forgotten_job_id(self, tracked: Tracked) -> str | None:
         """The id of a job that came and went unseen: accounting may know it, or its log tells that there was one.
@@ -119,7 +140,7 @@ class Submissions:
         Accounting that does not answer tells nothing; it is asked once for every list of jobs, and waited for as long
         as a job that is absent everywhere.
         """
-        key, asked_at = tracked.request.spec.attempt_key, self._questions.asked_at
+        key, asked_at = tracked.request.key, self._questions.asked_at
         accounted = None if tracked.unaccounted_at == asked_at else self.accounted({key: tracked})
         job = max((job for job in accounted or () if self.is_job_of(tracked, job)), key=age, default=None)
         if job is not None:
@@ -135,16 +156,15 @@ class Submissions:
         tracked.submitted_at = self._slurm.monotonic()
         request = tracked.job
         tracked.request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_job_files(request)
+        self._write(request)
         submission = self._slurm.submit(request)
         if submission.status is SubmitStatus.REFUSED and request.exclude:
             # Perhaps only because too few nodes are left: a suspect node is better than none.
             avoided, request = request.exclude, replace(request, exclude=())
-            write_job_files(request)
+            self._write(request)
             submission = self._slurm.submit(request)
             if submission.status in (SubmitStatus.ACCEPTED, SubmitStatus.DOUBTFUL):
-                spec = tracked.request.spec
-                self._note(f"{spec.trial}.{spec.attempt} may run on {compress(avoided)} again: too few others are left")
+                self._note(f"{tracked.request.label} may run on {compress(avoided)} again: too few others are left")
         if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
             return self._accepted(tracked, submission.job_id)
         if submission.status is SubmitStatus.REFUSED:
@@ -172,7 +192,7 @@ class Submissions:
 
     # -- after a crash
 
-    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+    def adopt(self, requests: Mapping[str, JobIntent]) -> dict[str, str]:
         """Takes over what the journal knows by id; what was perhaps submitted without an answer is looked for first."""
         remembered = self._memory.take()
         for key, request in requests.items():
@@ -185,7 +205,7 @@ class Submissions:
                 self._accepted(tracked, found.job_id)
         return {key: tracked.job_id for key, tracked in self.tracked.items() if tracked.job_id is not None}
 
-    def _adopted(self, request: LaunchRequest, known: Remembered | None) -> Tracked:
+    def _adopted(self, request: JobIntent, known: Remembered | None) -> Tracked:
         """As the last driver left it; where that one left no word, a submission is in doubt from now on."""
         job, now = job_request(request, self._options), self._slurm.monotonic()
         tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
@@ -236,7 +256,7 @@ class Submissions:
 
     def jobs_of(self, attempts: Iterable[Tracked]) -> list[JobSnapshot]:
         """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
-        by_name, answer = {tracked.request.spec.attempt_key: tracked for tracked in attempts}, self._questions.answer
+        by_name, answer = {tracked.request.key: tracked for tracked in attempts}, self._questions.answer
         jobs = () if answer is None else answer.jobs
         return [job for job in jobs if job.name in by_name and self.is_job_of(by_name[job.name], job)]
 
@@ -249,7 +269,7 @@ class Submissions:
             return False
         intent = tracked.request.submitted_at
         is_too_old = None not in (intent, job.submitted_at) and job.submitted_at < intent - CLOCK_SKEW_S  # type: ignore[operator]
-        return job.name == tracked.request.spec.attempt_key and job.user == self._slurm.user and not is_too_old
+        return job.name == tracked.request.key and job.user == self._slurm.user and not is_too_old
 
     def accounted(self, attempts: Mapping[str, Tracked]) -> tuple[JobSnapshot, ...] | None:
         """What accounting says of these attempts' jobs, as `Questions.accounted`."""

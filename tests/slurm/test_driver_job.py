@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm.driver_job import DriverJob, options_of_driver, render_driver_script
-from slurm.request import JobOptions
+from slurm.request import Container, JobOptions
 
 TRIALS = JobOptions(
     account="hpc-42",
@@ -26,7 +26,7 @@ TRIALS = JobOptions(
     modules=("cuda",),
     env={"A": "1"},
     setup_file="/opt/setup.sh",
-    container=("apptainer", "exec", "x.sif"),
+    container=Container(words=("apptainer", "exec", "x.sif")),
     directives=("--mail-type=END",),
 )
 JOB = DriverJob(

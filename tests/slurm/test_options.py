@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from slurm.options import option_problems, option_warnings
-from slurm.request import JobOptions
+from slurm.request import Container, JobOptions, Launch
 
 FULL = JobOptions(
     account="project_465.x@y",
@@ -13,6 +13,7 @@ FULL = JobOptions(
     reservation="maint-1",
     constraint="[rack1|rack2]&nvlink*2",
     cpus_per_task=7,
+    threads_per_core=1,
     mem="480G",
     gpus_per_node=8,
     gres="nvme:1,fs/scratch:2",
@@ -26,7 +27,13 @@ FULL = JobOptions(
     modules=("PrgEnv-gnu", "rocm/6.0.2", "gcc/12.2+cuda"),
     env={"NCCL_SOCKET_IFNAME": "hsn0,hsn1", "FREE_TEXT": "a 'b' \"c\" $d `e`; #f"},
     setup_file="/home/me/my setup.sh",
-    container=("apptainer", "exec", "--nv", "--bind=/a:/b", "image with blank.sif"),
+    container=Container(words=("apptainer", "exec", "--nv", "--bind=/a:/b", "image with blank.sif")),
+    launch=Launch(
+        srun=("--cpu-bind=mask_cpu:fe,fe00", "--hint=nomultithread", "--unbuffered"),
+        visible_devices="ROCR_VISIBLE_DEVICES",
+        node_folders={"MIOPEN_USER_DB_PATH": "/tmp"},
+        address="{host}i",
+    ),
     directives=(
         "--switches=1@00:10:00",
         "--gpu-bind=closest",
@@ -144,12 +151,12 @@ def test_a_setup_file_is_an_absolute_path(path):
 @pytest.mark.bad_input(30)
 @pytest.mark.parametrize("container", [("",), ("-x",), ("$(x)",), ("a;b", "c")])
 def test_a_container_begins_with_a_command(container):
-    assert "container[0]" in keys(container=container)
+    assert "container[0]" in keys(container=Container(words=container))
 
 
 @pytest.mark.parametrize("token", ["", "a\nb", "a\0"])
 def test_a_container_is_a_list_of_words(token):
-    assert keys(container=("apptainer", token)) == ["container[1]"]
+    assert keys(container=Container(words=("apptainer", token))) == ["container[1]"]
 
 
 @pytest.mark.bad_input(25)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm.environment import RANK_NAMES
-from slurm.request import JobOptions, JobRequest
+from slurm.request import Container, JobOptions, JobRequest
 from slurm.script import last_run, render_script
 from tests.slurm.test_options import FULL
 
@@ -131,7 +131,9 @@ pytestmark = pytest.mark.timeout(30)
 
 def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_path):
     container = ("apptainer", "exec", "image with blank.sif")
-    code, argv, _, output = run_script(tmp_path, replace(PLAIN, options=JobOptions(container=container)))
+    code, argv, _, output = run_script(
+        tmp_path, replace(PLAIN, options=JobOptions(container=Container(words=container)))
+    )
     assert (code, output) == (7, "")
     assert argv[-7:] == [*container, *PLAIN.argv]
     assert {"--export=ALL", "--kill-on-bad-exit=1", "--nodes=2", "--ntasks=8", "--output=rank-%5t.log"} <= set(argv)
@@ -154,10 +156,9 @@ def test_what_told_other_ranks_their_place_is_gone_unless_the_request_says_it(tm
 
 
 def test_modules_then_the_setup_file_then_the_variables(tmp_path):
-    setup = tmp_path / "my setup.sh"
-    setup.write_text('export ORDER="$ORDER setup"; export RANK=5; export KEPT=setup; false\n')
+    (tmp_path / "setup.sh").write_text('export ORDER="$ORDER setup"; export RANK=5; export KEPT=setup; false\n')
     module = '() {  export ORDER="$ORDER $1 $2"; }'
-    options = JobOptions(modules=("gcc/12", "cuda"), setup_file=str(setup), env={"KEPT": "env"})
+    options = JobOptions(modules=("gcc/12", "cuda"), setup_file="/home/me/my setup.sh", env={"KEPT": "env"})
     environment = {"ORDER": "begin", "BASH_FUNC_module%%": module}
     code, _, seen, output = run_script(tmp_path, replace(PLAIN, options=options), **environment)
     assert (code, output) == (7, "")

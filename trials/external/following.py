@@ -14,7 +14,7 @@ from trials.external.measuring import LogMeasurement
 from trials.external.meeting import Address, meet
 from trials.folder import AttemptFolder
 from trials.metrics import MetricsWriter
-from trials.ranks.environment import RankEnvironment, process_age_s
+from trials.ranks.environment import RankEnvironment, device_number, process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
@@ -82,7 +82,7 @@ def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation,
     ranks = {
         "RANK": str(env.rank),
         "WORLD_SIZE": str(env.world_size),
-        "LOCAL_RANK": str(env.local_rank),
+        "LOCAL_RANK": str(device_number(env.local_rank, os.environ)),  # which trainers take for their device's
         "LOCAL_WORLD_SIZE": str(min(spec.gpus_per_node, env.world_size)),
         "MASTER_ADDR": address.host,
         "MASTER_PORT": str(address.port),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from trials.folder import AttemptFolder, read_json, write_json, write_text
 from trials.ports import none_free, ports_to_try
+from trials.ranks.address import own_address
 from trials.ranks.environment import RankEnvironment
 from trials.trial import TrialSpec
 
@@ -33,7 +34,7 @@ def meet(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, files: Ma
     if env.rank == 0:
         for name, text in files.items():
             write_text(folder.path / name, text)
-        address = Address("127.0.0.1" if spec.num_nodes == 1 else socket.getfqdn(), free_port())
+        address = Address("127.0.0.1" if spec.num_nodes == 1 else own_address(), free_port())
         write_json(path, {"host": address.host, "port": address.port})
         return address
     deadline = time.monotonic() + LIMIT_S

@@ -48,6 +48,18 @@ class RankEnvironment:
         environ["LOCAL_RANK"] = str(self.local_rank)
 
 
+_SHOWN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def device_number(local_rank: int, environ: Mapping[str, str]) -> int:
+    """The number of a rank's own device among those that it is shown.
+
+    Some sites show each rank its own alone; it is number 0 then, whatever the rank's number on its node.
+    """
+    shown = [len(environ[name].split(",")) for name in _SHOWN if environ.get(name)]
+    return local_rank % min(shown) if shown else local_rank
+
+
 def _number(environ: Mapping[str, str], name: str, slurm_name: str) -> int:
     text = environ.get(name) or environ.get(slurm_name)
     if text is None:

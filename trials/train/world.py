@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from search_spaces.layout import Layout
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ports import none_free, ports_to_try
+from trials.ranks.address import own_address
 from trials.ranks.environment import RankEnvironment
 from trials.train.device import Device
 from trials.train.layers import TensorRanks
@@ -115,7 +115,7 @@ def open_store(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> 
     if spec.rendezvous.kind == "file":
         return dist.FileStore(str(path), env.world_size)
     if spec.rendezvous.kind == "tcp":
-        host = "127.0.0.1" if spec.num_nodes == 1 else socket.getfqdn()
+        host = "127.0.0.1" if spec.num_nodes == 1 else own_address()
         return _serve(path, host, env.world_size) if env.rank == 0 else _connect(path, env.world_size)
     raise ValueError(f"rendezvous.kind is {spec.rendezvous.kind!r}; there are file and tcp")
 

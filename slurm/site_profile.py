@@ -1,0 +1,167 @@
+"""Profiles of clusters: what their users set for every job, as a TOML file says it. Standard library only.
+
+`[slurm]` holds keys of the search file's `launcher.slurm`; what they may be is checked where that section is. What is
+checked here is the rest: who says so, and which limits the partitions have.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from slurm.options import OptionProblem
+
+SITES = Path(__file__).with_name("sites")
+MAX_BYTES = 2**18
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where something about a cluster is said, and the day it was read there (YYYY-MM-DD)."""
+
+    url: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a partition or QOS allows one user, as the sources have it; None where they say nothing.
+
+    `max_nodes` and `max_minutes` are of one job, `max_running` and `max_jobs` count jobs.
+    """
+
+    max_nodes: int | None = None
+    max_minutes: int | None = None
+    max_running: int | None = None
+    max_jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class SiteProfile:
+    """One cluster: community knowledge, which nobody has verified there.
+
+    `slurm` are values for `launcher.slurm` where the user gives none. `limits` are by partition or QOS. `notes` are
+    what users of this cluster should know besides.
+    """
+
+    name: str
+    path: Path
+    title: str
+    sources: tuple[Source, ...]
+    slurm: Mapping[str, Any]
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def limit_words(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
+        """Where jobs of this size, so many at a time, go beyond what is known of these partitions and QOS."""
+        wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs}
+        return [
+            f"{name} is said to allow {getattr(self.limits[name], key)} {_WHAT[key]}, not {value}"
+            for name in names
+            if name in self.limits
+            for key, value in wanted.items()
+            if (getattr(self.limits[name], key) or value) < value
+        ]
+
+
+_WHAT = {"max_nodes": "nodes a job", "max_minutes": "minutes a job", "max_running": "running jobs of one user"}
+
+
+class SiteFault(Exception):
+    """A profile that cannot be read, or is none: what is wrong with it, and in which file."""
+
+    def __init__(self, file: str, *problems: OptionProblem):
+        super().__init__(f"{file}: {'; '.join(f'{p.key}: {p.rule}' for p in problems)}")
+        self.file = file
+        self.problems = problems
+
+
+def site_names() -> list[str]:
+    """The profiles that come with Parlay."""
+    return sorted(path.stem for path in SITES.glob("*.toml"))
+
+
+def read_site(path: Path) -> SiteProfile:
+    """The profile in this file; SiteFault with everything that is wrong with it."""
+    data = _toml(path)
+    problems = [*_unknown(data, "", _TOP), *_top_problems(data), *_limit_problems(data.get("limits", {}))]
+    if problems:
+        raise SiteFault(str(path), *problems)
+    return SiteProfile(
+        name=path.stem,
+        path=path,
+        title=data["title"],
+        sources=tuple(Source(**source) for source in data["sources"]),
+        slurm=data.get("slurm", {}),
+        limits={name: Limits(**limits) for name, limits in data.get("limits", {}).items()},
+        notes=tuple(data.get("notes", ())),
+    )
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise SiteFault(str(path), _fault(None, None, f"a profile has at most {MAX_BYTES} bytes", "shorten it"))
+        return tomllib.loads(raw.decode())
+    except OSError as error:
+        words = f"it cannot be read: {error.strerror or error}"
+        fix = f"name a file, or one of {', '.join(site_names())}"
+        raise SiteFault(str(path), _fault(None, str(path), words, fix)) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SiteFault(str(path), _fault(None, None, f"it is no TOML: {error}", "correct that line")) from error
+
+
+_TOP = ("title", "sources", "slurm", "limits", "notes")
+_SOURCE = tuple(f.name for f in fields(Source))
+_LIMITS = tuple(f.name for f in fields(Limits))
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def _top_problems(data: Mapping[str, Any]) -> Iterator[OptionProblem]:
+    title, sources, notes = data.get("title"), data.get("sources"), data.get("notes", [])
+    if not isinstance(title, str) or not title.strip():
+        yield _fault("title", title, "the cluster's name, a text", 'title = "Ada, our own cluster"')
+    if not isinstance(sources, list):
+        yield _fault("sources", sources, "a list of who says so", 'sources = [{url = "...", read = "2026-11-22"}]')
+    for place, source in enumerate(sources if isinstance(sources, list) else ()):
+        yield from _source_problems(f"sources[{place}]", source)
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        yield _fault("notes", notes, "a list of texts", 'notes = ["..."]')
+    if not isinstance(data.get("slurm", {}), dict):
+        yield _fault("slurm", data["slurm"], "a table with keys of launcher.slurm", "begin it with [slurm]")
+
+
+def _source_problems(key: str, source: Any) -> Iterator[OptionProblem]:
+    if not isinstance(source, dict) or set(source) != set(_SOURCE) or not all(type(v) is str for v in source.values()):
+        yield _fault(key, source, "url and read, both texts", '{url = "...", read = "2026-11-22"}')
+    elif not _DATE.fullmatch(source["read"]):
+        yield _fault(f"{key}.read", source["read"], "a day, YYYY-MM-DD", "write the day on which it was read")
+
+
+def _limit_problems(limits: Any) -> Iterator[OptionProblem]:
+    if not isinstance(limits, dict) or not all(isinstance(found, dict) for found in limits.values()):
+        yield _fault("limits", limits, "a table for each partition or QOS", "begin it with [limits.NAME]")
+        return
+    for name, found in limits.items():
+        yield from _unknown(found, f"limits.{name}.", _LIMITS)
+        for key, value in found.items():
+            if key in _LIMITS and (type(value) is not int or value < 1):
+                yield _fault(f"limits.{name}.{key}", value, "a whole number from 1", "leave it out where none is known")
+
+
+def _unknown(data: Mapping[str, Any], above: str, known: tuple[str, ...]) -> Iterator[OptionProblem]:
+    for key in data:
+        if key not in known:
+            yield _fault(
+                f"{above}{key}", data[key], f"known here: {', '.join(known)}", "remove it, or correct its name"
+            )
+
+
+def _fault(key: str | None, value: object, rule: str, fix: str) -> OptionProblem:
+    return OptionProblem(key or "", value, rule, fix)
