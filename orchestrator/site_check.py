@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from orchestrator.launchers.factory import job_options
+from orchestrator.launchers.slurm_site import site_remarks
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search_file import SearchSpec, located
 from search_spaces.errors import InputError, OutsideRefused, Problem
@@ -67,6 +68,9 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     problems = [_problem(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
+    jobs = spec.search.parallel_trials
+    for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
+        note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
             note(f"{_job_words(request)} would have to wait just now: {submission.words}")

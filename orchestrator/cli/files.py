@@ -21,6 +21,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import answer, say, write_new
+from orchestrator.cli.setup_text import setup_json, setup_lines
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan
@@ -92,7 +93,7 @@ def plan(
     if as_json:
         answer(_plan_json(plan, spec, space, top, rejected), True)
     else:
-        answer({}, False, plan_text(plan, spec, space, top, rejected))
+        answer({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
 
 
 def schema(as_json: AsJson = False) -> None:
@@ -113,6 +114,7 @@ def _plan_json(
         "num_layouts": len(space.feasible),
         "rejected": dict(space.rejected_by_rule),
         "layouts": plan.to_json(top),
+        "setup_file": setup_json(spec),
         "node_hours": most_node_hours(spec, space),
         "expected_node_hours": asdict(plan.expected),
         "notes": plan.notes(),

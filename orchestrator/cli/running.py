@@ -33,6 +33,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.setup_text import setup_json, setup_lines
 from search_spaces.errors import Problem
 from trials.text import counted
 
@@ -180,12 +181,12 @@ def _start(
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
     trials = min(spec.search.max_trials, num_layouts)
-    answer(
-        {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()},
-        as_json,
+    words = (
         f"all is well: up to {trials} of {num_layouts} layouts would be tried on {spec.cluster.num_gpus} ranks"
-        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made",
+        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made"
     )
+    data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
+    answer(data | {"setup_file": setup_json(spec)}, as_json, "\n".join([words, *setup_lines(spec)]))
 
 
 def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) -> None:

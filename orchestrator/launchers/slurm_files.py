@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, program_environment
-from search_spaces.errors import OutsideRefused
+from search_spaces.errors import InputError, OutsideRefused
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
 from trials.folder import write_text
@@ -38,23 +38,32 @@ def write_job_files(job: JobRequest) -> None:
     OutsideRefused where the setup file cannot be read just now.
     """
     if job.options.setup_file is not None:
-        write_text(job.directory / SETUP_NAME, setup_text(job.options.setup_file))
+        try:
+            text = setup_text(job.options.setup_file)
+        except InputError as error:
+            raise OutsideRefused(str(error), error.problems[0].fix) from error
+        write_text(job.directory / SETUP_NAME, text)
     write_text(job.script, render_script(job))
 
 
 def setup_text(path: str) -> str:
-    """What is in the user's setup file; OutsideRefused where this machine cannot read it, or it is none."""
-    fix = "put it back; it lies where this machine and the compute nodes see it"
+    """What is in the user's setup file; InputError where this machine cannot read it, or it is no shell file."""
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_SETUP_BYTES + 1)
-        text = raw.decode()
+        if len(raw) > MAX_SETUP_BYTES:
+            raise _bad_setup(path, f"has more than {MAX_SETUP_BYTES} bytes", "source the rest of it from there")
+        return raw.decode()
     except OSError as error:
-        raise OutsideRefused(f"launcher.slurm.setup_file {path}: {error.strerror or error}", fix) from error
+        fix = "name a file that this machine and the compute nodes see"
+        raise _bad_setup(path, f"cannot be read: {error.strerror or error}", fix) from error
     except UnicodeDecodeError as error:
-        raise OutsideRefused(f"launcher.slurm.setup_file {path} is no text", "name a shell file") from error
-    if len(raw) > MAX_SETUP_BYTES:
-        raise OutsideRefused(
-            f"launcher.slurm.setup_file {path} has more than {MAX_SETUP_BYTES} bytes", "source the rest from it"
-        )
-    return text
+        raise _bad_setup(path, "is no text", "name a shell file") from error
+
+
+def _bad_setup(path: str, words: str, fix: str) -> InputError:
+    key = "launcher.slurm.setup_file"
+    return InputError.of("setup_file", f"{path} {words}", rule=_RULE, fix=fix, key=key, value=path)
+
+
+_RULE = "each job sources a copy of it"
