@@ -43,6 +43,18 @@ def options_of_driver(options: JobOptions) -> JobOptions:
     )
 
 
+def place_directives(options: JobOptions) -> list[str]:
+    """Who pays, and where: what `options_of_driver` leaves of a search's options."""
+    values = {
+        "account": options.account,
+        "partition": options.partition,
+        "qos": options.qos,
+        "reservation": options.reservation,
+        "comment": options.comment,
+    }
+    return [f"--{key}={value}" for key, value in values.items() if value is not None]
+
+
 def render_driver_script(job: DriverJob) -> str:
     """The text of `job.script`; sbatch is to be started in `job.directory`.
 
@@ -53,14 +65,6 @@ def render_driver_script(job: DriverJob) -> str:
 
 
 def _directives(job: DriverJob) -> list[str]:
-    options = job.options
-    values = {
-        "account": options.account,
-        "partition": options.partition,
-        "qos": options.qos,
-        "reservation": options.reservation,
-        "comment": options.comment,
-    }
     waits = [] if job.after is None else [f"--dependency=afterany:{job.after}", f"--begin=now+{PAUSE_S}"]
     return [
         f"--job-name={job.name}",
@@ -71,6 +75,6 @@ def _directives(job: DriverJob) -> list[str]:
         "--no-requeue",  # the next link of the chain takes over
         f"--output={job.log.name}",
         "--open-mode=append",
-        *(f"--{key}={value}" for key, value in values.items() if value is not None),
+        *place_directives(job.options),
         *waits,
     ]

@@ -110,6 +110,11 @@ class SearchFolder:
         return self.path / "driver.sh"
 
     @property
+    def tick_script(self) -> Path:
+        """What cron starts, where the driver lives for a turn only."""
+        return self.path / "tick.sh"
+
+    @property
     def launcher(self) -> Path:
         """What a driver on Slurm that left knew of the jobs in flight, for the next one."""
         return self.path / "launcher.json"
@@ -132,6 +137,11 @@ class SearchFolder:
     def code(self) -> Path:
         """The snapshot of the compute-side source that every trial of this search runs."""
         return self.path / "code"
+
+    @property
+    def pilots(self) -> Path:
+        """Where allocations that trials run in side by side have their folders."""
+        return self.path / "pilots"
 
     def attempt(self, trial: str, attempt: str) -> AttemptFolder:
         return AttemptFolder(self.path / "trials" / trial / attempt)

@@ -11,7 +11,18 @@ from typing import TextIO
 
 import typer
 
-from orchestrator.cli import exporting, files, forecasting, keeping, looking, preparing, running, sandbox, testing
+from orchestrator.cli import (
+    exporting,
+    files,
+    forecasting,
+    keeping,
+    looking,
+    preparing,
+    running,
+    sandbox,
+    testing,
+    ticking,
+)
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, report, report_input_error
 from search_spaces.errors import InputError, OutsideRefused, Problem
@@ -24,7 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verbs in (files, running, looking, exporting, forecasting, preparing, keeping, testing, sandbox):
+for verbs in (files, running, ticking, looking, exporting, forecasting, preparing, keeping, testing, sandbox):
     verbs.add_to(app)
 
 

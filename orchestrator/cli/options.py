@@ -36,6 +36,9 @@ AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of i
 JobTime = Annotated[
     str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of that job; 8:00:00 if absent.")
 ]
+ByTicks = Annotated[
+    bool, typer.Option("--tick", help="Start no driver: print what has cron or scrontab drive it by turns.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
 
 

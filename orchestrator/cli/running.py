@@ -20,6 +20,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import (
     AsJob,
     AsJson,
+    ByTicks,
     DryRun,
     JobTime,
     LauncherKind,
@@ -34,7 +35,8 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.cli.setup_text import setup_json, setup_lines
-from search_spaces.errors import Problem
+from orchestrator.cli.ticking import require_jobs_that_stay, tick_lines, write_tick_script
+from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
@@ -86,16 +88,23 @@ def submit(
     ledger: LedgerUrl = None,
     as_job: AsJob = False,
     job_time: JobTime = None,
+    by_ticks: ByTicks = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
     job_time_s = wanted_job_time_s(as_job, job_time)
-    if (started := _start(search_file, changes, dry_run, as_json, as_job)) is None:
+    if by_ticks and as_job:
+        rule = "a search has one kind of driver"
+        raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
+    if (started := _start(search_file, changes, dry_run, as_json, as_job, by_ticks)) is None:
         return
     if job_time_s is not None:
         _submit_driver(started, job_time_s, as_json)
+        return
+    if by_ticks:
+        _leave_to_ticks(started, as_json)
         return
     folder = started.folder
     pid = _start_driver(folder, started.ledger_url, as_json)
@@ -149,7 +158,12 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
 
 
 def _start(
-    search_file: Path, changes: Sequence[Change], dry_run: bool, as_json: bool, as_job: bool = False
+    search_file: Path,
+    changes: Sequence[Change],
+    dry_run: bool,
+    as_json: bool,
+    as_job: bool = False,
+    by_ticks: bool = False,
 ) -> Started | None:
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.summary import most_trials_words
@@ -164,6 +178,8 @@ def _start(
         spec = load_search_file(search_file, [change.text for change in changes])
         if as_job:
             require_slurm(spec)
+        if by_ticks:
+            require_jobs_that_stay(spec.launcher, "--tick")
         spec = with_carried_options(spec, os.environ, say)
         url = ledger_url(spec.ledger.url)
         space = prepare(spec)
@@ -299,6 +315,33 @@ def _cancel_ourselves(found: Found) -> SearchRecord:
 
     tracking, watcher = open_tracking(found.spec, say), Watcher(note=say, driving=_for_a_while)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
+
+
+def _leave_to_ticks(started: Started, as_json: bool) -> None:
+    """Say what drives the search from now on, which is for the user to set up."""
+    folder = started.folder
+    write_tick_script(folder, started.ledger_url)
+    crontab, scrontab = tick_lines(folder, started.spec)
+    answer(
+        {
+            "schema": SUBMIT_SCHEMA,
+            "search_id": folder.search_id,
+            "folder": str(folder.path),
+            "crontab": crontab,
+            "scrontab": scrontab,
+        },
+        as_json,
+        "\n".join(
+            [
+                f"search {folder.search_id} waits for its ticks. For `crontab -e`:",
+                crontab,
+                "or, where the site has it, for `scrontab -e`:",
+                *scrontab,
+                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.search_id}` says that"
+                " it has ended",
+            ]
+        ),
+    )
 
 
 @contextmanager
