@@ -22,7 +22,7 @@ from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
 from search_spaces.trainer_rules import engines_of
 from search_spaces.validation import Section, restored, validated
 from search_spaces.workload import Workload
-from search_spaces.yaml_source import Document, Place, dotted, read_document, with_overrides
+from search_spaces.yaml_source import Document, Place, dotted, parse_document, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective
@@ -110,7 +110,13 @@ def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     InputError carries every problem found, with file, line, key, value, rule and fix.
     """
     document = with_overrides(read_document(path), overrides)
-    return _resolved(validated(SearchFile, document), document)
+    return _resolved(validated(SearchFile, document), document, Path.cwd())
+
+
+def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+    """The search in this text; relative paths in it, and its `work_dir`, start in `folder`. InputError as above."""
+    document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
+    return _resolved(validated(SearchFile, document), document, folder)
 
 
 def spec_of(folder: SearchFolder) -> SearchSpec:
@@ -202,7 +208,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
 """The sections a SearchSpec keeps as they are; the others are resolved."""
 
 
-def _resolved(file: SearchFile, document: Document) -> SearchSpec:
+def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     cluster = file.cluster.cluster()
     space = file.space
     if space.candidates is None:
@@ -234,7 +240,7 @@ def _resolved(file: SearchFile, document: Document) -> SearchSpec:
     if launcher.kind.startswith("slurm"):
         problems += [_placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
     with _collected(problems, document, "work_dir"):
-        work_dir = resolved_path(Path.cwd(), file.work_dir)
+        work_dir = resolved_path(here, file.work_dir)
     if problems:
         raise InputError(*problems)
     return SearchSpec(
