@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
@@ -29,9 +30,12 @@ fi"""
 _HAS_MODULE = "type module >/dev/null 2>&1 || . /etc/profile"
 
 
-def render_script(request: JobRequest) -> str:
-    """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative."""
-    return _rendered(request, _launch_line(request))
+def render_script(request: JobRequest, before_ranks: Sequence[str] = ()) -> str:
+    """The text of `request.script`. sbatch is to be started in `request.directory`, to which its paths are relative.
+
+    `before_ranks` are lines after the user's own preparations.
+    """
+    return _rendered(request, _launch_line(request), before_ranks)
 
 
 def render_pilot_script(request: JobRequest) -> str:
@@ -39,11 +43,12 @@ def render_pilot_script(request: JobRequest) -> str:
     return _rendered(request, f"exec {shlex.join(request.argv)}")
 
 
-def _rendered(request: JobRequest, launch_line: str) -> str:
+def _rendered(request: JobRequest, launch_line: str, before_ranks: Sequence[str] = ()) -> str:
     sections = (
         ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in _directives(request))],
         [_NOTE_RESTART],
         setup_lines(request.options),
+        list(before_ranks),
         [*export_lines(request), *_unset(request)],
         [launch_line],
     )

@@ -187,6 +187,11 @@ def _files(recipe: Recipe) -> Iterator[str]:
         "`launch.sh`: trains with this layout by torchrun, from `code/` and `spec.json`. It runs the program that was "
         "measured, on the same tokens, for as many steps as a measurement takes; it is not yet your training."
     )
+    if str(recipe.launcher.get("kind")).startswith("slurm"):
+        yield (
+            "`launch.sbatch`: the same as a Slurm job, asked for and started by srun as it was measured; "
+            "`cd` into this folder and `sbatch launch.sbatch`. What it loads and sources lies beside it."
+        )
     yield from about_trainer_files(recipe.trainer, why_not_deepspeed(recipe.layout, recipe.model), recipe.layout.engine)
     yield "`env.txt`: the environment variables of the ranks."
     yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

@@ -14,10 +14,12 @@ from typing import Any
 
 from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
+from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
 from orchestrator.recipe.trainer_files import trainer_files
-from trials.folder import sync_folder
+from slurm.request import SETUP_NAME
+from trials.folder import SearchFolder, sync_folder
 from trials.trial import utc_text
 
 CHECKED_FILES = ("spec.json", "evidence.json")
@@ -34,26 +36,43 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
     part.mkdir(parents=True, mode=0o700)
     try:
         shutil.copytree(code, part / "code", ignore=shutil.ignore_patterns("__pycache__"))
-        _fill(part, recipe_files(source, utc_text(), tree_sha256(part / "code")))
+        _fill(part, recipe_files(source, utc_text(), tree_sha256(part / "code"), _setup_that_ran(source, code.parent)))
         _swap_in(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder / "recipe.yaml"
 
 
-def recipe_files(source: RecipeSource, created_at: str, code_sha256: str) -> dict[str, str]:
-    """The text of every file of the recipe, by name; `code_sha256` is that of the folder code/ beside them."""
-    environment = device_environment(source.spec)
+def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup: str | None = None) -> dict[str, str]:
+    """The text of every file of the recipe, by name.
+
+    `code_sha256` is that of the folder code/ beside them, `setup` what the measured job sourced.
+    """
+    options = slurm_options(source.search.spec.get("launcher") or {}, source.spec)
+    environment = rank_environment(options) | device_environment(source.spec)
     files = {
         "spec.json": _json(source.spec.to_json()),
         "evidence.json": _json(evidence(source)),
         "env.txt": env_txt(environment),
         "launch.sh": launch_sh(source.spec, environment, source.python),
     }
+    if options is not None:
+        files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)
+        files |= {"modules.txt": modules_txt(options)} if options.modules else {}
+        files |= {SETUP_NAME: setup} if setup is not None else {}
     files |= trainer_files(source.spec, source.python)
     sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
     recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})
     return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}
+
+
+def _setup_that_ran(source: RecipeSource, search: Path) -> str | None:
+    """What the measured attempt's job sourced; None where it sourced nothing, or no copy of it is left."""
+    spec = source.spec
+    try:
+        return (SearchFolder(search).attempt(spec.trial, spec.attempt).path / SETUP_NAME).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def sha256(content: bytes) -> str:
