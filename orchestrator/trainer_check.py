@@ -67,13 +67,34 @@ def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
     if spec.trainer.kind != "command" or not ranks_run_here(spec):
         return
     program = program_of(spec.trainer.command_template)
-    if program is None or (shutil.which(program) is not None and ("/" not in program or Path(program).is_absolute())):
+    if program is None:
         return
-    yield Problem(
-        "script",
-        f"{program} is no program that an attempt's folder knows",
-        rule=f"launcher {spec.launcher.kind} starts the command's first word on this machine, in the attempt's folder",
-        fix="begin with a program of the PATH, with {python}, or with a program's whole path",
-        key="trainer.template",
-        value=program,
-    )
+    found = shutil.which(program)
+    if found is None or ("/" in program and not Path(program).is_absolute()):
+        yield Problem(
+            "script",
+            f"{program} is no program that an attempt's folder knows",
+            rule=f"launcher {spec.launcher.kind} starts the command's first word on this machine, in the attempt's"
+            " folder",
+            fix="begin with a program of the PATH, with {python}, or with a program's whole path",
+            key="trainer.template",
+            value=program,
+        )
+    elif fault := _why_no_kernel_starts(Path(found)):
+        message, fix = fault
+        rule = "a program is a binary, or a script whose first line names its interpreter"
+        yield Problem("script", f"{found} {message}", rule=rule, fix=fix, key="trainer.template", value=program)
+
+
+def _why_no_kernel_starts(program: Path) -> tuple[str, str] | None:
+    """What is wrong with an executable's first line, and what to do; None where nothing is, or nobody may look."""
+    try:
+        with program.open("rb") as stream:
+            first = stream.read(256).partition(b"\n")[0]
+    except OSError:
+        return None
+    if first.startswith(b"#!") and first.endswith(b"\r"):
+        return "has Windows line ends, so that its interpreter is not found", "save it with Unix line ends (dos2unix)"
+    if not first.startswith(b"#!") and first.isascii() and first.decode("ascii").isprintable():
+        return "is a script that names no interpreter", "begin it with #!/bin/sh, or begin the command with {python}"
+    return None

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.search_file import SearchSpec
 
 OTHER_WORK_DIR = "name a folder that you may write to"
+_READ_OF_SETUP = 2**20
 _LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linux takes
 
 
@@ -78,6 +79,23 @@ def _require_setup_file(path: str | None) -> None:
             key="launcher.slurm.setup_file",
             value=path,
         )
+    if path is not None and _has_windows_line_ends(Path(path)):
+        raise InputError.of(
+            "setup_file",
+            f"{path} has Windows line ends",
+            rule="a shell takes the carriage return for a part of the line's last word",
+            fix="save it with Unix line ends (dos2unix)",
+            key="launcher.slurm.setup_file",
+            value=path,
+        )
+
+
+def _has_windows_line_ends(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return b"\r\n" in stream.read(_READ_OF_SETUP)
+    except OSError:  # this machine cannot tell
+        return False
 
 
 def _require_container_files(container: Container) -> None:

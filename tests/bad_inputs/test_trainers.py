@@ -1,0 +1,80 @@
+"""Lines 38 to 40: a trainer that cannot be started, or that is told something else than what is searched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bad_inputs.desk import Desk
+
+AXES = "--tp {tensor_parallel} --pp {pipeline_parallel} --mbs {micro_batch_size}"
+
+
+def command(template: str) -> str:
+    """`--set` for a trainer that is this command line."""
+    return f"trainer={{kind: command, patterns: megatron-lm, template: {json.dumps(template)}}}"
+
+
+def program(folder: Path, content: bytes, mode: int = 0o755) -> Path:
+    path = folder / "train"
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.bad_input(38)
+@pytest.mark.parametrize("script", ["gone.py", "folder"])
+def test_a_training_script_that_is_no_file_is_refused(desk: Desk, script):
+    (desk.folder / "folder").mkdir()
+    problem = desk.refused_run(f"trainer={{kind: megatron-lm, script: {script}}}").about("trainer.script")
+    assert problem["value"] == str(desk.folder / script)
+
+
+@pytest.mark.bad_input(38)
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (b"#!/bin/sh\r\necho\r\n", 0o755, "Windows line ends"),
+        (b"echo\n", 0o755, "names no interpreter"),
+        (b"", 0o755, "names no interpreter"),
+        (b"#!/bin/sh\necho\n", 0o644, "no program"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_refused(desk: Desk, content, mode, words):
+    path = program(desk.folder, content, mode)
+    problem = desk.refused_run(command(f"{path} {AXES}")).about("trainer.template")
+    assert (problem["value"], words in problem["message"]) == (str(path), True)
+
+
+@pytest.mark.bad_input(38)
+@pytest.mark.parametrize("word", ["/bin/sh", "sh", "{python}"])
+def test_a_program_that_can_be_started_is_not_refused(desk: Desk, word):
+    """What is refused is the search's length, and nothing else."""
+    refusal = desk.refused_run(command(f"{word} {AXES}"), "search.budget_node_hours=0.000001")
+    assert [p["key"] for p in refusal.problems] == ["search.budget_node_hours"]
+
+
+@pytest.mark.bad_input(39)
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{python} x.py {tensor}", "has the placeholder {tensor}"),
+        ("{python} x.py --pp {pipeline_parallel} --mbs {micro_batch_size}", "has no {tensor_parallel}"),
+        ("{python} x.py {", "belongs to no placeholder"),
+        ("{python} 'x.py", "cannot be split into words"),
+        ("  ", "has no word"),
+    ],
+)
+def test_a_template_that_is_none_is_refused(desk: Desk, template, words):
+    problem = desk.refused_run(command(template)).about("trainer.template")
+    assert words in problem["message"]
+
+
+@pytest.mark.bad_input(40)
+@pytest.mark.parametrize("argument", ["--tensor-model-parallel-size", "--micro-batch-size=3", "--train-iters"])
+def test_an_argument_that_contradicts_the_search_is_refused(desk: Desk, argument):
+    (desk.folder / "x.py").write_text("")
+    trainer = f"trainer={{kind: megatron-lm, script: x.py, arguments: [--lr, '0.1', {argument}]}}"
+    assert desk.refused_run(trainer).about("trainer.arguments[2]")["value"] == argument
