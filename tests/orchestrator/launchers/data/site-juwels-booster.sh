@@ -1,0 +1,28 @@
+#!/bin/bash
+#SBATCH --job-name=small-abcdef.t0001.a1
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=00:10:00
+#SBATCH --distribution=block
+#SBATCH --no-requeue
+#SBATCH --output=job.log
+#SBATCH --open-mode=append
+#SBATCH --account=project1
+#SBATCH --partition=booster
+#SBATCH --gres=gpu:4
+#SBATCH --cpus-per-task=12
+#SBATCH --threads-per-core=1
+
+if [ -n "${SLURM_RESTART_COUNT:-}" ]; then
+  for log in job.log rank-*.log; do [ ! -e "$log" ] || echo "--- restart $SLURM_RESTART_COUNT" >> "$log"; done
+fi
+
+export CUDA_VISIBLE_DEVICES=0,1,2,3
+export NCCL_SOCKET_IFNAME=ib0
+export GLOO_SOCKET_IFNAME=ib0
+export NCCL_IB_TIMEOUT=20
+export PARLAY_ADDRESS='{host}i'
+export SRUN_CPUS_PER_TASK=12
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID
+
+exec srun --export=ALL --kill-on-bad-exit=1 --nodes=2 --ntasks=8 --output=rank-%5t.log --open-mode=append --cpu-bind=cores --threads-per-core=1 /opt/python3 -m trials.train spec.json

@@ -1,0 +1,103 @@
+"""A site's profile as a file: what comes with Parlay, and what is wrong with one of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm.site_profile import MAX_BYTES, SITES, Limits, SiteFault, Source, read_site, site_names
+
+SMALLEST = 'title = "Ours"\nsources = []\n'
+
+
+def profile(folder: Path, text: str) -> Path:
+    path = folder / "ours.toml"
+    path.write_text(text)
+    return path
+
+
+def faults(folder: Path, text: str) -> list[str]:
+    path = profile(folder, text)
+    with pytest.raises(SiteFault) as caught:
+        read_site(path)
+    assert caught.value.file == str(path)
+    assert all(problem.rule and problem.fix for problem in caught.value.problems)
+    return [problem.key for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("name", ["frontier", "juwels-booster", "leonardo", "lumi", "perlmutter", "plain"])
+def test_a_profile_that_comes_with_parlay_says_where_each_word_of_it_is_from(name):
+    found = read_site(SITES / f"{name}.toml")
+    assert found.name == name
+    assert found.title
+    assert all(source.url.startswith("https://") for source in found.sources)
+    assert len(found.sources) >= 2
+    text = (SITES / f"{name}.toml").read_text()
+    assert text.startswith("# Community knowledge, verified by nobody")
+    assert "account" not in found.slurm
+
+
+def test_they_are_known_by_name():
+    assert site_names() == ["frontier", "juwels-booster", "leonardo", "lumi", "perlmutter", "plain"]
+
+
+def test_a_whole_profile_is_read(tmp_path):
+    text = SMALLEST.replace("[]", '[{url = "https://ours", read = "2026-11-22"}]') + (
+        'notes = ["ask Ada"]\n[slurm]\npartition = "gpu"\n[slurm.env]\nA = "b"\n[limits.gpu]\nmax_nodes = 4\n'
+    )
+    found = read_site(profile(tmp_path, text))
+    assert found.sources == (Source("https://ours", "2026-11-22"),)
+    assert found.notes == ("ask Ada",)
+    assert found.slurm == {"partition": "gpu", "env": {"A": "b"}}
+    assert found.limits == {"gpu": Limits(max_nodes=4)}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("sources = []\n", "title"),
+        ('title = " "\nsources = []\n', "title"),
+        ('title = "Ours"\n', "sources"),
+        (SMALLEST + "verified = true\n", "verified"),
+        ('title = "Ours"\nsources = ["https://ours"]\n', "sources[0]"),
+        ('title = "Ours"\nsources = [{url = "https://ours"}]\n', "sources[0]"),
+        ('title = "Ours"\nsources = [{url = "https://ours", read = "last week"}]\n', "sources[0].read"),
+        (SMALLEST + 'notes = "ask Ada"\n', "notes"),
+        (SMALLEST + 'slurm = "gpu"\n', "slurm"),
+        (SMALLEST + "limits = 4\n", "limits"),
+        (SMALLEST + "[limits]\ngpu = 4\n", "limits"),
+        (SMALLEST + "[limits.gpu]\nmax_hours = 4\n", "limits.gpu.max_hours"),
+        (SMALLEST + "[limits.gpu]\nmax_nodes = 0\n", "limits.gpu.max_nodes"),
+        (SMALLEST + "[limits.gpu]\nmax_nodes = true\n", "limits.gpu.max_nodes"),
+        (SMALLEST + "[limits.gpu]\nmax_minutes = 1.5\n", "limits.gpu.max_minutes"),
+        ("title = Ours\n", ""),
+        (SMALLEST + f'notes = ["{"x" * MAX_BYTES}"]\n', ""),
+    ],
+)
+def test_what_is_wrong_in_a_profile_is_named(tmp_path, text, key):
+    assert faults(tmp_path, text) == [key]
+
+
+def test_everything_that_is_wrong_is_told_at_once(tmp_path):
+    assert faults(tmp_path, "verified = true\n[limits.gpu]\nmax_nodes = -1\n") == [
+        *("verified", "title", "sources", "limits.gpu.max_nodes")
+    ]
+
+
+def test_a_profile_that_is_not_there_is_a_fault_of_its_path(tmp_path):
+    with pytest.raises(SiteFault, match="cannot be read") as caught:
+        read_site(tmp_path / "none.toml")
+    assert caught.value.file == str(tmp_path / "none.toml")
+
+
+def test_jobs_beyond_what_is_known_of_their_partitions_and_qos_are_named():
+    lumi = read_site(SITES / "lumi.toml")
+    assert lumi.limit_words(("standard-g",), num_nodes=1024, minutes=60, jobs=200) == []
+    assert lumi.limit_words(("standard-g", "nosuch"), num_nodes=1025, minutes=3000, jobs=1) == [
+        "standard-g is said to allow 1024 nodes a job, not 1025",
+        "standard-g is said to allow 2880 minutes a job, not 3000",
+    ]
+    assert lumi.limit_words(("dev-g",), num_nodes=1, minutes=5, jobs=4) == [
+        "dev-g is said to allow 1 running jobs of one user, not 4"
+    ]
