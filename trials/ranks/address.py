@@ -21,6 +21,6 @@ def own_address() -> str:
 
 _PARTS = {
     "host": lambda: socket.gethostname().partition(".")[0],
-    "fqdn": socket.getfqdn,
+    "fqdn": lambda: socket.getfqdn(),
     "ip": lambda: socket.gethostbyname(socket.gethostname()),
 }

@@ -169,12 +169,19 @@ def test_a_trainer_gets_its_own_environment_and_not_ours(monkeypatch):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     made = Invocation((), environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1", "OTHER": "2"})
     found = trainer_environment(SPEC, RankEnvironment(3, 4, 1), made, Address("node7", 20001))
     assert {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "node7"}.items() <= found.items()
     assert (found["MASTER_PORT"], found["LOCAL_WORLD_SIZE"]) == ("20001", "4")
     assert (found["CUDA_DEVICE_MAX_CONNECTIONS"], found["OTHER"]) == ("8", "2")
     assert not {"PYTHONPATH", "PYTHONSAFEPATH", "TORCHELASTIC_USE_AGENT_STORE", "PARLAY_PARENT_PID"} & set(found)
+
+
+def test_a_trainer_that_is_shown_one_gpu_is_told_that_it_is_number_0(monkeypatch):
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "5")
+    found = trainer_environment(SPEC, RankEnvironment(13, 16, 5), Invocation(()), Address("node7", 20001))
+    assert (found["RANK"], found["LOCAL_RANK"]) == ("13", "0")
 
 
 def test_a_step_of_minutes_is_no_hang_where_the_limit_leaves_room_for_many():
