@@ -80,7 +80,7 @@ _FOLDER = """\
 # Trains with the layout in recipe.yaml for as long as it was measured, as it was measured.
 # Submit it in its own folder: cd recipe && sbatch launch.sbatch
 # PARLAY_PYTHON names the interpreter (default: {python}).
-here=$SLURM_SUBMIT_DIR
+here=$PWD
 if [ ! -e "$here/spec.json" ]; then
     echo "launch.sbatch: submit it in its own folder" >&2
     exit 2
