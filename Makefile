@@ -15,7 +15,7 @@ setup: .venv/.trainer
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq python3-venv; \
 	  else echo 'python3-venv is missing: run "apt-get install python3-venv" as root'; exit 1; fi; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@echo 'Installing torch, then Parlay and what it needs, into .venv (one to two minutes)'
 	@$(PIP) install --constraint constraints.txt '$(TORCH)'
 	@$(PIP) install --constraint constraints.txt --editable '.[trainer]'
