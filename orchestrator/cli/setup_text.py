@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from search_spaces.yaml_source import is_printable
-
 if TYPE_CHECKING:
     from orchestrator.search_file import SearchSpec
 
@@ -22,9 +20,8 @@ def setup_json(spec: SearchSpec) -> dict[str, str] | None:
 
 
 def setup_lines(spec: SearchSpec) -> Iterator[str]:
-    """The same for a person, line by line."""
+    """The same for a person, line by line; whoever prints it escapes what would do something to a terminal."""
     if (found := setup_json(spec)) is None:
         return
     yield f"each job sources a copy of {found['path']}:"
-    for line in found["text"].splitlines():
-        yield "  " + "".join(c if is_printable(c) or c == "\t" else "?" for c in line)
+    yield from (f"  {line.expandtabs()}" for line in found["text"].splitlines())
