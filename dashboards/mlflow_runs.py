@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from trials.folder import SearchFolder
@@ -230,12 +231,16 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     texts = {"attempts.json": _json([_attempt_json(attempt) for attempt in trial.attempts])}
     if last.outcome is not None:
         texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())
-    if attempt_folder.spec.is_file():
+    if _is_plain(attempt_folder.spec):
         texts["spec.json"] = attempt_folder.spec.read_text(encoding="utf-8", errors="replace")
     log = attempt_folder.rank_log(0)
-    if log.is_file():
+    if _is_plain(log):
         texts["rank-00000.tail.log"] = tail(log, _LOG_LINES) + "\n"
     return texts
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _attempt_json(attempt: Attempt) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -173,12 +174,25 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
     if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
         return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
+    if (fault := _fingerprint_fault(outcome.fingerprint)) is not None:
+        return fault
     if outcome.status is OutcomeStatus.FAILED and outcome.reason is FailureReason.TIME_LIMIT:
         return _bound_fault(outcome.measured)
     is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
     if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:
         return None
     return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
+    """Of what is relied on, whatever became of the trial: which ranks were slow, and with which Python they ran."""
+    probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
+    is_list = isinstance(probes_ms, (list, tuple)) and all(_is_number(ms) and ms > 0 for ms in probes_ms)
+    if probes_ms is not None and not is_list:
+        return f"probe_ms_by_rank is {probes_ms!r:.80}, not a list of positive numbers"
+    if executable is not None and not isinstance(executable, str):
+        return f"executable is {executable!r:.80}, not text"
+    return None
 
 
 def _bound_fault(measured: Mapping[str, Any]) -> str | None:
@@ -190,10 +204,12 @@ def _bound_fault(measured: Mapping[str, Any]) -> str | None:
 
 def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     measured = outcome.measured
+    if not all(map(_is_number, outcome.step_times_s)):
+        return "step_times_s are not all finite numbers"
     for name, value in measured.items():
         parts = value.values() if name in _DIVIDED and isinstance(value, Mapping) else (value,)
         if not all(part is None or _is_number(part) for part in parts):
-            return f"{name} is {value!r}, not a finite number"
+            return f"{name} is {value!r:.80}, not a finite number"
     for name in (*_TIMES_AND_RATES, "measured_steps"):
         if (measured.get(name) or 0) <= 0:
             return f"{name} is {measured.get(name)!r}, not a positive number"
@@ -203,7 +219,8 @@ def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Finite, and none of those whole numbers that no float can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _order_fault(measured: Mapping[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
+from trials.folder import read_plain
 from trials.trial import Word
 
 
@@ -74,10 +75,10 @@ class MetricsWriter:
 def read_metrics(path: Path) -> list[StepRecord]:
     """The records written so far; a last line still being written is left out, a missing file is empty.
 
-    ValueError for a whole line that is no record.
+    ValueError for a whole line that is no record, and for what is no plain file.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_plain(path).decode("utf-8")
     except FileNotFoundError:
         return []
     whole_lines = text[: text.rfind("\n") + 1].splitlines()

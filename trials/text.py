@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+
+from trials.folder import open_plain
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What ECMA-48 calls control sequences (colours, moves), and operating system commands (titles, links)."""
@@ -28,9 +31,13 @@ def counted(count: int, noun: str) -> str:
 def tail(path: Path, lines: int) -> str:
     """The last `lines` lines of a file, of its last 64 KiB at most, without the final line break.
 
-    Bytes that are not UTF-8 are replaced. OSError where the file cannot be read.
+    Bytes that are not UTF-8 are replaced. OSError where the file cannot be read, or is none of its folder's owner.
     """
-    with path.open("rb") as stream:
-        stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+    try:
+        stream = open_plain(path)
+    except ValueError as error:
+        raise OSError(str(error)) from error
+    with stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
         text = stream.read(_TAIL_BYTES).decode("utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:])

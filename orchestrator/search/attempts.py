@@ -19,7 +19,7 @@ from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Verdict, classify
-from trials.folder import SearchFolder, read_json, write_json
+from trials.folder import SearchFolder, leads_out, read_json, write_json
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -35,6 +35,8 @@ from trials.trial import (
 LAUNCHER_GRACE_S = 30.0
 """The trial ends itself at its own time limit; the launcher ends it this much later, whatever it does."""
 
+MOST_OUTCOME_BYTES = 64 * 2**20
+"""A trial of 100,000 steps, the most there are, leaves a few."""
 OUTCOME_GRACE_S = 90.0
 """How long an ended attempt's outcome may still come where another machine wrote it: NFS may answer from what it knew
 of a folder up to a minute ago."""
@@ -111,7 +113,7 @@ class TrialProgram:
 
     def prepared(self, request: LaunchRequest) -> LaunchRequest:
         """The request, its spec.json now in place. OSError where that cannot be written, or not in time."""
-        self._folders.call(str(request.folder.path), partial(_write_spec, request))
+        self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
         return request
 
     def verdict(self, trial: Trial, attempt: Attempt, ending: Ending, now: float | None = None) -> Verdict:
@@ -124,7 +126,7 @@ class TrialProgram:
         path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(ending.restart)
         may_come = now is not None and _may_still_come(attempt, ending, now)
         try:
-            data = self._folders.call(str(path.parent), partial(_read_anew, path))
+            data = self._folders.call(str(path.parent), partial(_read_anew, path, self.folder.path))
         except ValueError as error:
             if may_come:
                 raise OSError(f"{path} is not whole") from error
@@ -138,16 +140,23 @@ class TrialProgram:
         return classify(self.spec(trial, attempt), outcome, ending)
 
 
-def _write_spec(request: LaunchRequest) -> None:
+def _write_spec(request: LaunchRequest, root: Path) -> None:
+    if leads_out(request.folder.path, root):
+        raise OSError(f"{request.folder.path} leads out of the search's folder")
     request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(request.folder.spec, request.spec.to_json())
 
 
-def _read_anew(path: Path) -> dict[str, Any] | None:
-    """The JSON at `path` as its file system knows it now: NFS asks its server when the folder is opened."""
+def _read_anew(path: Path, root: Path) -> dict[str, Any] | None:
+    """The JSON at `path` as its file system knows it now: NFS asks its server when the folder is opened.
+
+    ValueError for what is no outcome, or does not lie in the search's folder `root`.
+    """
     with suppress(FileNotFoundError):
         os.close(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
-    return read_json(path)
+    if leads_out(path.parent, root):
+        raise ValueError(f"{path.parent} leads out of the search's folder")
+    return read_json(path, MOST_OUTCOME_BYTES)
 
 
 def _may_still_come(attempt: Attempt, ending: Ending, now: float) -> bool:
@@ -168,14 +177,17 @@ def _invalid(error: ValueError) -> Verdict:
     return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
 
 
-def longest_attempt_s(measure: MeasureRules, launcher: LauncherSection | None = None) -> float:
-    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace, the forced ending."""
+def longest_attempt_s(
+    measure: MeasureRules, launcher: LauncherSection | None = None, num_nodes: int = 1, pilot_nodes: int = 1
+) -> float:
+    """Seconds from an attempt's start to its certain end: its own limit, the launcher's grace, the forced ending. Of
+    one on `num_nodes` in a pilot of `pilot_nodes`, whose nodes it pays for alone, for each of its own."""
     limit_s = measure.time_limit_s + LAUNCHER_GRACE_S
     if launcher is None:
         return limit_s + ENDING_ALLOWANCE_S
     from orchestrator.launchers.factory import longest_s  # brings all launchers, and is only asked once a search
 
-    return longest_s(launcher, limit_s)
+    return longest_s(launcher, limit_s, num_nodes, pilot_nodes)
 
 
 def next_attempt(

@@ -19,6 +19,7 @@ from orchestrator.search.attempts import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.search.scripted import NODE, Rig, Script, ScriptedLauncher, measured_outcome
+from trials import folder as folders
 from trials.classify import Ending, Life
 from trials.folder import write_json
 from trials.ledger.events import EndReason, EventKind, SearchState
@@ -135,26 +136,24 @@ def quickly(monkeypatch) -> None:
 
 
 @pytest.mark.fault(28)
-def test_fault_28_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, quickly):
+def test_fault_28_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, quickly, monkeypatch):
     rig.launcher.script = lambda spec: Script(leaves_outcome=spec.trial != "t0001")
-    pipe = rig.path / "hangs"
-    os.mkfifo(pipe)  # opening it waits for a writer, like a file on a server that is gone
+    hanging = rig.path / "runs" / "rig-aaaaaa" / "trials" / "t0001" / "a1" / "outcome.r0.json"
+    is_back, read_plain = threading.Event(), folders.read_plain
 
-    def hang(search, event) -> None:
-        if event.kind is EventKind.ATTEMPT_LAUNCHED and event.data["trial"] == "t0001":
-            os.link(pipe, outcome_path())
-        come_back(search, event)
-
-    def outcome_path() -> Path:
-        return rig.path / "runs" / "rig-aaaaaa" / "trials" / "t0001" / "a1" / "outcome.r0.json"
+    def read(path, most_bytes=None):
+        if path == hanging and not is_back.is_set():
+            is_back.wait()  # as for a file on a server that is gone
+            raise FileNotFoundError  # what was not there then: an old nothing is not believed
+        return read_plain(path, most_bytes)
 
     def answer() -> None:
         job = rig.launcher.jobs["rig-aaaaaa.t0001.a1"]
-        write_json(outcome_path(), measured_outcome(job.request.spec, 1000.0).to_json())
-        os.close(os.open(pipe, os.O_WRONLY))  # whoever hangs there reads nothing, and an old nothing is not believed
+        write_json(hanging, measured_outcome(job.request.spec, 1000.0).to_json())
+        is_back.set()
 
-    come_back = when_all_others_ended(rig, answer)
-    rig.hooks = Hooks(on_event=hang)
+    monkeypatch.setattr(folders, "read_plain", read)
+    rig.hooks = Hooks(on_event=when_all_others_ended(rig, answer))
     threads = threading.active_count()
     search = rig.open_driver().run()
     assert [(t.state, len(t.attempts)) for t in search.trials] == [(TrialState.MEASURED, 1)] * 9

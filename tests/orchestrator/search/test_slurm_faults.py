@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -18,6 +18,7 @@ from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
+from trials import folder as folders
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialState
@@ -436,7 +437,13 @@ def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=4, parallel_trials=2)
     rig.cluster.purges_at_once = True
-    pipe = SearchFolder(tmp_path / "runs" / "rig-aaaaaa").attempt("t0001", "a1").outcome()
+    hanging, is_over = SearchFolder(tmp_path / "runs" / "rig-aaaaaa").attempt("t0001", "a1").outcome(), Event()
+    read_plain = folders.read_plain
+
+    def read(path, most_bytes=None):
+        if path == hanging:
+            is_over.wait()
+        return read_plain(path, most_bytes)
 
     def script(spec, restart):
         return Script(tokens_per_sec=speed_of(spec), leaves_outcome=spec.trial != "t0001")
@@ -445,14 +452,15 @@ def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_
     driver = rig.open_driver()
     driver.recover()
     driver.turn()
-    os.mkfifo(pipe)  # opening it waits for a writer, as a file system that is gone does
+    hanging.touch()
+    monkeypatch.setattr(folders, "read_plain", read)  # waits, as for a file system that is gone
     for _ in range(40):
         driver.turn()
         rig.launcher.wait(1.0)
     measured = [trial.trial for trial in driver.search.trials if trial.state is TrialState.MEASURED]
     assert measured == ["t0002", "t0003", "t0004"]
     assert driver.search.trial("t0001").attempts[0].unknown_since is not None
-    pipe.unlink()
+    is_over.set()
 
 
 @pytest.mark.fault(40)

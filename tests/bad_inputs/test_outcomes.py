@@ -1,0 +1,213 @@
+"""Line 41, and what else may lie in an attempt's folder that no trial of ours put there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.search.attempts import MOST_OUTCOME_BYTES, TrialProgram
+from search_spaces.cluster import ACCELERATORS, Cluster
+from tests.trials.examples import OUTCOME, SPEC
+from trials import folder as folders
+from trials.classify import Ending, Life, Verdict, classify
+from trials.folder import SearchFolder, read_json, write_json
+from trials.metrics import read_metrics
+from trials.text import tail
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
+
+ENDED = Ending(Life.ENDED, started=True)
+ATTEMPT = Attempt(SPEC.trial, SPEC.attempt, SPEC.nonce, num_nodes=1, time_limit_s=630.0)
+TRIAL = Trial(SPEC.trial, SPEC.layout, attempts=(ATTEMPT,))
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+ODD = st.sampled_from([10**400, -1, 0, True, "", [0], ["x"], [None], [10**400], {"a": "x"}, float("nan"), float("inf")])
+NAMES = st.sampled_from(
+    sorted({*OUTCOME.measured, *OUTCOME.proof, "mfu", "hfu", "time_s", "probe_ms_by_rank", "executable"})
+)
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> SearchFolder:
+    """A search's folder with that of one attempt."""
+    folder = SearchFolder(tmp_path / SPEC.search_id)
+    folder.attempt(SPEC.trial, SPEC.attempt).path.mkdir(parents=True)
+    return folder
+
+
+def verdict(search: SearchFolder) -> Verdict:
+    """How the attempt ended, from what lies in its folder."""
+    cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
+    program = TrialProgram(search, SPEC.model, cluster, SPEC.measure, sys.executable)
+    return program.verdict(TRIAL, ATTEMPT, ENDED)
+
+
+def outcome_path(search: SearchFolder) -> Path:
+    return search.attempt(SPEC.trial, SPEC.attempt).outcome()
+
+
+def test_the_outcome_that_these_tests_spoil_is_a_good_one(search):
+    write_json(outcome_path(search), OUTCOME.to_json())
+    assert verdict(search).state is TrialState.MEASURED
+
+
+def elsewhere(search: SearchFolder) -> Path:
+    """A good outcome outside of the search's folder."""
+    path = search.path.parent / "elsewhere" / outcome_path(search).name
+    path.parent.mkdir()
+    write_json(path, OUTCOME.to_json())
+    return path
+
+
+def link_to_the_file(search: SearchFolder) -> None:
+    outcome_path(search).symlink_to(elsewhere(search))
+
+
+def link_to_the_folder(search: SearchFolder) -> None:
+    outcome_path(search).parent.rmdir()
+    outcome_path(search).parent.symlink_to(elsewhere(search).parent)
+
+
+def pipe(search: SearchFolder) -> None:
+    os.mkfifo(outcome_path(search))
+
+
+def device(search: SearchFolder) -> None:
+    outcome_path(search).symlink_to("/dev/zero")
+
+
+def huge(search: SearchFolder) -> None:
+    with outcome_path(search).open("wb") as stream:
+        stream.truncate(MOST_OUTCOME_BYTES + 1)
+
+
+@pytest.mark.bad_input(41)
+@pytest.mark.security("paths")
+@pytest.mark.parametrize("plant", [link_to_the_file, link_to_the_folder, pipe, device, huge])
+def test_an_outcome_that_is_no_plain_file_of_the_attempt_is_not_believed(search, plant: Callable):
+    plant(search)
+    ended = verdict(search)
+    assert (ended.state, ended.reason, ended.outcome) == (TrialState.FAILED, FailureReason.RESULT_INVALID, None)
+    assert ended.excerpt
+
+
+@pytest.mark.bad_input(41)
+@pytest.mark.security("paths")
+def test_another_users_outcome_is_not_believed(search, monkeypatch):
+    """Who may put a file into the folder without owning it: root, or whoever an access list lets."""
+    write_json(outcome_path(search), OUTCOME.to_json())
+    owner = os.stat(outcome_path(search)).st_uid
+    monkeypatch.setattr(folders.os, "fstat", lambda descriptor: _of_another(os.stat(descriptor), owner + 1))
+    assert "folder's owner" in str(verdict(search).excerpt)
+
+
+def _of_another(found: os.stat_result, uid: int) -> os.stat_result:
+    fields = list(found)
+    fields[4] = uid
+    return os.stat_result(fields)
+
+
+@pytest.mark.bad_input(41)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nonce": "f" * 32},
+        {"schema": "parlay.outcome/99"},
+        {"schema": None},
+        {"restart": "0"},
+        {"step_times_s": ["0.5"]},
+        {"status": "won"},
+        {"measured": {**OUTCOME.measured, "step_time_s": "0.5"}},
+        {"measured": {**OUTCOME.measured, "measured_steps": 1}},
+        {"measured": {**OUTCOME.measured, "mfu": 1.5}},
+        {"started_at": OUTCOME.ended_at, "ended_at": OUTCOME.started_at},
+        {"proof": {**OUTCOME.proof, "tensor_parallel": 1}},
+    ],
+)
+def test_an_outcome_that_says_what_cannot_be_is_not_believed(search, change):
+    write_json(outcome_path(search), OUTCOME.to_json() | change)
+    assert verdict(search).reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.bad_input(41)
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', '{"a": NaN}', '{"a": 1e999}', "\0", "[" * 100_000, "\xff"])
+def test_what_is_no_outcome_is_not_believed(search, text):
+    outcome_path(search).write_text(text, encoding="latin-1")
+    assert verdict(search).reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.bad_input(41)
+@given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
+def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
+    """ValueError is what `verdict` takes for an invalid result."""
+    try:
+        outcome = Outcome.from_json(OUTCOME.to_json() | change)
+    except ValueError:
+        return
+    classify(SPEC, outcome, ENDED)
+
+
+@pytest.mark.bad_input(41)
+@given(st.sampled_from(["measured", "proof", "fingerprint"]), NAMES, JSON | ODD)
+def test_whatever_the_numbers_are_there_is_a_verdict(section, name, value):
+    spoiled = {section: getattr(OUTCOME, section) | {name: value}}
+    assert classify(SPEC, replace(OUTCOME, **spoiled), ENDED).state.is_ended
+
+
+@pytest.mark.bad_input(41)
+@pytest.mark.parametrize("status", [OutcomeStatus.MEASURED, OutcomeStatus.FAILED])
+@pytest.mark.parametrize(
+    "fingerprint",
+    [
+        *({"probe_ms_by_rank": probes} for probes in ("abc", 5, [0], [None], ["1"], [10**400], {"a": 1})),
+        {"executable": ["rm"]},
+    ],
+)
+def test_a_fingerprint_that_nothing_can_rely_on_is_not_believed(fingerprint, status):
+    outcome = replace(OUTCOME, status=status, reason=None, fingerprint=fingerprint)
+    assert classify(SPEC, outcome, ENDED).reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.security("paths")
+def test_no_log_and_no_metrics_are_read_through_a_link(search):
+    secret = search.path.parent / "secret"
+    secret.write_text("hunter2\n")
+    attempt = search.attempt(SPEC.trial, SPEC.attempt)
+    attempt.rank_log(0).symlink_to(secret)
+    attempt.metrics().symlink_to(secret)
+    with pytest.raises(OSError, match="no plain file"):
+        tail(attempt.rank_log(0), 3)
+    with pytest.raises(ValueError, match="no plain file"):
+        read_metrics(attempt.metrics())
+
+
+@pytest.mark.security("paths")
+def test_nothing_is_written_through_a_link_that_leads_out_of_the_search(search):
+    away = search.path.parent / "away"
+    away.mkdir()
+    cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
+    program = TrialProgram(search, SPEC.model, cluster, SPEC.measure, sys.executable)
+    (search.path / "trials" / "t0002").symlink_to(away)
+    request = program.request(replace(TRIAL, trial="t0002"), replace(ATTEMPT, trial="t0002"))
+    with pytest.raises(OSError, match="leads out"):
+        program.prepared(request)
+    assert list(away.iterdir()) == []
+
+
+@pytest.mark.security("paths")
+def test_a_json_of_ours_is_read_where_a_folder_above_is_a_link(tmp_path):
+    """As a home on a cluster often is."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to(tmp_path / "real")
+    write_json(tmp_path / "home" / "x.json", {"a": 1})
+    assert read_json(tmp_path / "home" / "x.json") == {"a": 1}
