@@ -25,6 +25,7 @@ COMPUTE_SIDE = (
     "trials/__init__.py",
     "trials/calibrate.py",
     "trials/classify.py",
+    "trials/doctor.py",
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",
@@ -42,6 +43,7 @@ COMPUTE_SIDE = (
     "trials/ranks/*.py",
     "trials/train/*.py",
     "trials/train/calibrate/*.py",
+    "trials/train/doctor/*.py",
     "trials/train/selftest/*.py",
     "trials/trainers/*.py",
 )

@@ -24,6 +24,11 @@ _KEYS = (
         "lower it, or name a partition or QOS that allows more",
     ),
     (r"invalid account", "launcher.slurm.account", "name one of your accounts, as sacctmgr shows them"),
+    (
+        r"PartitionNodeLimit|Node count specification",
+        "constraints.max_nodes",
+        "allow fewer or more, as the partition does, or name another partition",
+    ),
     (r"partition", "launcher.slurm.partition", "name a partition that sinfo shows and that you may use"),
     (r"qos", "launcher.slurm.qos", "name a QOS that your account has, as sacctmgr shows them"),
     (r"reservation", "launcher.slurm.reservation", "name one that scontrol show reservation shows"),
@@ -62,10 +67,10 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         return
     slurm = SlurmClient() if slurm is None else slurm
     try:
-        tested = [(request, slurm.test(request)) for request in _requests(spec, space)]
+        tested = [(request, slurm.test(request)) for request in smallest_and_largest(spec, space)]
     except SlurmUnreachable as error:
         raise no_slurm(error) from error
-    problems = [_problem(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
+    problems = [refusal_of(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
     jobs = spec.search.parallel_trials
@@ -73,7 +78,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
         note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
-            note(f"{_job_words(request)} would have to wait just now: {submission.words}")
+            note(f"{job_words(request)} would have to wait just now: {submission.words}")
 
 
 def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
@@ -88,7 +93,7 @@ def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
     return OutsideRefused(f"no Slurm: {words} ({asked})", fix)
 
 
-def _requests(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
+def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
     """A job of the smallest layouts, and one of the largest."""
     sizes = {layout.num_nodes: layout for layout in space.feasible}
     for num_nodes in sorted({min(sizes), max(sizes)}):
@@ -103,11 +108,12 @@ def _requests(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
         )
 
 
-def _problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
+def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
+    """Slurm's words about this job, with the key of the search file that they are about, and what to do."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
     return Problem(
         "site_refused",
-        f"Slurm refuses {_job_words(request)}: {words}",
+        f"Slurm refuses {job_words(request)}: {words}",
         rule="every job of a search must be one that this cluster would run",
         fix=fix,
         key=key,
@@ -115,7 +121,8 @@ def _problem(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     )
 
 
-def _job_words(request: JobRequest) -> str:
+def job_words(request: JobRequest) -> str:
+    """Its size and its time."""
     size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
     return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"
 
@@ -123,4 +130,6 @@ def _job_words(request: JobRequest) -> str:
 def _value(spec: SearchSpec, key: str) -> object:
     if key == "measure.time_limit":
         return spec.measure.time_limit_s
+    if key == "constraints.max_nodes":
+        return spec.constraints.max_nodes
     return getattr(spec.launcher.slurm, key.rpartition(".")[2], None)

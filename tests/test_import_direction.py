@@ -46,6 +46,7 @@ ORCHESTRATOR = (
         "orchestrator.one_job",
         "orchestrator.selftest",
         "orchestrator.calibrating",
+        "orchestrator.doctor",
         "orchestrator.starting_points",
         "orchestrator.ledger_rebuild",
         "orchestrator.late_sync",

@@ -12,6 +12,7 @@ from typing import TextIO
 import typer
 
 from orchestrator.cli import (
+    doctor,
     exporting,
     files,
     forecasting,
@@ -35,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verbs in (files, running, ticking, looking, exporting, forecasting, preparing, keeping, testing, sandbox):
+for verbs in (files, running, ticking, looking, exporting, forecasting, preparing, keeping, testing, doctor, sandbox):
     verbs.add_to(app)
 
 

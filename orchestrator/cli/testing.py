@@ -121,7 +121,7 @@ def calibrate(
         return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_asked))
 
     try:
-        found = _with_launcher(spec, world, run, "calibrate", as_json)
+        found = with_launcher(spec, world, run, "calibrate", as_json)
     except NotMeasured as failed:
         problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
@@ -190,10 +190,10 @@ def _run(
         watcher = SelftestWatcher(say, stop.is_asked, lambda result: say(row(result)))
         return run_cases(launcher, folder, world, cases, spec.trainer.python or sys.executable, watcher)
 
-    return _with_launcher(spec, world, run, "selftest", as_json)
+    return with_launcher(spec, world, run, "selftest", as_json)
 
 
-def _with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
+def with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
     """What `run` answers with the search's launcher; ends the command where it is interrupted."""
     from orchestrator.launchers.factory import make_launcher
     from orchestrator.session import with_carried_options

@@ -53,11 +53,16 @@ class LaunchRequest:
 
 
 def trial_program(spec: TrialSpec) -> str:
-    """The module that runs in every rank: Parlay's trainer, selftest or measurements, or the supervisor of another."""
+    """The module that runs in every rank: Parlay's trainer, one of its own looks at a cluster, or another's supervisor."""
     return _PROGRAMS.get(spec.trainer.get("kind", "parlay"), "trials.external")
 
 
-_PROGRAMS = {"parlay": "trials.train", "selftest": "trials.train.selftest", "calibrate": "trials.train.calibrate"}
+_PROGRAMS = {
+    "parlay": "trials.train",
+    "selftest": "trials.train.selftest",
+    "calibrate": "trials.train.calibrate",
+    "doctor": "trials.train.doctor",
+}
 
 
 class Launcher(ABC):

@@ -90,14 +90,21 @@ def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str
 
 def network_file_system(path: Path, mounts: str) -> str | None:
     """The type of the network file system that the resolved `path` lies on, by the text of /proc/mounts; else None."""
+    kind = file_system(path, mounts)
+    return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+
+def file_system(path: Path, mounts: str | None = None) -> str | None:
+    """The type of the file system that the resolved `path` lies on, by the text of /proc/mounts, which is read where
+    none is given; None where it does not tell."""
     kind, depth = None, -1
-    for line in mounts.splitlines():
+    for line in (_mounts() if mounts is None else mounts).splitlines():
         _, point, name = line.split()[:3]
         mount_point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point))
         # The deepest mount point counts, and of several on one point the last.
         if len(mount_point.parts) >= depth and path.is_relative_to(mount_point):
             kind, depth = name.removeprefix("fuse."), len(mount_point.parts)
-    return kind if kind in NETWORK_FILE_SYSTEMS else None
+    return kind
 
 
 def checked_url(given: str, local: Path, mounts: str) -> str:

@@ -1,0 +1,140 @@
+"""The verb doctor: whether a search would run here, looked at before it does."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import (
+    AsJson,
+    Change,
+    LauncherKind,
+    LedgerUrl,
+    Overrides,
+    WorkDir,
+    named_as_typed,
+    overrides_of,
+)
+from orchestrator.cli.output import Exit, answer, say
+from orchestrator.cli.stop import Stop
+from orchestrator.cli.testing import with_launcher
+from search_spaces.errors import InputError, OutsideRefused
+from trials.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.doctor.finding import Examination, Finding
+    from orchestrator.launchers.base import Launcher
+    from orchestrator.search_file import SearchSpec
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(doctor)
+
+
+def doctor(
+    search_file: Annotated[
+        Path | None, typer.Argument(metavar="[SEARCH.YAML]", help="The search that is to run here.")
+    ] = None,
+    sets: Overrides = None,
+    launcher: LauncherKind = None,
+    work_dir: WorkDir = None,
+    ledger: LedgerUrl = None,
+    submit_test: Annotated[
+        bool, typer.Option("--submit-test", help="Run one real job on two nodes, whose ranks say what they see.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look for whatever would keep a search from running here, or from being fast, and say what to do about it."""
+    from orchestrator.doctor.examination import Subject, examine
+    from orchestrator.doctor.finding import Area, Examination, Level, errors_of
+    from slurm.client import SlurmClient
+
+    if submit_test and search_file is None:
+        rule, fix = "a job has the size and the options that a search file says", "parlay doctor SEARCH.YAML"
+        raise InputError.of("usage", "needs a search file", key="--submit-test", rule=rule, fix=fix)
+    changes, spec, refused = overrides_of(sets, launcher, None, work_dir, ledger), None, None
+    try:
+        spec = _loaded(search_file, changes)
+    except InputError as error:
+        refused = (Area.SEARCH, tuple(errors_of(error.problems)))
+    kind = spec.launcher.kind if spec else launcher
+    subject = Subject(spec, kind, spec.ledger.url if spec else ledger, SlurmClient(), submit_test)
+    found = examine(subject, lambda area: say(f"looking at {area}"))
+    if refused is not None:
+        found = Examination((refused, *found.areas))
+    if submit_test and spec is not None:
+        found = Examination((*found.areas, (Area.JOB, tuple(_submitted(spec, found, as_json)))))
+    answer(found.to_json(), as_json, told(found))
+    if found.count(Level.ERROR):
+        raise Exit(ExitCode.DOCTOR_FOUND_ERROR)
+
+
+def told(found: Examination) -> str:
+    """The findings as a table, area by area, each with what to do; and how many there are of what counts."""
+    lines: list[str] = []
+    for area, findings in found.areas:
+        if not findings:
+            continue
+        lines += [str(area), *(line for finding in findings for line in _lines(finding)), ""]
+    return "\n".join([*lines, _verdict(found)])
+
+
+def _lines(finding: Finding) -> Sequence[str]:
+    first, *more = finding.words.splitlines() or [""]
+    lines = [f"  {_MARKS[finding.level]}  {finding.name}: {first}", *(f"           {line}" for line in more)]
+    return lines if finding.fix is None else [*lines, f"           -> {finding.fix}"]
+
+
+def _verdict(found: Examination) -> str:
+    from orchestrator.doctor.finding import Level
+
+    errors, warnings = found.count(Level.ERROR), found.count(Level.WARNING)
+    if not errors and not warnings:
+        return "all is well"
+    names = ", ".join(dict.fromkeys(f.name for f in found.findings if f.level in (Level.ERROR, Level.WARNING)))
+    return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}: {names}"
+
+
+def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
+    """The search, with what this shell sets for sbatch; None without a file."""
+    from orchestrator.search_file import load_search_file
+    from orchestrator.session import with_carried_options
+
+    if search_file is None:
+        return None
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        return with_carried_options(spec, os.environ, say)
+
+
+def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Finding]:
+    """What a real job tells, unless what was found before would keep it from running."""
+    from orchestrator.doctor.finding import Area, Level, error, note
+    from orchestrator.doctor.submit_test import submit_test, world_of
+    from orchestrator.one_job import JobWatcher
+    from trials.folder import SearchFolder
+
+    before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
+    if any(f.level is Level.ERROR for area, findings in found.areas if area in before for f in findings):
+        return [note("job", "not submitted: it would fail for what was found above", "see the errors, and try again")]
+    if spec.launcher.kind == "recorded":
+        return [note("job", "not submitted: launcher recorded runs nothing", "--launcher local, ray or slurm")]
+    folder = SearchFolder(spec.work_dir / f"doctor-{secrets.token_hex(3)}")
+
+    def run(launcher: Launcher, stop: Stop) -> list[Finding]:
+        say(f"a job on {counted(world_of(spec.cluster).num_nodes, 'node')}, in {folder.path}")
+        return list(submit_test(launcher, folder, spec, JobWatcher(say, stop.is_asked)))
+
+    try:
+        return with_launcher(spec, world_of(spec.cluster), run, "doctor", as_json)
+    except OutsideRefused as refused:
+        return [error("job", str(refused), refused.fix or "its words tell what it wants")]

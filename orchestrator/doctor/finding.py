@@ -1,0 +1,105 @@
+"""What an examination finds: one sentence each, how bad it is, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from search_spaces.errors import Problem
+
+DOCTOR_SCHEMA = "parlay.doctor/1"
+
+
+class Level(str, Enum):
+    """OK: as it should be. NOTE: worth knowing. WARNING: may cost time or results. ERROR: a search would fail, or what
+    it measures would be wrong."""
+
+    __str__ = str.__str__
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Area(str, Enum):
+    """What is examined, in the order in which it is told."""
+
+    __str__ = str.__str__
+
+    SEARCH = "search file"
+    MACHINE = "this machine"
+    SLURM = "Slurm"
+    JOBS = "the search's jobs"
+    FOLDERS = "work directory"
+    RECORDS = "ledger and MLflow"
+    RANKS = "ranks"
+    JOB = "a job that ran"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`name` is a short stable word, `words` a sentence with the numbers; `fix` is there unless the level is OK."""
+
+    name: str
+    level: Level
+    words: str
+    fix: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.fix is None) != (self.level is Level.OK):
+            raise ValueError(f"{self.name}: every finding but ok says what to do")
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All findings, by area."""
+
+    areas: tuple[tuple[Area, tuple[Finding, ...]], ...]
+
+    @property
+    def findings(self) -> Iterator[Finding]:
+        return (finding for _, findings in self.areas for finding in findings)
+
+    def count(self, level: Level) -> int:
+        return sum(finding.level is level for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object for `parlay doctor --json`."""
+        return {
+            "schema": DOCTOR_SCHEMA,
+            "findings": [
+                {"area": str(area), "name": f.name, "level": str(f.level), "words": f.words, "fix": f.fix}
+                for area, findings in self.areas
+                for f in findings
+            ],
+            "errors": self.count(Level.ERROR),
+            "warnings": self.count(Level.WARNING),
+        }
+
+
+def ok(name: str, words: str) -> Finding:
+    return Finding(name, Level.OK, words)
+
+
+def note(name: str, words: str, fix: str) -> Finding:
+    return Finding(name, Level.NOTE, words, fix)
+
+
+def warning(name: str, words: str, fix: str) -> Finding:
+    return Finding(name, Level.WARNING, words, fix)
+
+
+def error(name: str, words: str, fix: str) -> Finding:
+    return Finding(name, Level.ERROR, words, fix)
+
+
+def errors_of(problems: Iterable[Problem]) -> Iterator[Finding]:
+    """What is wrong with what the user gave, each under its own code."""
+    for problem in problems:
+        where = ":".join(str(part) for part in (problem.file, problem.line) if part is not None)
+        subject = ": ".join(part for part in (where, problem.key) if part)
+        words = f"{subject}: {problem.message}" if subject else problem.message
+        yield error(problem.code, words, problem.fix or problem.rule or "change it")

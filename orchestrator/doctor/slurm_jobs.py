@@ -1,0 +1,252 @@
+"""The smallest and the largest job of a search, held against what the cluster's partitions, nodes and accounts allow.
+
+`sbatch --test-only` is asked too, but takes a job of two hours on a partition of one where limits are not enforced, and
+does not say which of several limits is met; so all that can be compared is compared here.
+"""
+
+from __future__ import annotations
+
+import grp
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from orchestrator.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.search_file import SearchSpec, located
+from orchestrator.site_check import job_words, refusal_of, smallest_and_largest
+from search_spaces.errors import InputError
+from search_spaces.space import SearchSpace
+from slurm.allowance import Allowance, Association, Qos
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.nodes import NodeSnapshot, Resource, shortages, why_it_waits
+from slurm.partitions import PartitionSnapshot, beyond_limits, named_partitions
+from slurm.request import JobOptions, JobRequest
+
+_FIXES = {
+    Resource.NODES: "lower constraints.max_nodes or space.num_nodes, or name another partition",
+    Resource.CPUS: "lower launcher.slurm.cpus_per_task or cluster.gpus_per_node, or name another partition",
+    Resource.MEMORY: "lower launcher.slurm.mem; 0 is all that a node has",
+    Resource.GPUS: "see what sinfo --format=%G shows: cluster.gpus_per_node, launcher.slurm.gres, another partition",
+}
+_FAMILIES = ("v100", "t4", "a40", "a100", "h100", "h200", "mi250")
+"""Of accelerators, as sites name their GPUs, too."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What Slurm told, asked once. `allowance` is None where there is no accounting, or it does not answer."""
+
+    partitions: tuple[PartitionSnapshot, ...]
+    nodes: tuple[NodeSnapshot, ...]
+    allowance: Allowance | None
+
+    @classmethod
+    def asked(cls, slurm: Slurm) -> Cluster:
+        """Raises SlurmUnreachable where the controller does not answer."""
+        allowance = None
+        with suppress(SlurmUnreachable):
+            allowance = slurm.allowance()
+        return cls(slurm.partitions(), slurm.nodes(), allowance)
+
+
+def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+    """Everything that Slurm could have against the search's jobs."""
+    cluster, requests = Cluster.asked(slurm), list(smallest_and_largest(spec, space))
+    options = requests[0].options
+    yield from partition_findings(options, requests[0], cluster)
+    yield from account_findings(options, cluster)
+    yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
+    for request in requests:
+        yield from job_findings(request, cluster, is_smallest=request is requests[0])
+        faults = list(_own_faults(request, cluster))
+        yield from faults or test_findings(slurm, request, spec)
+    yield from parallel_findings(spec.search.parallel_trials, options, cluster)
+
+
+def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """Whether the partitions are there, open, and let the user in."""
+    known = ", ".join(partition.name for partition in cluster.partitions) or "none"
+    found = named_partitions(request, cluster.partitions)
+    fix = f"set launcher.slurm.partition to one of: {known}"
+    missing = set((options.partition or "").split(",")) - {partition.name for partition in found} - {""}
+    if missing:
+        yield error("partition", f"there is no partition {', '.join(sorted(missing))}", fix)
+    elif not found:
+        yield error("partition", "no partition is named, and Slurm has no default one", fix)
+    for partition in found:
+        yield from _closed(partition, fix)
+        yield from _locked(partition, options, fix)
+    if found and not missing:
+        yield ok("partition", f"{', '.join(map(_partition_words, found))}")
+
+
+def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
+    """Whether accounting knows the user by the account and the QOS that the jobs are to have."""
+    allowance = cluster.allowance
+    if allowance is None:
+        return
+    accounts = list(dict.fromkeys(association.account for association in allowance.associations))
+    fix = "name one of yours as launcher.slurm.account: sacctmgr show associations user=$USER"
+    if not accounts:
+        yield note("account", "accounting knows no account of yours", "ask the site for one, where it wants one")
+    elif options.account is not None and options.account not in accounts:
+        yield warning("account", f"{options.account} is none of your accounts ({', '.join(accounts)})", fix)
+    elif options.account is None and len(accounts) > 1:
+        yield note("account", f"no account is named, so your default one of {', '.join(accounts)} pays", fix)
+    else:
+        yield ok("account", f"{options.account or accounts[0]} pays")
+    if options.qos is not None:
+        yield _qos_finding(options.qos, allowance.of(options.account, ()), allowance)
+
+
+def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """Whether the nodes' GPUs are of the kind that the search file says, as far as the site's names tell."""
+    partitions = {partition.name for partition in named_partitions(request, cluster.partitions)}
+    kinds = {kind for node in cluster.nodes if node.partition in partitions for kind in node.gpu_kinds}
+    wanted, found = _family(accelerator), {family for kind in kinds if (family := _family(kind)) is not None}
+    if wanted is None or not found:
+        return
+    if wanted in found:
+        yield ok("accelerator", f"the nodes' GPUs are {', '.join(sorted(kinds))}")
+    else:
+        words = f"cluster.accelerator is {accelerator}, the nodes' GPUs are {', '.join(sorted(kinds))}"
+        yield error("accelerator", words, "set cluster.accelerator to what the nodes have, or name another partition")
+
+
+def job_findings(request: JobRequest, cluster: Cluster, is_smallest: bool) -> Iterator[Finding]:
+    """Whether enough of the nodes that could run this job are up now."""
+    if shortages(request, cluster.nodes):
+        return
+    if (words := why_it_waits(request, cluster.nodes)) is None:
+        yield ok("nodes_up", f"{job_words(request)}: enough nodes are up")
+        return
+    found = f"{job_words(request)} waits for {words}"
+    fix = "ask the site when they are back (sinfo --list-reasons), or search on fewer nodes: constraints.max_nodes"
+    yield error("nodes_up", f"{found}; no trial can start", fix) if is_smallest else warning("nodes_up", found, fix)
+
+
+def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterator[Finding]:
+    """What sbatch --test-only says of a job that we know nothing against."""
+    tested = slurm.test(request)
+    if tested.status is SubmitStatus.REFUSED:
+        problem = located(InputError(refusal_of(request, tested.words, spec)), spec).problems[0]
+        where = f"{problem.key}: " if problem.key else ""
+        yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
+    elif tested.status is SubmitStatus.ACCEPTED:
+        yield ok("sbatch", f"{job_words(request)}: sbatch --test-only takes it")
+
+
+def parallel_findings(parallel_trials: int, options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
+    """How many jobs the user may have at once, beside search.parallel_trials."""
+    submit, running = _most_jobs(options, cluster)
+    if parallel_trials > submit:
+        words = f"search.parallel_trials is {parallel_trials}, you may have {submit:g} jobs in the queue"
+        yield warning("parallel_trials", words, f"set search.parallel_trials to {submit:g}: the others are refused")
+    elif parallel_trials > running:
+        words = f"search.parallel_trials is {parallel_trials}, {running:g} of your jobs may run at once"
+        yield note("parallel_trials", words, f"set search.parallel_trials to {running:g}: the others only wait")
+    elif cluster.allowance is not None:
+        yield ok("parallel_trials", f"{parallel_trials} at once are within what your account may have")
+
+
+def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """What keeps this job from ever starting, by our own comparison."""
+    partitions, qos = named_partitions(request, cluster.partitions), _qos_of(request.options, cluster)
+    lifted = qos is not None and (qos.lifts_time_limit or qos.lifts_node_limit)
+    if not lifted and (words := beyond_limits(request, partitions)) is not None:
+        time = words.startswith("PartitionTimeLimit")
+        fix = (
+            "lower measure.time_limit (30 s are added to it, and whole minutes asked for), or name another partition"
+            if time
+            else _FIXES[Resource.NODES]
+        )
+        yield error("time_limit" if time else "nodes", f"{job_words(request)}: {words}", fix)
+    for shortage in shortages(request, cluster.nodes) if partitions else ():
+        yield error(
+            shortage.resource.name.lower(), f"{job_words(request)}: {shortage.words}", _FIXES[shortage.resource]
+        )
+    yield from _quota_faults(request, cluster)
+
+
+def _quota_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """Limits that accounting puts on a single job, of the QOS and of the account."""
+    qos = _qos_of(request.options, cluster)
+    asked_s = request.time_limit_min * 60
+    walls_s = [a.max_wall_s for a in _associations(request.options, cluster)]
+    wall_s = min(max(walls_s, default=math.inf), qos.max_wall_s if qos else math.inf)
+    if asked_s > wall_s:
+        words = f"{job_words(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
+        yield error("time_limit", words, "lower measure.time_limit, or name another launcher.slurm.qos")
+    if qos is not None and request.num_nodes > qos.max_nodes:
+        words = f"{job_words(request)}: QOS {qos.name} allows {qos.max_nodes:g} nodes (MaxTRES)"
+        yield error("nodes", words, "lower constraints.max_nodes, or name another launcher.slurm.qos")
+
+
+def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
+    if partition.state_text != "UP":
+        words = f"partition {partition.name} is {partition.state_text}: no job starts in it"
+        yield warning("partition", words, f"wait until the site opens it, or {fix}")
+
+
+def _locked(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
+    name = partition.name
+    if options.account is not None and not partition.lets_in_account(options.account):
+        yield error("partition", f"partition {name} is closed to account {options.account}", fix)
+    if options.qos is not None and not partition.lets_in_qos(options.qos):
+        yield error("partition", f"partition {name} is closed to QOS {options.qos}", fix)
+    if partition.allowed_groups is not None and not set(partition.allowed_groups) & _own_groups():
+        yield error("partition", f"partition {name} is for groups {', '.join(partition.allowed_groups)}", fix)
+
+
+def _qos_finding(name: str, associations: Sequence[Association], allowance: Allowance) -> Finding:
+    fix = "name one that your account has: sacctmgr show associations user=$USER format=Account,QOS"
+    if allowance.qos(name) is None:
+        known = ", ".join(quality.name for quality in allowance.qualities)
+        return error("qos", f"there is no QOS {name}; there are {known}", fix)
+    if associations and not any(name in association.qos for association in associations):
+        return warning("qos", f"none of your accounts has QOS {name}", fix)
+    return ok("qos", name)
+
+
+def _most_jobs(options: JobOptions, cluster: Cluster) -> tuple[float, float]:
+    """In the queue, and running; infinite where nothing is said."""
+    associations, qos = _associations(options, cluster), _qos_of(options, cluster)
+    submit = max((association.max_submit for association in associations), default=math.inf)
+    running = max((association.max_jobs for association in associations), default=math.inf)
+    if qos is None:
+        return submit, running
+    return min(submit, qos.max_submit), min(running, qos.max_jobs)
+
+
+def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:
+    if cluster.allowance is None:
+        return ()
+    names = (options.partition or "").split(",")
+    return cluster.allowance.of(options.account, names)
+
+
+def _qos_of(options: JobOptions, cluster: Cluster) -> Qos | None:
+    return None if cluster.allowance is None else cluster.allowance.qos(options.qos)
+
+
+def _partition_words(partition: PartitionSnapshot) -> str:
+    nodes = "" if partition.num_nodes is None else f", {partition.num_nodes} nodes"
+    longest = "no limit" if partition.max_time_s == math.inf else f"{partition.max_time_s / 60:g} minutes at most"
+    return f"{partition.name} ({partition.state_text}{nodes}, {longest})"
+
+
+def _family(name: str) -> str | None:
+    """The accelerator's, where the name holds one as a word: `nvidia_a100_80gb` is an a100, no a10."""
+    lowered = name.lower()
+    return next((f for f in _FAMILIES if re.search(rf"(?<![a-z0-9]){f}(?![0-9])", lowered)), None)
+
+
+def _own_groups() -> set[str]:
+    names = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            names.add(grp.getgrgid(number).gr_name)
+    return names

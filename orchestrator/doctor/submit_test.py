@@ -1,0 +1,77 @@
+"""One real job on two nodes, or on the one there is, whose ranks say what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.doctor.finding import Finding, error, ok
+from orchestrator.doctor.ranks import selftest_findings
+from orchestrator.doctor.sights import Moments, findings_of
+from orchestrator.doctor.transport import NcclLog, parse_nccl_log, together
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results
+from orchestrator.search_file import SearchSpec
+from orchestrator.trainer_check import python_of, ranks_run_here
+from search_spaces.cluster import Cluster
+from trials.classify import Ending
+from trials.doctor import Sights
+from trials.folder import SearchFolder, read_json
+from trials.ledger.place import home_folder
+from trials.text import counted
+
+TIME_LIMIT_S = 600.0
+_LOG_BYTES = 4 * 2**20
+
+
+def world_of(cluster: Cluster) -> Cluster:
+    """Two whole nodes, where there are two."""
+    return replace(cluster, num_nodes=min(2, cluster.num_nodes))
+
+
+def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watcher: JobWatcher) -> Iterator[Finding]:
+    """Run the job to its end and judge what its ranks saw. `folder` is new; its name is the id the job runs under.
+
+    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop.
+    """
+    world = world_of(spec.cluster)
+    request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
+    submitted = launcher.now()
+    ending = run_to_its_end(launcher, request, watcher)
+    place = request.folder.path
+    if not ending.failed:
+        wait_for_results(launcher, lambda: Sights.read(place) is not None)
+    sights = Sights.read(place)
+    if ending.failed or sights is None:
+        yield _failure(ending, request)
+        return
+    nodes = list(dict.fromkeys(rank.node for rank in sights.ranks))
+    words = f"{counted(len(sights.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
+    yield ok("job", words)
+    yield from findings_of(sights, world, nccl_log(request), Moments(submitted, launcher.now()))
+    if not ranks_run_here(spec):  # else this machine's own interpreter was asked
+        yield from selftest_findings(spec, home_folder(), sights.ranks[0].torch)
+
+
+def nccl_log(request: LaunchRequest) -> NcclLog:
+    """What NCCL says in the logs of all ranks."""
+    return together(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
+
+
+def _read(log: Path) -> str:
+    """Of its beginning, where transports are chosen."""
+    with log.open("rb") as stream:
+        return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
+
+
+def _failure(ending: Ending, request: LaunchRequest) -> Finding:
+    """In the words of the rank that told it, else in the launcher's."""
+    outcome = read_json(request.folder.outcome(ending.restart))
+    fix = f"see the logs in {request.folder.path}"
+    if outcome is None:
+        words = ending.detail or (str(ending.reason) if ending.reason else "its ranks left no answer")
+        hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
+        return error("job", f"the job ended without an answer: {words}", fix + hint)
+    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
+    return error("job", ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line]), fix)

@@ -1,0 +1,150 @@
+"""A search's smallest and largest job against planted limits of a simulated cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.doctor.finding import Finding, Level
+from orchestrator.doctor.slurm_jobs import examine_jobs
+from orchestrator.search_file import candidates_of, load_search_file
+from slurm.allowance import Allowance, Association, Qos
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_placement import FakeNode
+from slurm.partitions import PartitionSnapshot
+from tests.orchestrator.cli.parlay import write_search
+
+SEARCH = """\
+name: checked
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 4}
+global_batch_size: 64
+space:
+  num_nodes: [1, 2, 4]
+  tensor_parallel: [1, 2]
+measure: {time_limit: 2h}
+launcher: {kind: slurm}
+"""
+MAIN = PartitionSnapshot("main", is_default=True, num_nodes=4)
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    nodes = [FakeNode(f"n{i}", cpus=8, memory_mib=64_000, gpu_kinds=("a100",)) for i in range(1, 5)]
+    return FakeSlurm(FakeCluster(nodes))
+
+
+def examined(slurm: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
+    spec = load_search_file(write_search(folder, SEARCH), changes)
+    return list(examine_jobs(slurm, spec, candidates_of(spec)))
+
+
+def faults(slurm: FakeSlurm, folder: Path, *changes: str) -> list[tuple[str, Level]]:
+    return [(f.name, f.level) for f in examined(slurm, folder, *changes) if f.level is not Level.OK]
+
+
+def test_a_search_that_the_cluster_takes(tmp_path, slurm):
+    slurm.allowed = Allowance((Association("acc", qos=("normal",)),), (Qos("normal"),))
+    findings = examined(slurm, tmp_path)
+    assert {f.level for f in findings} == {Level.OK}
+    assert [f.name for f in findings] == [
+        *("partition", "account", "accelerator", "nodes_up", "sbatch", "nodes_up", "sbatch", "parallel_trials")
+    ]
+    assert slurm.cluster.jobs() == []
+
+
+def test_row_20_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, slurm):
+    slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
+    findings = [f for f in examined(slurm, tmp_path) if f.name == "time_limit"]
+    assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]
+    assert "for 121 minutes" in findings[0].words
+    assert "partition main is 60 minutes" in findings[0].words
+    assert "measure.time_limit" in (findings[0].fix or "")
+    assert faults(slurm, tmp_path, "measure.time_limit=59m") == [("account", Level.NOTE)]
+
+
+def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone(tmp_path, slurm):
+    slurm.partition_limits["main"] = replace(MAIN, max_nodes=2)
+    assert ("nodes", Level.ERROR) in faults(slurm, tmp_path)
+    assert ("nodes", Level.ERROR) not in faults(slurm, tmp_path, "constraints.max_nodes=2")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        ("launcher.slurm.partition=nosuch", "partition", "there is no partition nosuch"),
+        ("launcher.slurm.cpus_per_task=3", "cpus", "12 CPUs a node asked for, the nodes have 8"),
+        ("launcher.slurm.mem=100G", "memory", "102400 MiB of memory a node asked for, the nodes have 64000"),
+        ("launcher.slurm.gpus_per_node=8", "gpus", "8 GPUs a node asked for, the nodes have 4"),
+        ("launcher.slurm.exclude=[n4]", "nodes", "4 nodes asked for, there are 3"),
+        ("cluster.accelerator=h100-80gb", "accelerator", "is h100-80gb, the nodes' GPUs are a100"),
+    ],
+)
+def test_what_the_nodes_have_not_is_told_with_both_numbers(tmp_path, slurm, change, name, words):
+    found = [f for f in examined(slurm, tmp_path, change) if f.level is Level.ERROR and f.name == name]
+    assert found
+    assert words in found[0].words
+    assert found[0].fix
+
+
+def test_nodes_that_are_away_are_a_warning_until_no_trial_can_start(tmp_path, slurm):
+    slurm.cluster.drain_node("n1")
+    [largest] = [f for f in examined(slurm, tmp_path) if f.name == "nodes_up" and f.level is not Level.OK]
+    assert largest.level is Level.WARNING
+    assert "n1 of the 4 nodes that could run it: drained" in largest.words
+    for name in ("n2", "n3", "n4"):
+        slurm.cluster.drain_node(name)
+    found = [f.level for f in examined(slurm, tmp_path) if f.name == "nodes_up"]
+    assert found == [Level.ERROR, Level.WARNING]
+
+
+def test_a_partition_that_is_closed_or_for_others(tmp_path, slurm):
+    slurm.partition_limits["main"] = replace(MAIN, state_text="DRAIN", allowed_groups=("no-such-group",))
+    assert faults(slurm, tmp_path)[:2] == [("partition", Level.WARNING), ("partition", Level.ERROR)]
+    slurm.partition_limits["main"] = replace(MAIN, allowed_accounts=("b",), denied_qos=("low",))
+    changes = ("launcher.slurm.account=a", "launcher.slurm.qos=low")
+    assert faults(slurm, tmp_path, *changes)[:2] == [("partition", Level.ERROR)] * 2
+
+
+def test_no_default_partition_and_none_named(tmp_path, slurm):
+    slurm.partition_limits["main"] = replace(MAIN, is_default=False)
+    [finding] = [f for f in examined(slurm, tmp_path) if f.name == "partition"]
+    assert (finding.level, finding.fix) == (Level.ERROR, "set launcher.slurm.partition to one of: main")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ((), []),
+        (("launcher.slurm.account=acc",), []),
+        (("launcher.slurm.account=other",), [("account", Level.WARNING)]),
+        (("launcher.slurm.qos=fast",), [("time_limit", Level.ERROR), ("nodes", Level.ERROR)]),
+        (("launcher.slurm.qos=nosuch",), [("qos", Level.ERROR)]),
+        (("launcher.slurm.qos=big",), [("qos", Level.WARNING)]),
+        (("search.parallel_trials=5",), [("parallel_trials", Level.NOTE)]),
+        (("search.parallel_trials=9",), [("parallel_trials", Level.WARNING)]),
+    ],
+)
+def test_accounts_qos_and_their_limits(tmp_path, slurm, changes, found):
+    slurm.allowed = Allowance(
+        (Association("acc", qos=("normal", "fast"), max_jobs=4, max_submit=8),),
+        (Qos("normal"), Qos("fast", max_wall_s=3600.0, max_nodes=2), Qos("big")),
+    )
+    assert list(dict.fromkeys(faults(slurm, tmp_path, *changes))) == found
+
+
+def test_a_qos_may_lift_the_partitions_limit(tmp_path, slurm):
+    slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
+    slurm.allowed = Allowance((Association("acc", qos=("long",)),), (Qos("long", lifts_time_limit=True),))
+    assert faults(slurm, tmp_path, "launcher.slurm.qos=long") == []
+
+
+def test_what_only_slurm_itself_knows_is_told_in_its_words_with_the_key(tmp_path, slurm):
+    slurm.submissions_refused("allocation failure: Invalid feature specification")
+    found = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
+    assert {f.name for f in found} == {"sbatch"}
+    assert "launcher.slurm.constraint" in found[0].words
+    assert "Invalid feature specification" in found[0].words

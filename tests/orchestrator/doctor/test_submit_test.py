@@ -1,0 +1,89 @@
+"""The doctor's job: how large it is, what runs in it, and how one without an answer is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.doctor.finding import Finding, Level
+from orchestrator.doctor.submit_test import submit_test, world_of
+from orchestrator.one_job import JobWatcher
+from orchestrator.search_file import load_search_file
+from search_spaces.cluster import ACCELERATORS, Cluster
+from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
+from tests.orchestrator.doctor.test_sights import sights
+from tests.orchestrator.doctor.test_transport import TCP
+from tests.orchestrator.test_selftest import ScriptedLauncher
+from trials.classify import Ending, Life
+from trials.doctor import Sights
+from trials.folder import SearchFolder, write_json
+from trials.trial import FailureReason, Outcome, OutcomeStatus
+
+ENDED = Ending(Life.ENDED, started=True)
+FAILED = Ending(Life.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
+
+
+class SeeingLauncher(ScriptedLauncher):
+    """Its ranks leave what they saw, or the words of rank 1's failure, before they end at the second look."""
+
+    def __init__(self, ending: Ending, found: Sights | None = None, excerpt: str | None = None, log: str = ""):
+        super().__init__([], ending)
+        self.found, self.excerpt, self.log = found, excerpt, log
+
+    def poll(self, keys):
+        self.polls += 1
+        folder, spec = self.request.folder, self.request.spec
+        folder.rank_log(0).write_text(self.log)
+        if self.found is not None:
+            self.found.write(folder.path)
+        if self.excerpt is not None:
+            failed = {"status": OutcomeStatus.FAILED, "reason": FailureReason.SCRIPT_ERROR, "rank": 1}
+            outcome = Outcome(spec.search_id, "t0001", "a1", spec.nonce, excerpt=self.excerpt, **failed)
+            write_json(folder.outcome(), outcome.to_json())
+        return dict.fromkeys(keys, self.ending if self.polls > 1 else Ending(Life.ALIVE, started=True))
+
+
+def run(folder: Path, launcher: SeeingLauncher, *changes: str, **watching) -> list[Finding]:
+    (folder / "runs").mkdir()
+    spec = load_search_file(write_search(folder, TINY_SEARCH), ["launcher.kind=slurm", *changes])
+    job = SearchFolder(folder / "runs" / "doctor-abc123")
+    return list(submit_test(launcher, job, spec, JobWatcher(**watching)))
+
+
+@pytest.mark.parametrize(("nodes", "tested"), [(1, 1), (2, 2), (16, 2)])
+def test_two_whole_nodes_are_tested_where_there_are_two(nodes, tested):
+    world = world_of(Cluster(ACCELERATORS["a100-80gb"], 8, nodes))
+    assert (world.num_nodes, world.gpus_per_node) == (tested, 8)
+
+
+def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
+    launcher = SeeingLauncher(ENDED, sights(2.0), log=TCP)
+    changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
+    findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
+    request = launcher.request
+    assert request.argv[1:3] == ("-m", "trials.train.doctor")
+    assert (Path(request.code) / "trials/train/doctor/looking.py").exists()
+    assert request.spec.num_gpus == 8
+    assert findings["job"].words.startswith("8 ranks on n1, n2 met and answered")
+    assert findings["transport"].level is Level.ERROR
+
+
+def test_a_job_that_failed_is_told_in_its_ranks_words_or_in_the_launchers(tmp_path):
+    [finding] = run(tmp_path, SeeingLauncher(FAILED, excerpt="Traceback ...\nRuntimeError: no such device\n"))
+    assert (finding.name, finding.level) == ("job", Level.ERROR)
+    assert finding.words == "rank 1: script_error: RuntimeError: no such device"
+    assert "t0001/a1" in (finding.fix or "")
+
+
+def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_path):
+    [finding] = run(tmp_path, SeeingLauncher(FAILED))
+    assert finding.words == "the job ended without an answer: rank 1 ended with 2"
+    assert "does not share the work directory" in (finding.fix or "")
+
+
+def test_a_job_that_is_told_to_stop_is_cancelled(tmp_path):
+    launcher = SeeingLauncher(Ending(Life.ALIVE))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, launcher, is_told_to_stop=lambda: launcher.polls == 1)
+    assert launcher.cancelled == ["doctor-abc123.t0001.a1"]

@@ -1,0 +1,40 @@
+"""`python -m trials.train.doctor SPEC_PATH`: what the ranks of a job see, and how fast they talk with each other.
+
+Rank 0 leaves sights.json beside the spec, and NCCL's own words of its transports stand in the ranks' logs. Exit code 0
+when all was seen, 1 when this rank failed or was ended (the outcome says why), 2 for bad usage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+from trials.folder import AttemptFolder
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.program import leave_at_once, read_spec, run_program
+from trials.ranks.report import Report
+from trials.train.program import run_rank
+from trials.trial import TrialSpec
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Do this rank's part."""
+    run_program("trials.train.doctor", arguments, read_spec, partial(run_rank, run=_look), leave_at_once)
+
+
+def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    let_nccl_tell(os.environ)
+    from trials.train.doctor.looking import look
+
+    found = look(spec, folder, env, report)
+    if env.rank == 0:
+        found.write(folder.path)
+
+
+def let_nccl_tell(environ: MutableMapping[str, str]) -> None:
+    """NCCL, and RCCL, say in the rank's log which transports they chose, whatever was set for other runs."""
+    environ["NCCL_DEBUG"] = "INFO"
+    environ["NCCL_DEBUG_SUBSYS"] = "INIT,ENV,NET"
+    environ.pop("NCCL_DEBUG_FILE", None)
