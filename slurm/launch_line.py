@@ -14,7 +14,8 @@ from slurm.shell import joined
 ADDRESS_VARIABLE = "PARLAY_ADDRESS"
 """What the ranks read in trials/ranks/address.py, whose name this is again: this room knows nothing of trials."""
 
-_OWN_FOLDER = "parlay-$SLURM_JOB_ID"
+_OWN_FOLDER = "parlay-$SLURM_JOB_ID.$SLURM_STEP_ID"
+"""A step's own, so that no trial of a pilot finds the caches of the one before."""
 
 
 def srun_options(request: JobRequest) -> list[str]:

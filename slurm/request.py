@@ -40,7 +40,7 @@ class Launch:
     """How srun starts the ranks, one task for each GPU.
 
     `srun` are options of srun. `visible_devices` is the variable that shows each rank the GPU of its own number on the
-    node, and no other. `node_folders` are variables that name a folder of the job's own on each node, below these
+    node, and no other. `node_folders` are variables that name a folder of the step's own on each node, below these
     paths. `address` is what the node of rank 0 calls itself where the ranks meet, see trials/ranks/address.py.
     """
 

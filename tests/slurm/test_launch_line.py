@@ -181,7 +181,7 @@ def test_a_word_with_a_variable_is_filled_in_by_the_script_and_all_others_are_no
 def run_rank(launch: Launch, **environment: str) -> subprocess.CompletedProcess[str]:
     """The rank command with `env` as the program, as srun would start it on a node."""
     request = replace(REQUEST, argv=("/usr/bin/env",), options=JobOptions(launch=launch))
-    ranks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_LOCALID": "3", **environment}
+    ranks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "3", **environment}
     return subprocess.run(rank_command(request), env=ranks, capture_output=True, text=True, timeout=20, check=False)
 
 
@@ -196,16 +196,16 @@ def test_each_rank_sees_its_own_gpu_and_folders_of_its_job(tmp_path):
         assert done.returncode == 0, done.stderr
         seen = dict(line.split("=", 1) for line in done.stdout.splitlines())
         assert seen["ROCR_VISIBLE_DEVICES"] == "3"
-        assert seen["TMPDIR"] == f"{tmp_path}/parlay-77/TMPDIR"
-        assert seen["MIOPEN_USER_DB_PATH"] == f"{tmp_path}/parlay-77/MIOPEN_USER_DB_PATH"
-    assert (tmp_path / "parlay-77").stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in (tmp_path / "parlay-77").iterdir()) == ["MIOPEN_USER_DB_PATH", "TMPDIR"]
+        assert seen["TMPDIR"] == f"{tmp_path}/parlay-77.0/TMPDIR"
+        assert seen["MIOPEN_USER_DB_PATH"] == f"{tmp_path}/parlay-77.0/MIOPEN_USER_DB_PATH"
+    assert (tmp_path / "parlay-77.0").stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in (tmp_path / "parlay-77.0").iterdir()) == ["MIOPEN_USER_DB_PATH", "TMPDIR"]
 
 
 @pytest.mark.timeout(30)
 def test_a_folder_that_somebody_laid_there_before_ends_the_rank(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "parlay-77").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "parlay-77.0").symlink_to(tmp_path / "elsewhere")
     done = run_rank(Launch(node_folders={"TMPDIR": str(tmp_path)}))
     assert (done.returncode, done.stdout) == (1, "")
     assert "is another's" in done.stderr

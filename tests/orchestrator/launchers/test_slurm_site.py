@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from orchestrator.session import with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus
+from slurm.options import SRUN_KEYS
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from slurm.script import render_script
@@ -230,6 +232,28 @@ def test_what_a_profile_says_is_a_section(name):
     assert section_of(profile_named(name)).site is None
 
 
+# -- docs/sites.md
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sites.md").read_text()
+
+
+def test_the_page_shows_a_profile_and_containers_that_can_be_read(tmp_path):
+    [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "ada.toml").write_text(text)
+    assert loaded(tmp_path, "site: ada.toml").launcher.slurm.launch.address == "{host}-ib"
+    assert profile_named(str(tmp_path / "ada.toml")).limits["gpu"].max_running == 4
+    containers = re.findall(r"```yaml\n(container:.*?)\n```", PAGE, re.DOTALL)
+    assert [loaded(tmp_path, found).launcher.slurm.container is not None for found in containers] == [True, True]
+
+
+def test_the_page_knows_the_same_sites_and_options_of_srun():
+    header = next(line for line in PAGE.splitlines() if line.startswith("| |"))
+    assert sorted(re.findall(r"`(.+?)`", header)) == site_names()
+    listed = next(line for line in PAGE.splitlines() if line.startswith("| `srun` |"))
+    assert sorted(re.findall(r"--([a-z-]+)", listed)) == sorted(SRUN_KEYS)
+
+
 # -- a real Slurm
 
 
@@ -303,5 +327,5 @@ def test_a_real_slurm_takes_a_profile_with_a_core_map_a_gpu_for_each_rank_and_fo
         assert one["SLURM_CPUS_PER_TASK"] == "2"
         assert one["SLURM_CPU_BIND"].endswith("mask_cpu:3,c")
         assert one["PARLAY_ADDRESS"] == "{host}i"
-        assert one["TMPDIR"] == f"{tmp_path}/parlay-{one['SLURM_JOB_ID']}/TMPDIR"
+        assert one["TMPDIR"] == f"{tmp_path}/parlay-{one['SLURM_JOB_ID']}.0/TMPDIR"
         assert (one["NCCL_SOCKET_IFNAME"], one["SOURCED"]) == ("lo", "yes")
