@@ -99,10 +99,11 @@ def _apptainer(container: Container, request: JobRequest) -> list[str]:
 
 
 def _shifter(container: Container, request: JobRequest) -> list[str]:
+    """Images see parallel file systems where they lie (siteFs of udiRoot.conf): nothing of ours has to be mounted."""
     return [
         "shifter",
         f"--image={container.image}",
-        *(joined("--volume=", mount) for mount in _mounts(container, request)),
+        *(f"--volume={mount}" for mount in container.mounts),
         joined("--workdir=", request.rank_directory),
         *(joined(f"--env={name}=", value) for name, value in _variables(request).items()),
     ]

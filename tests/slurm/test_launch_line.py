@@ -67,16 +67,16 @@ def test_apptainer_stands_before_the_program_and_the_image_sets_no_variable_of_o
 
 
 def test_shifter_stands_before_the_program_and_is_told_our_variables():
-    request = with_container(runtime=Runtime.SHIFTER, image="nersc/pytorch:ngc-23.07-v0")
+    request = with_container(runtime=Runtime.SHIFTER, image="nersc/pytorch:ngc-23.07-v0", mounts=("/a:/b:ro",))
     assert rank_command(request) == [
-        *("shifter", "--image=nersc/pytorch:ngc-23.07-v0", f"--volume={SEARCH}:{SEARCH}", f"--workdir={ATTEMPT}"),
+        *("shifter", "--image=nersc/pytorch:ngc-23.07-v0", "--volume=/a:/b:ro", f"--workdir={ATTEMPT}"),
         *("--env=NCCL_DEBUG=INFO", f"--env=PYTHONPATH={SEARCH}/code", *REQUEST.argv),
     ]
 
 
 def test_a_folder_that_the_user_mounts_is_not_mounted_twice():
-    request = with_container(runtime=Runtime.SHIFTER, image="x", mounts=(f"/elsewhere:{SEARCH}",))
-    assert [word for word in rank_command(request) if "volume" in word] == [f"--volume=/elsewhere:{SEARCH}"]
+    request = with_container(runtime=Runtime.APPTAINER, image="x", mounts=(f"/elsewhere:{SEARCH}",))
+    assert [word for word in rank_command(request) if "bind" in word] == [f"--bind=/elsewhere:{SEARCH}"]
 
 
 @pytest.mark.bad_input(30)
@@ -181,7 +181,13 @@ def test_a_word_with_a_variable_is_filled_in_by_the_script_and_all_others_are_no
 def run_rank(launch: Launch, **environment: str) -> subprocess.CompletedProcess[str]:
     """The rank command with `env` as the program, as srun would start it on a node."""
     request = replace(REQUEST, argv=("/usr/bin/env",), options=JobOptions(launch=launch))
-    ranks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_LOCALID": "3", **environment}
+    ranks = {
+        "PATH": os.environ["PATH"],
+        "SLURM_JOB_ID": "77",
+        "SLURM_STEP_ID": "0",
+        "SLURM_LOCALID": "3",
+        **environment,
+    }
     return subprocess.run(rank_command(request), env=ranks, capture_output=True, text=True, timeout=20, check=False)
 
 
