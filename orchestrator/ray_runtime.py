@@ -1,4 +1,5 @@
-"""Ray, as far as Parlay needs it: a supervising actor a node for the ranks of an attempt. Only this file imports ray.
+"""Ray, as far as Parlay needs it: a supervising actor a node for the ranks of an attempt, and actors for other work of
+this machine. Only this file imports ray.
 
 Either a Ray of our own that nobody else can reach (loopback, a token, no dashboard, a private directory), or the
 cluster a person names by address, of which nothing is ever shut down. `ray stop` is never called: it ends every Ray
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.launchers import processes
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
@@ -35,6 +36,44 @@ _OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through
 
 class RayUnavailable(OutsideRefused):
     """No Ray could be started or reached, which may pass; the message is Ray's own."""
+
+
+class WorkLost(Exception):
+    """The actor died before its work was done; the words are Ray's."""
+
+
+class Work(Protocol):
+    """What an actor can do: `run` to its end, or to where `stop`, from another thread, lets it leave early.
+
+    It is pickled by name, so its module is imported in the actor.
+    """
+
+    def run(self) -> Any: ...
+    def stop(self) -> None: ...
+
+
+class Worker:
+    """The actor: one piece of work in a process of its own, with the environment of who started it: Ray's would hide
+    the GPUs from it."""
+
+    def __init__(self, work: Work, environment: Mapping[str, str]):
+        os.environ.clear()
+        os.environ.update(environment)
+        self._work = work
+
+    def run(self) -> Any:
+        return self._work.run()
+
+    def stop(self) -> None:
+        self._work.stop()
+
+
+@dataclass(frozen=True)
+class RayWork:
+    """A worker and what it will have found."""
+
+    actor: Any
+    result_ref: Any
 
 
 class NodeSupervisor:
@@ -175,6 +214,31 @@ class RayRuntime:
         if on_gpus:
             return {"GPU": ranks}
         return {"CPU" if self._private_folder is None else RANK_SLOTS: ranks}
+
+    def begin(self, work: Work, environment: Mapping[str, str]) -> RayWork:
+        """Have this work done by an actor of its own, which takes no resources. Returns at once."""
+        options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}  # `stop` is heard while `run` goes on
+        actor = self._ray.remote(Worker).options(**options).remote(work, dict(environment))
+        return RayWork(actor, actor.run.remote())
+
+    def done(self, works: Sequence[RayWork]) -> list[RayWork]:
+        """Those that have ended, or were lost."""
+        by_ref = {work.result_ref: work for work in works}
+        if not by_ref:
+            return []
+        ready, _ = self._ray.wait(list(by_ref), num_returns=len(by_ref), timeout=0)
+        return [by_ref[ref] for ref in ready]
+
+    def result(self, work: RayWork) -> Any:
+        """What `run` returned, waits for it. Raises WorkLost, and what `run` raised."""
+        try:
+            return self._ray.get(work.result_ref)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except self._ray.exceptions.RayError as error:
+            raise WorkLost(str(error)) from None
+        finally:
+            self._ray.kill(work.actor)
 
     def submit(self, name: str, plans: Sequence[GroupPlan], bundles: Sequence[Mapping[str, float]]) -> RayJob:
         """Ask for a node for each plan, all together or none, and run the plans there. Returns at once.

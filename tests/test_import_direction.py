@@ -24,6 +24,8 @@ ONE_DOOR = {
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
     "tokenizers": {"trials/tokenizing.py"},
+    "fastapi": {"orchestrator/service/api.py"},
+    "uvicorn": {"orchestrator/service/server.py"},
 }
 ORCHESTRATOR = (
     ("orchestrator.in_time",),
@@ -51,7 +53,7 @@ ORCHESTRATOR = (
         "orchestrator.ledger_rebuild",
         "orchestrator.late_sync",
     ),
-    ("orchestrator.cli",),
+    ("orchestrator.cli", "orchestrator.service"),
 )
 """Lowest first; a module imports its own level and those below."""
 

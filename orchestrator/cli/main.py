@@ -6,6 +6,14 @@ import io
 import os
 import sys
 import traceback
+
+if sys.version_info < (3, 11):  # before the imports below, which an older one fails at with other words
+    sys.stderr.write(
+        f"parlay: Python {sys.version_info[0]}.{sys.version_info[1]} is too old: 3.11 or newer is needed\n"
+        "  fix: make the environment anew with a newer one; trials may run with another, trainer.python\n"
+    )
+    sys.exit(2)
+
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -21,6 +29,7 @@ from orchestrator.cli import (
     preparing,
     running,
     sandbox,
+    serving,
     testing,
     ticking,
 )
@@ -36,7 +45,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verbs in (files, running, ticking, looking, exporting, forecasting, preparing, keeping, testing, doctor, sandbox):
+for verbs in (
+    files,
+    running,
+    ticking,
+    looking,
+    exporting,
+    forecasting,
+    preparing,
+    keeping,
+    testing,
+    doctor,
+    serving,
+    sandbox,
+):
     verbs.add_to(app)
 
 

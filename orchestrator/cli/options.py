@@ -39,6 +39,9 @@ JobTime = Annotated[
 ByTicks = Annotated[
     bool, typer.Option("--tick", help="Start no driver: print what has cron or scrontab drive it by turns.")
 ]
+NoService = Annotated[
+    bool, typer.Option("--no-service", help="A driver of its own, although `parlay serve` runs and would drive it.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
 
 

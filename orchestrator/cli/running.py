@@ -25,6 +25,7 @@ from orchestrator.cli.options import (
     JobTime,
     LauncherKind,
     LedgerUrl,
+    NoService,
     Overrides,
     SamplerName,
     SearchFilePath,
@@ -34,6 +35,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.cli.serving import hand_over
 from orchestrator.cli.setup_text import setup_json, setup_lines
 from orchestrator.cli.ticking import require_jobs_that_stay, tick_lines, write_tick_script
 from search_spaces.errors import InputError, Problem
@@ -89,6 +91,7 @@ def submit(
     as_job: AsJob = False,
     job_time: JobTime = None,
     by_ticks: ByTicks = False,
+    no_service: NoService = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -107,11 +110,13 @@ def submit(
         _leave_to_ticks(started, as_json)
         return
     folder = started.folder
-    pid = _start_driver(folder, started.ledger_url, as_json)
+    pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
+    words = "is driven by the service, process" if pid else "runs as process"
+    pid = pid or _start_driver(folder, started.ledger_url, as_json)
     answer(
         {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "pid": pid},
         as_json,
-        f"search {folder.search_id} runs as process {pid}; its log is {folder.driver_log}\n"
+        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
         f"look: parlay status {folder.search_id}    end it: parlay cancel {folder.search_id}",
     )
 

@@ -48,40 +48,29 @@ def may_begin(capacity: int, demands: Mapping[str, Demand], search: str) -> int:
 
 
 class Shares:
-    """The demands of all searches of one service, as they last told them; safe for several threads.
+    """The demands of all searches, as they last told them; safe for several threads.
 
-    `capacity` is how many trials may be in flight in all; None is no limit.
+    `capacity` is how many trials may be in flight in all. Who began a trial last stands last in `demands`, and among
+    equals comes last.
     """
 
-    def __init__(self, capacity: int | None):
+    def __init__(self, capacity: int, demands: Mapping[str, Demand] | None = None):
         self._capacity = capacity
-        self._demands: dict[str, Demand] = {}  # who began a trial last stands last
+        self.demands = dict(demands or {})
         self._lock = threading.Lock()
-
-    def expect(self, search: str, held: int) -> None:
-        """A search that nobody drives at the moment holds so many trials; none are given to it."""
-        with self._lock:
-            self._demands[search] = Demand(held, held)
 
     def ask(self, search: str, held: int, more: int) -> int:
         """How many of `more` trials the search may begin now, beside those it holds; they are its own from now on.
 
         Whatever it does not begin is free again when it asks next.
         """
-        if self._capacity is None:
-            return more
         with self._lock:
-            self._demands[search] = Demand(held, held + more)
-            begun = may_begin(self._capacity, self._demands, search)
+            self.demands[search] = Demand(held, held + more)
+            begun = may_begin(self._capacity, self.demands, search)
             if begun:
-                del self._demands[search]
-                self._demands[search] = Demand(held + begun, held + more)
+                del self.demands[search]
+                self.demands[search] = Demand(held + begun, held + more)
             return begun
-
-    def leave(self, search: str) -> None:
-        """The search has ended, and holds nothing any more."""
-        with self._lock:
-            self._demands.pop(search, None)
 
 
 def _level(capacity: int, wants: Sequence[int]) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.service.share_file import ShareFile
 from orchestrator.service.shares import Demand, Shares, fair_shares, may_begin
 
 DEMANDS = st.dictionaries(
@@ -58,25 +60,33 @@ def test_one_search_alone_has_everything_and_gives_half_of_it_up_to_a_second_as_
 
 
 def test_where_there_are_more_searches_than_trials_they_take_turns():
-    shares, turns = Shares(1), []
-    for search in "abc":
-        shares.expect(search, 0)
+    shares, turns = Shares(1, {search: Demand(0, 0) for search in "abc"}), []
     for _ in range(8):
         for search in "abc":  # a trial has ended when its search asks again
             turns += [search] * shares.ask(search, 0, 1)
     assert turns == ["a", "b", "c"] * 2
 
 
-def test_what_a_dead_driver_left_in_flight_counts_and_what_an_ended_search_had_does_not():
-    shares = Shares(4)
-    shares.expect("dead", 3)
+def test_what_a_dead_driver_left_in_flight_counts_and_what_an_ended_search_had_does_not(tmp_path):
+    shares = ShareFile(tmp_path / "shares.json", 4)
+    shares.reset({"dead": 3})
     assert shares.ask("a", 0, 4) == 1
-    shares.leave("dead")
+    shares.expect("dead", 0)
     assert shares.ask("a", 1, 4) == 3
 
 
-def test_without_a_limit_everybody_has_what_it_wants():
-    assert Shares(None).ask("a", 500, 7) == 7
+def test_processes_that_ask_at_once_never_begin_more_than_is_free(tmp_path):
+    shares = ShareFile(tmp_path / "shares.json", 10)
+    with ThreadPoolExecutor(8) as pool:
+        begun = list(pool.map(lambda n: shares.ask(f"s{n}", 0, 3), range(16)))
+    assert sum(begun) <= 10
+    assert sum(shares.ask(f"s{n}", begun[n], 3 - begun[n]) for n in range(16)) + sum(begun) == 10
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"schema": "parlay.shares/1", "searches": [{"held": 1}]}'])
+def test_a_damaged_file_is_as_good_as_none(tmp_path, damage):
+    (tmp_path / "shares.json").write_text(damage)
+    assert ShareFile(tmp_path / "shares.json", 2).ask("a", 0, 3) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,0 +1,95 @@
+"""The verb serve, and what other verbs leave to a service that runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import Exit, answer, fail, say
+from search_spaces.errors import Problem
+from trials.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from orchestrator.search_file import SearchSpec
+    from orchestrator.service.place import ServicePlace
+    from trials.folder import SearchFolder
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(serve)
+
+
+def serve(
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="Listen on this port of 127.0.0.1 (0: a free one), with a token."
+        ),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="ray: each search is an actor of its own. thread: all in this process.")
+    ] = "ray",
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option("--max-in-flight", min=1, metavar="N", help="Trials of all searches together, shared fairly."),
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drive the searches of many terminals, until ctrl-C; started again it goes on with them."""
+    from orchestrator.service.executors import executor_named
+    from orchestrator.service.place import ServicePlace, ServiceRuns
+    from orchestrator.service.server import Wanted
+    from orchestrator.service.server import serve as serve_here
+    from trials.ledger.place import home_folder, ledger_url
+
+    wanted = Wanted(port, executor_named(executor), max_in_flight)
+    place = ServicePlace.of(home_folder())
+
+    def tell(about: Mapping[str, Any]) -> None:
+        answer(about, as_json, _where(about, place))
+
+    try:
+        unended = serve_here(place, ledger_url(ledger), wanted, say, tell)
+    except ServiceRuns as other:
+        problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
+        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+    if unended:
+        say(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
+        raise Exit(ExitCode.STOPPED_EARLY)
+
+
+def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
+    """The process of the user's service, which drives this search from now on; None where none runs.
+
+    None too where its jobs would go to another Slurm, or its trials to a Ray that is named.
+    """
+    from orchestrator.service.client import running_service
+    from trials.ledger.place import home_folder
+
+    found = None if spec.launcher.address else running_service(home_folder())
+    if found is None:
+        return None
+    client, health = found
+    if spec.launcher.kind.startswith("slurm") and health["slurm_conf"] != os.environ.get("SLURM_CONF"):
+        say(f"the service (process {health['pid']}) has another SLURM_CONF: the search gets a driver of its own")
+        return None
+    client.resume(folder.search_id, folder.path, url)
+    return int(health["pid"])
+
+
+def _where(about: Mapping[str, Any], place: ServicePlace) -> str:
+    if about["socket"] is not None:
+        return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
+    return (
+        f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
+        f" the token is in {place.token}"
+    )

@@ -1,0 +1,199 @@
+"""The service's REST interface: each path a question to the desk, each refusal the contract's error object."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from orchestrator.search.lease import LeaseHeld
+from orchestrator.service import events, models
+from orchestrator.service.desk import VERSION, Desk, NotYet
+from orchestrator.service.guard import Door, Guard, error_response
+from search_spaces.errors import InputError, OutsideRefused, Problem
+from trials.ledger.events import EventKind
+
+_SearchId = Annotated[models.SearchIdText, Path(description="A search's id; it may be shortened while unique.")]
+_Trial = Annotated[models.TrialText, Path(description="t0001 (its last attempt) or t0001.a1.")]
+_LastEventId = Annotated[
+    str | None, Header(pattern="^[0-9]{1,15}$", description="The last event's number that was read.")
+]
+
+_WORDS = {
+    400: "Bad input: what is wrong, where, and what to do.",
+    401: "The token is missing or another one (on a port).",
+    403: "Another Host, or a web page's Origin (on a port).",
+    404: "No search, trial or path of this name.",
+    405: "Another method than this path has.",
+    409: "Not now: held by another driver, ambiguous, or not there yet.",
+    413: "The body is larger than 1 MiB.",
+    415: "The body is not JSON.",
+    500: "A bug of the service; its log says more.",
+    503: "Slurm, the ledger or a disk refuses or is out of reach.",
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": models.ErrorAnswer, "description": words} for status, words in _WORDS.items()
+}
+
+
+_EVENTS_PATH = "/v1/searches/{search}/events"
+_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "Its number in the journal, for Last-Event-ID."},
+        "event": {"type": "string", "enum": [kind.value for kind in EventKind]},
+        "data": {"type": "string", "description": "Its line of the journal: a JSON object."},
+    },
+}
+
+
+def make_app(
+    desk: Desk,
+    door: Door,
+    log: Callable[[str], None] = lambda line: None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Guard:
+    """The ASGI application behind its guard. `log` takes a line a request, and tracebacks of bugs."""
+    app = FastAPI(title="Parlay", version=VERSION, docs_url=None, redoc_url=None, responses=_ERRORS)
+    _add_searches(app, desk)
+    _add_findings(app, desk)
+    _add_stream(app, desk, is_stopping)
+    _add_refusals(app, log)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return Guard(app, door, log)
+
+
+def _add_searches(app: FastAPI, desk: Desk) -> None:
+    @app.get("/v1/health", response_model=models.HealthAnswer)
+    def health() -> Any:
+        """What the service is, and how many searches it drives."""
+        return desk.health()
+
+    @app.get("/v1/searches", response_model=models.SearchesAnswer)
+    def searches() -> Any:
+        """All searches of the ledger, newest first."""
+        return desk.searches()
+
+    @app.post("/v1/searches", response_model=models.SubmitAnswer, status_code=201)
+    def submit(request: models.SubmitRequest) -> Any:
+        """Check a search file, write the search down and drive it."""
+        return desk.submit(request.yaml, request.directory, request.set)
+
+    @app.get("/v1/searches/{search}", response_model=models.StatusAnswer)
+    def status(search: _SearchId) -> Any:
+        """Where a search stands."""
+        return desk.status(search)
+
+    @app.post("/v1/searches/{search}/cancel", response_model=models.AcceptedAnswer, status_code=202)
+    def cancel(search: _SearchId) -> Any:
+        """End a search and everything it has in flight; its events tell when that is done."""
+        return desk.cancel(search)
+
+    @app.post("/v1/searches/{search}/resume", response_model=models.AcceptedAnswer, status_code=202)
+    def resume(search: _SearchId, request: models.ResumeRequest | None = None) -> Any:
+        """Drive a search whose driver has gone; one that has ended is left as it is."""
+        asked = request or models.ResumeRequest()
+        return desk.resume(search, asked.folder, asked.ledger_url)
+
+
+def _add_findings(app: FastAPI, desk: Desk) -> None:
+    @app.get("/v1/searches/{search}/trials", response_model=models.TrialsAnswer)
+    def trials(search: _SearchId) -> Any:
+        """Every trial, in the order it was proposed."""
+        return desk.trials(search)
+
+    @app.get("/v1/searches/{search}/best", response_model=models.BestAnswer)
+    def best(search: _SearchId) -> Any:
+        """The best layout so far."""
+        return desk.best(search)
+
+    @app.get("/v1/searches/{search}/recipe", response_model=models.RecipeAnswer)
+    def recipe(search: _SearchId) -> Any:
+        """recipe.yaml, and the folder it lies in."""
+        return desk.recipe(search)
+
+    @app.get("/v1/searches/{search}/logs/{trial}", response_model=models.LogsAnswer)
+    def logs(search: _SearchId, trial: _Trial, rank: Annotated[int | None, Query(ge=0, le=10**6)] = None) -> Any:
+        """What a trial's ranks wrote: the first real error, or the end of one rank's log."""
+        return desk.logs(search, trial, rank)
+
+
+def _add_stream(app: FastAPI, desk: Desk, is_stopping: Callable[[], bool]) -> None:
+    @app.get(_EVENTS_PATH, response_class=StreamingResponse)
+    def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
+        """A search's events as they happen (server-sent), after the one with this number; they end with the search."""
+        _, journal = desk.journal(search)
+        lines = events.stream(journal, int(last_event_id or 0), is_stopping)
+        return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
+    @app.exception_handler(InputError)
+    def refused(request: Request, error: InputError) -> JSONResponse:
+        status = {"unknown_id": 404, "ambiguous_id": 409}.get(error.problems[0].code, 400)
+        return error_response(status, error.problems[0], None, *error.problems[1:])
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        first, *others = map(_problem_of, error.errors())
+        return error_response(400, first, None, *others)
+
+    @app.exception_handler(LeaseHeld)
+    def held(request: Request, error: LeaseHeld) -> JSONResponse:
+        return error_response(409, Problem("held", str(error), fix="wait for it, or cancel the search"), None)
+
+    @app.exception_handler(NotYet)
+    def not_yet(request: Request, error: NotYet) -> JSONResponse:
+        return error_response(409, Problem("not_yet", str(error), fix="ask again later"), None)
+
+    @app.exception_handler(OutsideRefused)
+    def outside(request: Request, error: OutsideRefused) -> JSONResponse:
+        return error_response(503, Problem("refused", str(error), fix=error.fix), None)
+
+    @app.exception_handler(OSError)
+    def disk(request: Request, error: OSError) -> JSONResponse:
+        return error_response(503, Problem("refused", str(error)), None)
+
+    @app.exception_handler(HTTPException)
+    def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        code = {404: "unknown_path", 405: "method"}.get(error.status_code, "usage")
+        problem = Problem(code, str(error.detail), fix="GET /openapi.json says what there is")
+        return error_response(error.status_code, problem, error.headers)
+
+    @app.exception_handler(Exception)
+    def bug(request: Request, error: Exception) -> JSONResponse:
+        log("".join(traceback.format_exception(error)).rstrip())
+        problem = Problem("bug", "a bug of the service", fix="please report it, with the traceback in its log")
+        return error_response(500, problem, None)
+
+
+def _problem_of(found: Any) -> Problem:
+    """One of pydantic's findings, in the contract's words; the place is body.yaml, query.rank, path.search."""
+    key = ".".join(str(part) for part in found["loc"])
+    given = found.get("input")
+    value = given[:_LONGEST_SHOWN].encode("utf-8", "backslashreplace").decode() if isinstance(given, str) else None
+    return Problem("usage", found["msg"], key=key, value=value, fix="GET /openapi.json says what fits")
+
+
+_LONGEST_SHOWN = 200
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's description without its own kind of error, which nobody gets from here; with what a stream holds."""
+    if app.openapi_schema is None:
+        described = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path in described["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        streamed = described["paths"][_EVENTS_PATH]["get"]["responses"]["200"]
+        streamed["content"] = {"text/event-stream": {"itemSchema": _EVENT}}
+        for name in ("HTTPValidationError", "ValidationError"):
+            described["components"]["schemas"].pop(name, None)
+        app.openapi_schema = described
+    return app.openapi_schema

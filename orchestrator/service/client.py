@@ -1,0 +1,89 @@
+"""The service as another process of its user asks it. Standard library and light parts only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from orchestrator.service.place import ServicePlace
+from search_spaces.errors import OutsideRefused
+from trials.folder import read_json
+
+_TIMEOUT_S = 60.0
+
+
+class ServiceRefused(OutsideRefused):
+    """The service answered with an error; `problem` is the contract's object."""
+
+    def __init__(self, problem: Mapping[str, Any]):
+        super().__init__(f"the service: {problem.get('message')}", problem.get("fix"))
+        self.problem = problem
+
+
+class Client:
+    """Asks the service at this place. Raises ServiceRefused, and OutsideRefused where it does not answer."""
+
+    def __init__(self, socket_path: str | None, port: int | None, token: str | None):
+        self._socket_path = socket_path
+        self._port = port
+        self._token = token
+
+    def health(self) -> dict[str, Any]:
+        return self._ask("GET", "/v1/health")
+
+    def resume(self, search_id: str, folder: Path, ledger_url: str) -> dict[str, Any]:
+        """Have the service drive this search from now on."""
+        body = {"folder": str(folder), "ledger_url": ledger_url}
+        return self._ask("POST", f"/v1/searches/{quote(search_id, safe='')}/resume", body)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = self._connection()
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise OutsideRefused(f"the service does not answer: {error}") from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise ServiceRefused(answer.get("error", {}))
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._socket_path is None:
+            return http.client.HTTPConnection("127.0.0.1", self._port, timeout=_TIMEOUT_S)
+        return _UnixConnection(self._socket_path)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str):
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
+    """The service of this home and its `health`; None where none runs, or none that answers."""
+    place = ServicePlace.of(home)
+    try:
+        about = read_json(place.about)
+        if about is None:
+            return None
+        token = None if about["port"] is None else place.token.read_text(encoding="utf-8")
+        client = Client(about["socket"], about["port"], token)
+        return client, client.health()
+    except (OSError, OutsideRefused, ValueError, KeyError):
+        return None

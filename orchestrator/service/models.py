@@ -1,0 +1,169 @@
+"""What the service takes and answers, in the contract's names; FastAPI checks both and writes openapi.json of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.service.executors import ExecutorKind
+from orchestrator.service.keeper import DriverState
+from trials.ledger.events import EndReason, SearchState
+from trials.trial import FailureReason, TrialKind, TrialState
+
+SearchIdText = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]
+TrialText = Annotated[str, Field(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$")]
+_PathText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")]
+
+
+class Request(BaseModel):
+    """A body; a key that it does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SubmitRequest(Request):
+    yaml: str = Field(min_length=1, max_length=1_000_000, description="The text of a search file.")
+    directory: _PathText = Field(description="Absolute; where relative paths in the file and its work_dir start.")
+    set: list[Annotated[str, Field(max_length=10_000)]] = Field(
+        default=[], max_length=1_000, description="Changes to the file, each key.key=value."
+    )
+
+
+class ResumeRequest(Request):
+    folder: _PathText | None = Field(default=None, description="The search's folder, where the ledger has not got it.")
+    ledger_url: str | None = Field(default=None, max_length=4096, description="Its ledger, where it is another one.")
+
+
+class Problem(BaseModel):
+    """One thing wrong, and what to do about it."""
+
+    code: str
+    message: str
+    rule: str | None = None
+    fix: str | None = None
+    key: str | None = None
+    value: Any = None
+    file: str | None = None
+    line: int | None = None
+
+
+class FirstProblem(Problem):
+    others: list[Problem] = []
+
+
+class ErrorAnswer(BaseModel):
+    error: FirstProblem
+
+
+class Answer(BaseModel):
+    """`schema_` is `schema` on the wire."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    schema_: str = Field(alias="schema")
+
+
+class HealthAnswer(Answer):
+    version: str
+    pid: int
+    executor: ExecutorKind
+    max_in_flight: int | None
+    slurm_conf: str | None = Field(description="SLURM_CONF of the service: which Slurm its searches use.")
+    drivers: dict[DriverState, int]
+
+
+class SubmitAnswer(Answer):
+    search_id: str
+    folder: str
+    notes: list[str]
+
+
+class SearchRow(BaseModel):
+    search_id: str
+    state: SearchState
+    end_reason: EndReason | None
+    num_trials: int
+    best_trial: str | None
+    folder: str | None
+
+
+class SearchesAnswer(Answer):
+    searches: list[SearchRow]
+
+
+class DriverAnswer(BaseModel):
+    """How the service keeps the search; null where it does not."""
+
+    state: DriverState
+    failures: int
+    detail: str | None
+
+
+class StatusAnswer(Answer):
+    search_id: str
+    state: SearchState
+    end_reason: EndReason | None
+    detail: str | None
+    best: dict[str, Any] | None
+    num_trials: int
+    trials: dict[str, int]
+    reasons: dict[str, int]
+    budget: dict[str, float | None]
+    recipe: str | None
+    mlflow: dict[str, str] | None
+    driver: DriverAnswer | None
+
+
+class AttemptAnswer(BaseModel):
+    attempt: str
+    state: TrialState
+    reason: FailureReason | None
+    job_id: str | None
+    nodes: list[str]
+    submitted_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    node_hours: float | None
+
+
+class TrialAnswer(BaseModel):
+    trial: str
+    kind: TrialKind
+    state: TrialState
+    reason: FailureReason | None
+    layout: dict[str, Any]
+    layout_key: str
+    prediction: dict[str, Any] | None
+    measured: dict[str, Any] | None
+    flags: list[str]
+    attempts: list[AttemptAnswer]
+
+
+class TrialsAnswer(Answer):
+    search_id: str
+    trials: list[TrialAnswer]
+
+
+class BestAnswer(Answer):
+    model_config = ConfigDict(extra="allow")
+    search_id: str
+    trial: str
+    recipe: str | None
+
+
+class RecipeAnswer(Answer):
+    search_id: str
+    folder: str
+    recipe: dict[str, Any]
+
+
+class LogsAnswer(Answer):
+    trial: str
+    attempt: str
+    files: list[str]
+    excerpt: str | None
+
+
+class AcceptedAnswer(Answer):
+    search_id: str
+    state: SearchState

@@ -1,0 +1,121 @@
+"""One service: its socket, its keeper's thread, and uvicorn between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from orchestrator.service.api import make_app
+from orchestrator.service.desk import Desk
+from orchestrator.service.executors import ExecutorKind, make_executor
+from orchestrator.service.guard import Door
+from orchestrator.service.keeper import Keeper
+from orchestrator.service.place import ServicePlace, loopback_socket, unix_socket
+
+_STREAMS_END_S = 5
+"""Seconds that a client who follows a search is given to hang up."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How to serve: on `port` of the loopback (0: a free one), or on a unix socket where it is None."""
+
+    port: int | None = None
+    executor: ExecutorKind = ExecutorKind.RAY
+    max_in_flight: int | None = None
+
+
+def serve(
+    place: ServicePlace,
+    ledger_url: str,
+    wanted: Wanted,
+    note: Callable[[str], None],
+    on_ready: Callable[[Mapping[str, Any]], None],
+) -> list[str]:
+    """Serve until SIGINT or SIGTERM; the ids of the searches that a next service goes on with. For the main thread.
+
+    `on_ready` hears where it listens (as in service.json) once it does. Raises ServiceRuns, OutsideRefused.
+    """
+    with place.held(), _listening(place, wanted.port) as (listening, where, door):
+        executor = make_executor(wanted.executor, note)
+        try:
+            keeper = Keeper(place, executor, wanted.max_in_flight, note)
+            about = {"executor": executor.kind, "max_in_flight": wanted.max_in_flight}
+            desk = Desk(keeper, ledger_url, about | {"slurm_conf": os.environ.get("SLURM_CONF")})
+            _run(
+                keeper,
+                desk,
+                listening,
+                door,
+                note,
+                lambda: on_ready(place.write_about(**where, executor=executor.kind)),
+            )
+        finally:
+            executor.close()
+        return sorted(keeper.kept())
+
+
+def _run(
+    keeper: Keeper,
+    desk: Desk,
+    listening: socket.socket,
+    door: Door,
+    note: Callable[[str], None],
+    on_ready: Callable[[], None],
+) -> None:
+    server: _Server | None = None
+    app = make_app(desk, door, note, lambda: server is None or server.should_exit)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END_S
+    )
+    server = _Server(config, on_ready)
+    keeping = threading.Thread(target=keeper.run, name="keeper", daemon=True)
+    keeping.start()
+    try:
+        with _heard_again():
+            server.run(sockets=[listening])
+    finally:
+        keeper.stop()
+        keeping.join()
+
+
+class _Server(uvicorn.Server):
+    """Tells when it answers."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]):
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+
+@contextmanager
+def _heard_again() -> Iterator[None]:
+    """Within this block signals do what uvicorn has them do and no more: it sends them again when it has left."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _listening(place: ServicePlace, port: int | None) -> Iterator[tuple[socket.socket, dict[str, Any], Door]]:
+    if port is None:
+        with unix_socket(place) as (listening, path):
+            yield listening, {"socket_path": path, "port": None}, Door()
+        return
+    with loopback_socket(port) as (listening, bound):
+        yield listening, {"socket_path": None, "port": bound}, Door.on_port(place.new_token(), bound)

@@ -1,0 +1,66 @@
+"""The service in this process: its real desk over a real ledger, drivers as threads, and a client that asks it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from orchestrator.service.api import make_app
+from orchestrator.service.desk import Desk
+from orchestrator.service.executors import ThreadExecutor
+from orchestrator.service.guard import Door, Guard
+from orchestrator.service.keeper import Keeper
+from orchestrator.service.place import ServicePlace
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from trials.ledger.place import ledger_url
+
+
+@dataclass
+class Served:
+    app: Guard
+    client: TestClient
+    keeper: Keeper
+    place: ServicePlace
+    folder: Path
+    log: list[str] = field(default_factory=list)
+
+    def body(self, **changes: Any) -> dict[str, Any]:
+        """A search of three layouts, whose trials come from a table."""
+        path = write_recorded_search(self.folder, OK, OUT_OF_MEMORY, OK)
+        return {"yaml": path.read_text(), "directory": str(self.folder)} | changes
+
+    def submitted(self, **changes: Any) -> str:
+        answer = self.client.post("/v1/searches", json=self.body(**changes))
+        assert answer.status_code == 201, answer.text
+        return answer.json()["search_id"]
+
+    def ended(self, search_id: str) -> dict[str, Any]:
+        """Its status, once nobody drives it any more."""
+        deadline = time.monotonic() + 30
+        while search_id in self.keeper.kept() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.client.get(f"/v1/searches/{search_id}").json()
+
+
+@contextmanager
+def served(home: Path, folder: Path, door: Door | None = None, max_in_flight: int | None = None) -> Iterator[Served]:
+    """A service over this home's ledger; searches are written into `folder`."""
+    place, log = ServicePlace.of(home), []
+    with place.held():
+        keeper = Keeper(place, ThreadExecutor(), max_in_flight, log.append)
+        desk = Desk(keeper, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm_conf": None})
+        app = make_app(desk, door or Door(), log.append)
+        thread = threading.Thread(target=keeper.run)
+        thread.start()
+        try:
+            yield Served(app, TestClient(app, raise_server_exceptions=False), keeper, place, folder, log)
+        finally:
+            keeper.stop()
+            thread.join()

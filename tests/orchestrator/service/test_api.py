@@ -1,0 +1,272 @@
+"""Every verb of the service, and every refusal: each in the contract's words, none with a traceback."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.search import lease
+from orchestrator.service.guard import MOST_BODY_BYTES, Door
+from search_spaces.errors import OutsideRefused
+from tests.orchestrator.service.asking import served
+from trials.folder import SearchFolder
+from trials.ledger.journal import Journal
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def service(own_home, tmp_path):
+    with served(own_home, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def idle(own_home, tmp_path, monkeypatch):
+    """A service whose searches stay where they are: nobody drives them."""
+    monkeypatch.setattr("orchestrator.service.keeper.Keeper.turn", lambda self: None)
+    with served(own_home, tmp_path) as found:
+        yield found
+
+
+def error_of(answer) -> dict:
+    assert answer.headers["content-type"] == "application/json"
+    assert set(answer.json()) == {"error"}
+    return answer.json()["error"]
+
+
+def test_a_search_is_submitted_driven_and_looked_at(service):
+    search = service.submitted()
+    status = service.ended(search)
+    assert (status["state"], status["end_reason"]) == ("completed", "space_exhausted")
+    assert status["trials"] == {"measured": 2, "failed": 1, "cancelled": 0, "in_flight": 0}
+    assert status["driver"] is None
+    trials = service.client.get(f"/v1/searches/{search}/trials").json()["trials"]
+    assert [(t["trial"], t["state"], t["reason"]) for t in trials] == [
+        ("t0001", "measured", None),
+        ("t0002", "failed", "gpu_oom"),
+        ("t0003", "measured", None),
+    ]
+    assert trials[0]["measured"]["tokens_per_sec"] > 0
+    assert trials[1]["attempts"][0]["started_at"].endswith("Z")
+    best = service.client.get(f"/v1/searches/{search}/best").json()
+    assert best["trial"] == status["best"]["trial"]
+    recipe = service.client.get(f"/v1/searches/{search}/recipe").json()
+    assert recipe["recipe"]["layout"] == best["layout"]
+    assert Path(recipe["folder"], "recipe.yaml").exists()
+    assert service.client.get(f"/v1/searches/{search}/logs/t0002").json()["attempt"] == "a1"
+    (row,) = service.client.get("/v1/searches").json()["searches"]
+    assert (row["search_id"], row["num_trials"], row["folder"]) == (search, 3, status["recipe"].rpartition("/")[0])
+    assert service.client.get("/v1/health").json()["drivers"] == {"waiting": 0, "driving": 0, "stopped": 0}
+
+
+def test_an_id_may_be_shortened_while_it_is_unique(service):
+    first = service.submitted()
+    service.ended(first)
+    assert service.client.get(f"/v1/searches/{first[:7]}").json()["search_id"] == first
+    service.ended(service.submitted())
+    answer = service.client.get("/v1/searches/table")
+    assert (answer.status_code, error_of(answer)["code"]) == (409, "ambiguous_id")
+
+
+def test_relative_paths_start_where_the_client_stands(service, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    body = service.body()
+    (tmp_path / "table.csv").rename(here / "table.csv")
+    answer = service.client.post("/v1/searches", json=body | {"directory": str(here), "set": ["work_dir=found"]})
+    assert Path(answer.json()["folder"]).parent == here / "found"
+
+
+def test_changes_are_on_top_of_the_file(service):
+    search = service.submitted(set=["search.max_trials=1"])
+    assert service.ended(search)["num_trials"] == 1
+
+
+def test_what_is_wrong_with_a_search_is_told_with_its_line_and_nothing_is_written(service, tmp_path):
+    body = service.body()
+    answer = service.client.post("/v1/searches", json=body | {"yaml": body["yaml"].replace("sampler: grid", "s: 1")})
+    error = error_of(answer)
+    assert answer.status_code == 400
+    assert (error["file"], error["key"], error["line"]) == ("search.yaml", "search.s", 8)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"yaml": None}, "body.yaml"),
+        ({"yaml": ""}, "body.yaml"),
+        ({"directory": "relative"}, "body.directory"),
+        ({"directory": "/a\0b"}, "body.directory"),
+        ({"set": "a=b"}, "body.set"),
+        ({"sets": []}, "body.sets"),
+        ({"yaml": "\ud800"}, None),
+        ({"set": ["no equals sign"]}, None),
+        ({"set": ["launcher={kind: ray, address: auto}"]}, "launcher.address"),
+    ],
+)
+def test_a_bad_submission_is_refused(service, changes, key):
+    text = json.dumps(service.body(**changes))
+    answer = service.client.post("/v1/searches", content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert key is None or error_of(answer)["key"] == key
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/searches/nothing-abcdef", 404, "unknown_id"),
+        ("GET", "/v1/searches/nothing-abcdef/events", 404, "unknown_id"),
+        ("POST", "/v1/searches/nothing-abcdef/cancel", 404, "unknown_id"),
+        ("GET", "/v1/searches/%2e%2e", 400, "usage"),
+        ("GET", "/v1/searches/..%2f..%2fetc%2fpasswd", 404, "unknown_path"),
+        ("GET", "/v1/searches/a%00b", 400, "usage"),
+        ("GET", "/v1/searches/A", 400, "usage"),
+        ("GET", "/v1/searches/a/logs/%2e%2e", 400, "usage"),
+        ("GET", "/v1/nothing", 404, "unknown_path"),
+        ("DELETE", "/v1/searches/a", 405, "method"),
+        ("PUT", "/v1/searches", 405, "method"),
+    ],
+)
+def test_what_is_not_there_is_refused(idle, method, path, status, code):
+    answer = idle.client.request(method, path)
+    assert (answer.status_code, error_of(answer)["code"]) == (status, code)
+
+
+def test_what_a_search_has_not_yet_is_a_conflict(idle):
+    search = idle.submitted()
+    for what in ("best", "recipe"):
+        answer = idle.client.get(f"/v1/searches/{search}/{what}")
+        assert (answer.status_code, error_of(answer)["code"]) == (409, "not_yet")
+    assert idle.client.get(f"/v1/searches/{search}/logs/t0001").status_code == 404
+    assert idle.client.get(f"/v1/searches/{search}").json()["driver"]["state"] == "waiting"
+
+
+def test_a_cancelled_search_ends_and_keeps_what_it_has(idle, monkeypatch):
+    search = idle.submitted()
+    assert idle.client.post(f"/v1/searches/{search}/cancel").status_code == 202
+    monkeypatch.undo()
+    idle.keeper.turn()
+    assert idle.ended(search)["state"] == "cancelled"
+
+
+def test_a_search_that_another_driver_holds_is_not_resumed(idle, monkeypatch):
+    search = idle.submitted()
+    folder = SearchFolder(Path(idle.client.get("/v1/searches").json()["searches"][0]["folder"]))
+    held = lease.acquire(folder, time.time())
+    answer = idle.client.post(f"/v1/searches/{search}/resume")
+    assert (answer.status_code, error_of(answer)["code"]) == (409, "held")
+    lease.release(folder, held, time.time())
+    assert idle.client.post(f"/v1/searches/{search}/resume").status_code == 202
+
+
+def test_a_search_in_a_folder_is_taken_up_whatever_the_ledger_knows(service, tmp_path):
+    search = service.submitted()
+    service.ended(search)
+    folder = tmp_path / "runs" / search
+    other = {"folder": str(folder), "ledger_url": f"sqlite:///{tmp_path / 'other.db'}"}
+    assert service.client.post(f"/v1/searches/{search}/resume", json=other).json()["state"] == "completed"
+    answer = service.client.post(f"/v1/searches/{search}/resume", json={"folder": str(tmp_path)})
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "unknown_id")
+
+
+def events_of(text: str) -> list[tuple[int, str]]:
+    blocks = [
+        dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if "id: " in block
+    ]
+    return [(int(block["id"]), block["event"]) for block in blocks]
+
+
+def test_events_end_with_the_search_and_go_on_after_the_last_one_that_was_read(service, tmp_path):
+    search = service.submitted()
+    told = events_of(service.client.get(f"/v1/searches/{search}/events").text)
+    journal = [(e.seq, e.kind.value) for e in Journal(tmp_path / "runs" / search / "journal.jsonl").read()]
+    assert told == journal
+    rest = service.client.get(f"/v1/searches/{search}/events", headers={"last-event-id": "5"}).text
+    assert events_of(rest) == journal[5:]
+
+
+@pytest.mark.parametrize("last", ["-1", "x", "1e3", "9" * 30])
+def test_a_last_event_id_is_a_number(idle, last):
+    assert idle.client.get("/v1/searches/a/events", headers={"last-event-id": last}).status_code == 400
+
+
+def test_a_bug_is_told_without_its_traceback_and_logged_with_it(service, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("secret words")
+
+    monkeypatch.setattr("orchestrator.service.desk.LedgerReader", broken)
+    answer = service.client.get("/v1/searches")
+    assert (answer.status_code, error_of(answer)["code"]) == (500, "bug")
+    assert "secret" not in answer.text
+    assert any("ZeroDivisionError: secret words" in line for line in service.log)
+
+
+def test_a_ledger_out_of_reach_is_not_our_bug(service, monkeypatch):
+    def unreachable(*_):
+        raise OutsideRefused("the database does not answer", "ask again")
+
+    monkeypatch.setattr("orchestrator.service.desk.LedgerReader", unreachable)
+    answer = service.client.get("/v1/searches")
+    assert (answer.status_code, error_of(answer)["fix"]) == (503, "ask again")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(idle, is_chunked):
+    piece = b"x" * 2**16
+    content = iter([piece] * (MOST_BODY_BYTES // len(piece) + 1)) if is_chunked else piece * 17
+    answer = idle.client.post("/v1/searches", content=content, headers={"content-type": "application/json"})
+    assert (answer.status_code, error_of(answer)["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+def test_a_body_of_another_type_is_refused(idle, kind):
+    headers = {} if kind is None else {"content-type": kind}
+    answer = idle.client.post("/v1/searches", content=b"{}", headers=headers)
+    assert (answer.status_code, error_of(answer)["code"]) == (415, "media_type")
+
+
+TOKEN = "s3cret-token"
+HERE = {"host": "127.0.0.1:7000", "authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (HERE, 200),
+        (HERE | {"host": "localhost:7000"}, 200),
+        (HERE | {"origin": "http://127.0.0.1:7000"}, 200),
+        ({"host": "127.0.0.1:7000"}, 401),
+        (HERE | {"authorization": "Bearer other"}, 401),
+        (HERE | {"authorization": f"Basic {TOKEN}"}, 401),
+        (HERE | {"host": "evil.example:7000"}, 403),
+        (HERE | {"host": "127.0.0.1:7001"}, 403),
+        (HERE | {"origin": "http://evil.example"}, 403),
+        (HERE | {"origin": "null"}, 403),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/health", "/openapi.json"])
+def test_on_a_port_only_who_shows_the_token_comes_in(own_home, tmp_path, path, headers, status):
+    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000)) as service:
+        answer = service.client.get(path, headers=headers)
+        assert answer.status_code == status
+        assert TOKEN not in answer.text + "".join(service.log)
+
+
+def test_the_log_has_a_line_a_request_without_its_query_and_without_control_characters(idle):
+    idle.client.get("/v1/health?token=s3cret")
+    idle.client.get("/v1/%1b%5b2J%0aGET")
+    assert [line.rsplit(" ", 2)[0] for line in idle.log[:1]] == ["GET /v1/health 200"]
+    assert "s3cret" not in "".join(idle.log)
+    assert not any("\x1b" in line or "\n" in line for line in idle.log)
+
+
+def test_searches_share_what_may_be_in_flight(own_home, tmp_path):
+    with served(own_home, tmp_path, max_in_flight=1) as service:
+        searches = [service.submitted() for _ in range(3)]
+        assert [service.ended(search)["state"] for search in searches] == ["completed"] * 3
+        assert service.client.get("/v1/health").json()["max_in_flight"] == 1
