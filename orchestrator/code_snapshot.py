@@ -40,6 +40,7 @@ COMPUTE_SIDE = (
     "trials/trend.py",
     "trials/trial.py",
     "trials/external/*.py",
+    "trials/pilot/*.py",
     "trials/ranks/*.py",
     "trials/train/*.py",
     "trials/train/calibrate/*.py",

@@ -69,7 +69,7 @@ def job_time_s(text: str | None) -> float:
 
 def require_slurm(spec: SearchSpec) -> None:
     """InputError for a search whose trials would not leave the driver's own job."""
-    if spec.launcher.kind != "slurm":
+    if not spec.launcher.kind.startswith("slurm"):
         raise InputError.of(
             "as_job",
             f"launcher.kind is {spec.launcher.kind}",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm_pilot_plan import pilot_nodes
 from orchestrator.launchers.slurm_site import cpu_problems
 from orchestrator.search_schema import SearchFile, SearchSection
 from search_spaces.axes import complete_axes
@@ -170,7 +171,7 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
 
     budget = spec.search.budget_node_hours
     num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
-    longest_s = longest_attempt_s(spec.measure, spec.launcher)
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, nodes_of_pilots(spec))
     cost = num_nodes * longest_s / 3600
     if budget is None or cost <= budget:
         return
@@ -182,6 +183,27 @@ def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
         fix="raise search.budget_node_hours, or lower measure.time_limit",
         key="search.budget_node_hours",
         value=budget,
+    )
+    raise located(error, spec)
+
+
+def nodes_of_pilots(spec: SearchSpec) -> int:
+    """The nodes of each pilot, where the launcher has pilots."""
+    return pilot_nodes(spec.launcher.slurm.pilot_nodes, spec.cluster, spec.search.parallel_trials)
+
+
+def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
+    """InputError where a layout needs more nodes than a pilot has."""
+    num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
+    if spec.launcher.kind != "slurm_pilot" or nodes_of_pilots(spec) >= num_nodes:
+        return
+    error = InputError.of(
+        "pilot_nodes",
+        f"is {nodes_of_pilots(spec)}, and a layout needs num_nodes {num_nodes}",
+        rule="each trial runs on nodes of one pilot",
+        fix=f"{num_nodes} at least, or leave it out",
+        key="launcher.slurm.pilot_nodes",
+        value=nodes_of_pilots(spec),
     )
     raise located(error, spec)
 

@@ -19,6 +19,7 @@ from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
+from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
@@ -29,8 +30,8 @@ from orchestrator.search import lease as leases
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.driver import Driver, Goal, Hooks
 from orchestrator.search.history import History
-from orchestrator.search.limits import Limits
-from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
+from orchestrator.search.limits import Limits, layouts_left
+from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
 from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
 from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
 from search_spaces.errors import InputError
@@ -81,6 +82,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
         space = candidates_of(spec)
         require_affordable(spec, space)
+        require_pilot_room(spec, space)
         if ranks_run_here(spec):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
@@ -95,7 +97,7 @@ def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Cal
     Jobs are submitted without those variables, since they would override what stands in a job's script; so they are
     said, and written into the search, whoever drives it later. InputError names the variable of a bad one.
     """
-    if spec.launcher.kind != "slurm":
+    if not spec.launcher.kind.startswith("slurm"):
         return spec
     given = [key.removeprefix("launcher.slurm.") for key in spec.places]
     carried = spec.launcher.slurm.missing_of(carried_options(environ), given)
@@ -185,7 +187,7 @@ def drive(
         if not search.state.is_ended:
             if not cancelling:
                 _require_own_code(folder, search)
-            launcher = stack.enter_context(_launcher_for(folder, spec, search, cancelling, watcher.note, hold.keep))
+            launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
             task = task_of(spec, () if cancelling else frozen(folder))
             sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
@@ -264,13 +266,13 @@ def _require_own_code(folder: SearchFolder, search: SearchRecord) -> None:
 def _launcher_for(
     folder: SearchFolder,
     spec: SearchSpec,
-    search: SearchRecord,
+    history: History,
     cancelling: bool,
     note: Callable[[str], None],
     keep: Callable[[], None],
 ) -> Iterator[Launcher]:
     """The search's launcher; for a search that only has to be ended, and has nothing in flight, one without slots."""
-    if cancelling and not search.in_flight:
+    if cancelling and not history.search.in_flight:
         launcher: Launcher = LocalLauncher(())
     else:
         parallel = spec.search.parallel_trials
@@ -278,15 +280,30 @@ def _launcher_for(
             spec.launcher,
             parallel_trials=parallel,
             cluster=spec.cluster,
-            not_before=_newest_moment(search),
+            not_before=_newest_moment(history.search),
             note=note,
             keep=keep,
             memory=folder.launcher,
+            work_left=lambda: _work_left(spec, history),
         )
         if remark:
             note(remark)
     with closing(launcher):
         yield launcher
+
+
+def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
+    """What the search may still do, as its record stands."""
+    search, wanted = history.search, spec.search
+    repeats = (wanted.finalists + (spec.baseline is not None)) * wanted.finalist_repeats
+    attempts = layouts_left(search, _limits(spec)) + len(search.in_flight) + repeats
+    budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
+    return WorkLeft(
+        max(1, attempts),
+        wanted.parallel_trials,
+        None if budget is None else max(0.0, budget - search.node_hours_used),
+        None if wall_s is None else max(0.0, wall_s - (history.clock() - search.created_at)),
+    )
 
 
 def _newest_moment(search: SearchRecord) -> float:

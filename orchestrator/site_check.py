@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 
 from orchestrator.launchers.factory import job_options
+from orchestrator.launchers.slurm_pilot_plan import least_s
 from orchestrator.launchers.slurm_site import site_remarks
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search_file import SearchSpec, located
+from orchestrator.search_file import SearchSpec, located, nodes_of_pilots
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from search_spaces.space import SearchSpace
 from slurm.client import SlurmClient
@@ -63,7 +64,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
     submitted.
     """
-    if spec.launcher.kind != "slurm":
+    if not spec.launcher.kind.startswith("slurm"):
         return
     slurm = SlurmClient() if slurm is None else slurm
     try:
@@ -94,15 +95,18 @@ def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
 
 
 def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
-    """A job of the smallest layouts, and one of the largest."""
-    sizes = {layout.num_nodes: layout for layout in space.feasible}
-    for num_nodes in sorted({min(sizes), max(sizes)}):
+    """A job of the smallest layouts, and one of the largest; or the shortest pilot that any of them can run in."""
+    tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
+    limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
+    if spec.launcher.kind == "slurm_pilot":
+        tasks, limit_s = {nodes_of_pilots(spec): spec.cluster.gpus_per_node}, least_s(limit_s)
+    for num_nodes in sorted({min(tasks), max(tasks)}):
         yield JobRequest(
             name=f"{spec.name}.check",
             directory=spec.work_dir,
             num_nodes=num_nodes,
-            tasks_per_node=-(-sizes[num_nodes].num_gpus // num_nodes),
-            time_limit_s=spec.measure.time_limit_s + LAUNCHER_GRACE_S,
+            tasks_per_node=tasks[num_nodes],
+            time_limit_s=limit_s,
             argv=("true",),
             options=job_options(spec.launcher, spec.cluster),
         )

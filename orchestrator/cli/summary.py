@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.live import console_for, headline, node_hours_words, results_table
 from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_file import SearchSpec, nodes_of_pilots
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import EndReason, SearchRecord
 from trials.ranking import best_json, rank
@@ -71,7 +71,8 @@ def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     from orchestrator.search.attempts import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
-    most = sum(_most_trials(spec, space)) * nodes * longest_attempt_s(spec.measure, spec.launcher) / 3600
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_of_pilots(spec))
+    most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
     return min(most, spec.search.budget_node_hours or most)
 
 

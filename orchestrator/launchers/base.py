@@ -47,6 +47,16 @@ class LaunchRequest:
     restart: int = 0
 
     @property
+    def key(self) -> str:
+        """The attempt's key, by which it is found again."""
+        return self.spec.attempt_key
+
+    @property
+    def label(self) -> str:
+        """What a user is told of it: `t0001.a1`."""
+        return f"{self.spec.trial}.{self.spec.attempt}"
+
+    @property
     def argv(self) -> tuple[str, ...]:
         """What starts one rank, wherever that is."""
         return self.python, "-m", trial_program(self.spec), str(self.folder.spec.absolute())
@@ -73,6 +83,8 @@ class Launcher(ABC):
     """
 
     name: str
+    turn_s: float = 0.5
+    """How long the driver may wait between two turns, at most, without being late for what the launcher tells it."""
 
     @abstractmethod
     def launch(self, request: LaunchRequest) -> str | None:
@@ -108,8 +120,8 @@ class Launcher(ABC):
         seconds however many they are.
         """
 
-    def longest_s(self, time_limit_s: float) -> float:
-        """Seconds for which an attempt of this limit may hold its nodes at most: what is reserved for it.
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
+        """Seconds for which an attempt of this limit may hold each of its nodes at most: what is reserved for it.
 
         Raises LaunchPostponed while nobody can tell.
         """

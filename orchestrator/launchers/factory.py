@@ -14,6 +14,8 @@ from orchestrator.launchers.ray import RayLauncher
 from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm import SlurmLauncher, longest_job_s
+from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S, PilotRules, WorkLeft, longest_share_s, pilot_nodes
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.cluster import Cluster
 from search_spaces.measured import read_table
@@ -44,19 +46,22 @@ def make_launcher(
     note: Callable[[str], None] = lambda text: None,
     keep: Callable[[], None] = lambda: None,
     memory: Path | None = None,
+    work_left: Callable[[], WorkLeft] | None = None,
 ) -> tuple[Launcher, str | None]:
     """The launcher, and what the user should be told once about the choice.
 
     `not_before` is the newest moment the search's record knows (UTC seconds since the epoch), from where a simulated
     clock goes on. `note` is told what the user should know of a launch. `keep` is called before everything that may
     take long, so that a turn in which much of it hangs costs no lease; what it raises goes through. `memory` is the
-    file by which a driver on Slurm tells the next one what is in doubt.
+    file by which a driver on Slurm tells the next one what is in doubt. `work_left` is what the search may still do, by
+    which pilots are planned; without it, as for a single run, there is none, and an attempt is a job of its own.
 
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.
     """
-    if section.kind == "slurm":
-        return _slurm_of(section, cluster, note, keep, memory)
+    if section.kind in ("slurm", "slurm_pilot"):
+        rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
+        return _slurm_of(section, cluster, note, keep, memory, rules, work_left)
     if section.table_path is not None:
         observations = read_table(section.table_path).require_whole().observations
         return RecordedLauncher(observations, section.queue_wait_s, not_before), None
@@ -72,11 +77,13 @@ def make_launcher(
         return LocalLauncher(slots), f"Ray could not start, the trials run as plain processes instead: {error}"
 
 
-def longest_s(section: LauncherSection, time_limit_s: float) -> float:
+def longest_s(section: LauncherSection, time_limit_s: float, num_nodes: int = 1, pilot_nodes: int = 1) -> float:
     """What the launcher's own `longest_s` will say of an attempt with this limit, before there is a launcher.
 
     Of a Slurm that does not answer, as one with Slurm's own defaults would.
     """
+    if section.kind == "slurm_pilot":
+        return longest_share_s(PilotRules(pilot_nodes, 1), time_limit_s, num_nodes, 0.0)
     if section.kind != "slurm":
         return time_limit_s + ENDING_ALLOWANCE_S
     try:
@@ -92,7 +99,9 @@ def _slurm_of(
     note: Callable[[str], None],
     keep: Callable[[], None],
     memory: Path | None,
-) -> tuple[SlurmLauncher, str | None]:
+    rules: PilotRules | None,
+    work_left: Callable[[], WorkLeft] | None,
+) -> tuple[Launcher, str | None]:
     client = SlurmClient(before_command=keep)
     try:
         settings = client.settings()
@@ -105,7 +114,17 @@ def _slurm_of(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     shared = SharedAnswer(client, folder, cluster_key(os.environ))
     options, pace = job_options(section, cluster), PollPace(floor_s)
+    if rules is not None and work_left is not None:
+        pilots = SlurmPilotLauncher(client, options, rules, pace, shared.jobs, work_left, note=note, memory=memory)
+        return pilots, remark
     return SlurmLauncher(client, options, pace, shared.jobs, note=note, memory=memory), remark
+
+
+def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int) -> PilotRules:
+    """What the search file says of pilots, or what follows from the rest of it."""
+    wanted = section.slurm
+    num_nodes = pilot_nodes(wanted.pilot_nodes, cluster, parallel_trials)
+    return PilotRules(num_nodes, cluster.gpus_per_node, wanted.pilot_time_s or LONGEST_PILOT_S)
 
 
 def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple[float, str | None]:

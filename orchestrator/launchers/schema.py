@@ -35,10 +35,11 @@ def _require_address(address: str) -> str:
 class LauncherSection(Section):
     """What starts a trial's ranks."""
 
-    kind: Literal["ray", "local", "slurm", "recorded"] = Field(
+    kind: Literal["ray", "local", "slurm", "slurm_pilot", "recorded"] = Field(
         default="ray",
-        description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for"
-        " each trial. recorded: answers from a measured table, on a simulated clock.",
+        description="ray: in a Ray placement group. local: plain processes on this machine. slurm: a batch job for each"
+        " trial. slurm_pilot: trials side by side as steps of one batch job. recorded: answers from a measured table,"
+        " on a simulated clock.",
     )
     address: Annotated[str, AfterValidator(_require_address)] | None = Field(
         default=None,

@@ -25,6 +25,8 @@ from trials.classify import Ending
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
 
+_LONGEST_TURN_S = 2.0  # between two answers only the user's wish to cancel is news
+
 _NEVER_ENDED_S = 365 * 86400.0  # OverTimeLimit=UNLIMITED, which no journal can hold as it is
 
 
@@ -50,6 +52,7 @@ class SlurmLauncher(Launcher):
         memory: Path | None = None,
     ):
         self._slurm = slurm
+        self.turn_s = min(_LONGEST_TURN_S, max(self.turn_s, pace.interval_s / 15))
         self._partition = options.partition
         self._sleep = sleep
         self._questions = Questions(slurm, pace, jobs)
@@ -71,7 +74,7 @@ class SlurmLauncher(Launcher):
     def cancel(self, keys: Iterable[str]) -> set[str]:
         return self._cancels.cancel(keys)
 
-    def longest_s(self, time_limit_s: float) -> float:
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
         """Slurm rounds a limit up to minutes, grants OverTimeLimit, looks once in a while, and waits for SIGKILL."""
         settings = self._questions.settings()
         if settings is None:

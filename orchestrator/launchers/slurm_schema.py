@@ -100,6 +100,18 @@ class SlurmSection(Section):
         alias="poll_interval",
         description="Time between two questions to Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
     )
+    pilot_nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="slurm_pilot: nodes of the job that trials are steps of. Default: cluster.num_nodes for each of"
+        " search.parallel_trials.",
+    )
+    pilot_time_s: Duration | None = Field(
+        default=None,
+        alias="pilot_time",
+        description="slurm_pilot: the most time to ask for at once. Default: 4 h; less where less is left to try.",
+    )
 
     refused = _REFUSED
 

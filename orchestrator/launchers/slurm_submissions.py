@@ -207,7 +207,7 @@ class Submissions:
 
     def _adopted(self, request: JobIntent, known: Remembered | None) -> Tracked:
         """As the last driver left it; where that one left no word, a submission is in doubt from now on."""
-        job, now = job_request(request, self._options), self._slurm.monotonic()
+        job, now = self._make(request, self._options), self._slurm.monotonic()
         tracked = Tracked(request, job, request.job_id, is_described=False, restart=request.restart)
         if known is not None:
             tracked.submitted_at = None if known.submitted_for_s is None else now - known.submitted_for_s

@@ -46,7 +46,7 @@ class Watch:
         known = [self._submissions.tracked[key] for key in keys]
         missing = [tracked for tracked in known if self._is_open(tracked) and not self._read(tracked)]
         if missing:
-            self._look_in_accounting({tracked.request.spec.attempt_key: tracked for tracked in missing})
+            self._look_in_accounting({tracked.request.key: tracked for tracked in missing})
         for tracked in known:
             tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
         self._cancel_strays()

@@ -27,8 +27,6 @@ from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, Sear
 from trials.ranking import Objective, best_file, rank, upper_bound_of, value_of
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
-POLL_INTERVAL_S = 0.5
-
 _PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
 """How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
 
@@ -84,7 +82,7 @@ class Driver:
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False
-        self._converged = False
+        self._converged_at: int | None = None
         self._said: set[str] = set()
         self._waits: dict[str, str] = {}
 
@@ -122,7 +120,7 @@ class Driver:
                 self._say_once(f"trying again: {error}")
             if self.search.state.is_ended or (self._interrupted and not self.search.in_flight):
                 break
-            self._launcher.wait(POLL_INTERVAL_S)
+            self._launcher.wait(self._launcher.turn_s)
         return self.search
 
     def tick(self) -> SearchRecord:
@@ -142,7 +140,6 @@ class Driver:
     def turn(self) -> None:
         """Everything that is to be done now, once. While nobody can tell what an attempt may cost, none is begun, and
         the budget is not taken for spent."""
-        self._converged = self._space_exhausted = False  # what the sampler says of the record as it is now
         self._watch()
         self._obey()
         try:
@@ -336,11 +333,12 @@ class Driver:
         if not self._goes_on or waits or free <= 0:
             self._hooks.may_begin(len(self._unended_trials()), 0)
             return
-        repeats = self._next_repeats()[:free]
-        layouts = self._next_layouts(free - len(repeats))
+        held, repeats = len(self._unended_trials()), self._next_repeats()[:free]
+        granted = self._hooks.may_begin(held, len(repeats) + self._most_layouts(free - len(repeats)))
+        # The sampler is asked for no more than may begin; where nothing is in flight at least whether it knows more.
+        layouts = self._next_layouts(max(granted - len(repeats), 0 if held else 1))
         if not repeats and not layouts:
             repeats = self._next_repeats()[:free]  # due as soon as the sampler has said that it knows no more
-        granted = self._hooks.may_begin(len(self._unended_trials()), len(repeats) + len(layouts))
         for layout in repeats[:granted]:
             self._propose_trial(layout, TrialKind.FINALIST)
         for layout in layouts[: max(granted - len(repeats), 0)]:
@@ -358,8 +356,7 @@ class Driver:
 
     def _next_layouts(self, free: int) -> list[Layout]:
         """What the user runs today comes first, then what the sampler asks for."""
-        count = min(free, rules.layouts_left(self.search, self._limits))
-        if count <= 0 or not self._has_budget() or self._has_ended_proposing:
+        if (count := self._most_layouts(free)) <= 0:
             return []
         tried = {trial.layout.key for trial in self.search.trials}
         first = [layout for layout in self._goal.first if layout.key not in tried][:count]
@@ -367,11 +364,24 @@ class Driver:
             return first
         known = self._known(self.search)
         if self._sampler.has_converged(known):
-            self._converged = True
+            self._converged_at = self.search.last_seq
             return []
         layouts = _new_layouts(self._sampler.ask(count, known), tried)
         self._space_exhausted = not layouts
         return layouts
+
+    def _most_layouts(self, free: int) -> int:
+        """How many more layouts may be proposed now, as far as that is known without asking the sampler."""
+        if self._why_sampler_ended is not None or self._has_ended_proposing or not self._has_budget():
+            return 0
+        return max(0, min(free, rules.layouts_left(self.search, self._limits)))
+
+    @property
+    def _why_sampler_ended(self) -> EndReason | None:
+        """Why the sampler knows no more layouts, if it said so; that it has converged, of the record as it is now."""
+        if self._converged_at == self.search.last_seq:
+            return EndReason.CONVERGED
+        return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
 
     def _known(self, search: SearchRecord) -> list[Told]:
         """What the sampler may learn from."""
@@ -410,7 +420,7 @@ class Driver:
 
     def _intend(self, trial: Trial) -> None:
         limit_s = self._time_limit_s
-        reserved_s = self._launcher.longest_s(limit_s)
+        reserved_s = self._launcher.longest_s(limit_s, trial.layout.num_nodes)
         avoided = nodes_to_avoid(self.search, trial, self._program.cluster.num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
         self._history_event(
@@ -462,9 +472,12 @@ class Driver:
             return EndReason.BUDGET
         if rules.layouts_left(searched, self._limits) <= 0:
             return EndReason.MAX_TRIALS
-        if self._converged or (self._has_ended_proposing and self._sampler.has_converged(self._known(searched))):
-            return EndReason.CONVERGED
-        return EndReason.SPACE_EXHAUSTED if self._space_exhausted or self._has_ended_proposing else None
+        if self._why_sampler_ended is not None:
+            return self._why_sampler_ended
+        if not self._has_ended_proposing:
+            return None
+        has_converged = self._sampler.has_converged(self._known(searched))
+        return EndReason.CONVERGED if has_converged else EndReason.SPACE_EXHAUSTED
 
     # -- small helpers
 
@@ -491,7 +504,7 @@ class Driver:
     def _fits_budget(self, search: SearchRecord, num_nodes: int = 1) -> bool:
         if self._limits.budget_node_hours is None:
             return True
-        longest_s = self._launcher.longest_s(time_limit_s(search, self._program.time_limit_s))
+        longest_s = self._launcher.longest_s(time_limit_s(search, self._program.time_limit_s), num_nodes)
         return rules.fits_budget(search, self._limits, num_nodes, longest_s)
 
     @property
@@ -509,7 +522,7 @@ class Driver:
         return self.search.trial(attempt.trial)
 
     def _key(self, attempt: Attempt) -> str:
-        return self._program.spec(self._trial(attempt), attempt).attempt_key
+        return f"{self.search.search_id}.{attempt.trial}.{attempt.attempt}"
 
     def _request(self, attempt: Attempt) -> LaunchRequest:
         return self._program.request(self._trial(attempt), attempt)

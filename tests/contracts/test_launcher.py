@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.processes import Graces
 from orchestrator.launchers.ray import RayLauncher
 from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
 from orchestrator.ray_runtime import RayRuntime
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.measured import Observation
@@ -202,11 +205,26 @@ class SlurmBench(Bench):
         request = self.request("wait_to_measure")
         self.launcher.launch(request)
         while not all((request.folder.path / f"waiting-{rank}").exists() for rank in range(2)):
+            poll_one(self.launcher, request)
             self.launcher.wait(0.1)
         return request, self.new_launcher()
 
     def has_processes(self, request: LaunchRequest) -> bool:
         return any(str(request.folder.spec) in _command_line(pid) for pid in living_processes())
+
+
+class SlurmPilotBench(SlurmBench):
+    """Ranks are real processes in steps of one batch job. A step needs a whole node, and the pilot has two."""
+
+    def __init__(self, root: Path, sandbox: SlurmSandbox):
+        snapshot_code(root / "code")  # the stand-in trial takes its place in it
+        super().__init__(root, sandbox)
+
+    def new_launcher(self) -> Launcher:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
+        sleep = lambda seconds: time.sleep(min(seconds, 0.1))  # noqa: E731
+        work = WorkLeft(attempts=2, parallel=2)
+        return SlurmPilotLauncher(self.slurm, JobOptions(), PilotRules(2, 2), PollPace(0.1), jobs, lambda: work, sleep)
 
 
 def _command_line(pid: int) -> str:
@@ -229,10 +247,16 @@ IN_SECONDS = [
     "recorded",
     "fake_slurm",
 ]
-"""All but a real Slurm, which needs more than a minute to end a job at its limit."""
+"""All but a real Slurm, which needs more than a minute to end a job at its limit; a pilot ends its steps itself."""
 
 
-@pytest.fixture(params=[*IN_SECONDS, pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(90)])])
+ON_SLURM = [
+    pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(90)]),
+    pytest.param("slurm_pilot", marks=[pytest.mark.processes, pytest.mark.timeout(90)]),
+]
+
+
+@pytest.fixture(params=[*IN_SECONDS, *ON_SLURM])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "recorded":
         yield RecordedBench(tmp_path)
@@ -240,6 +264,12 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         yield FakeSlurmBench(tmp_path)
     elif request.param == "slurm":
         yield SlurmBench(tmp_path, request.getfixturevalue("slurm_sandbox_accounting"))
+    elif request.param == "slurm_pilot":
+        pilots = SlurmPilotBench(tmp_path, request.getfixturevalue("slurm_sandbox_accounting"))
+        yield pilots
+        pilots.launcher.close()
+        # The next test's pilot has the same name, so none may be left: not one that was taken over either.
+        pilots.slurm.cancel([job for job in pilots.slurm.jobs() if not job.state.is_ended])
     elif request.param == "ray":
         runtime = request.getfixturevalue("ray_runtime")
         yield ProcessBench(tmp_path, RayLauncher(lambda: runtime, GRACES))
@@ -303,7 +333,7 @@ def test_an_attempt_it_never_saw_is_unknown(bench: Bench) -> None:
     assert poll_one(bench.launcher, bench.request("measure")).life is Life.UNKNOWN
 
 
-@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
+@pytest.mark.parametrize("bench", [*IN_SECONDS, ON_SLURM[1]], indirect=True)
 def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     request = bench.request("hang", time_limit_s=0.5)
     bench.launcher.launch(request)
@@ -313,7 +343,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     assert not bench.has_processes(request)
 
 
-@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
+@pytest.mark.parametrize("bench", [*IN_SECONDS, ON_SLURM[1]], indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)
@@ -373,7 +403,7 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
 
 @pytest.mark.parametrize(
     "bench",
-    ["fake_slurm", pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(90)])],
+    ["fake_slurm", *ON_SLURM],
     indirect=True,
 )
 def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench: Bench) -> None:

@@ -1,0 +1,375 @@
+"""SlurmPilotLauncher: attempts are job steps, side by side in an allocation of the search's own, the pilot.
+
+The nodes are waited for once, and layouts are compared on the same ones. Pilots are in slurm_pilot_jobs.py, how large
+they are and who runs where in slurm_pilot_plan.py, what became of a step in slurm_pilot_steps.py; what runs inside the
+allocation, and goes on without a driver, is trials/pilot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.slurm_files import write_job_files
+from orchestrator.launchers.slurm_memory import Memory
+from orchestrator.launchers.slurm_pilot_jobs import Pilot, Pilots
+from orchestrator.launchers.slurm_pilot_plan import ROOM_S, PilotRules, WorkLeft, choose_nodes, longest_share_s
+from orchestrator.launchers.slurm_pilot_steps import alive_step, ended_step, lost_step, sick_nodes, step_job
+from orchestrator.launchers.slurm_questions import Questions
+from search_spaces.errors import OutsideRefused
+from slurm.interface import Slurm
+from slurm.pace import PollPace
+from slurm.request import JobOptions
+from slurm.shared_answer import Answer
+from trials.classify import Ending, Life
+from trials.folder import SearchFolder
+from trials.pilot.agent import number_script_path
+from trials.pilot.files import StepFate, StepRequest, StepSign, StepStart, write
+from trials.trial import FailureReason
+
+T = TypeVar("T")
+
+_CANCEL_WAIT_S = 15.0
+_CLOSE_WAIT_S = 5.0
+_LOOK_S = 0.2
+
+_LAST_FILES_S = 5.0
+"""How long the last files of a pilot that is over may still come."""
+
+_OF_AN_UNSERVED_PILOT = (
+    *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
+    *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
+)
+
+
+@dataclass
+class Step:
+    """An attempt that was launched: it waits for room in a pilot (`waits_for`, once there is one), or was handed to one
+    and has its `nodes`. `start` is what its pilot's agent said of its start; `lost_since` when the pilot was seen to be
+    over without a word of it (`Slurm.monotonic`)."""
+
+    request: LaunchRequest
+    pilot: Pilot | None = None
+    waits_for: Pilot | None = None
+    nodes: tuple[str, ...] = ()
+    start: StepStart | None = None
+    cancelled: bool = False
+    lost_since: float | None = None
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+
+    @property
+    def is_over(self) -> bool:
+        return self.ending.life is Life.ENDED
+
+    @property
+    def signs(self) -> set[StepSign]:
+        return set() if self.pilot is None else self.pilot.signs.get(self.request.label, set())
+
+
+class SlurmPilotLauncher(Launcher):
+    """Submits pilots of these `rules` to `slurm` with the user's `options`, and hands attempts to them.
+
+    `work_left` is what the search may still do, by which the next pilot's time is planned. The other arguments are
+    those of SlurmLauncher.
+    """
+
+    name = "slurm_pilot"
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        options: JobOptions,
+        rules: PilotRules,
+        pace: PollPace,
+        jobs: Callable[[float], Answer],
+        work_left: Callable[[], WorkLeft],
+        sleep: Callable[[float], None] = time.sleep,
+        note: Callable[[str], None] = lambda text: None,
+        memory: Path | None = None,
+    ):
+        self._slurm = slurm
+        self._options = options
+        self._rules = rules
+        self._sleep = sleep
+        self._note = note
+        told = Memory(memory, slurm.monotonic, slurm.now)
+        self._pilots = Pilots(slurm, options, rules, Questions(slurm, pace, jobs), work_left, note, told)
+        self._steps: dict[str, Step] = {}
+        self._doubted: set[str] = set()
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+
+    # -- launching
+
+    def launch(self, request: LaunchRequest) -> str | None:
+        """The id of the job in which the attempt will be a step."""
+        if request.key in self._steps:
+            raise ValueError(f"{request.key} was launched before")
+        self._open(request)
+        pilot = self._pilot_for(request) or self._pilots.submit(request)
+        self._steps[request.key] = Step(request)
+        return pilot.job_id
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Steps are found by their files, whoever asked for them; those that waited for room wait on."""
+        adopted: dict[str, str] = {}
+        for key, request in requests.items():
+            self._open(request)
+            handed_to = [p for p in self._pilots.known if request.label in p.live | p.ends]
+            if not handed_to and request.job_id is None:
+                continue
+            step = self._steps[key] = Step(request)
+            if handed_to:
+                step.pilot = handed_to[-1]
+                step.nodes = self._request_in(step.pilot, request.label).nodes
+                self._read(step)
+            adopted[key] = step.ending.job_id or (step.pilot and step.pilot.job_id) or request.job_id or ""
+        return adopted
+
+    def _open(self, request: LaunchRequest) -> None:
+        search = SearchFolder(request.folder.path.absolute().parents[2])
+        if self._pilots.open(search):
+            for pilot in self._pilots.known:
+                for label in () if pilot.is_over else pilot.ends:
+                    trial, _, attempt = label.partition(".")
+                    nodes = self._request_in(pilot, label).nodes
+                    self._doubted |= {*sick_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
+
+    def _request_in(self, pilot: Pilot, label: str) -> StepRequest:
+        is_claimed = StepSign.CLAIMED in pilot.signs[label]
+        return pilot.folder.request(label, StepSign.CLAIMED if is_claimed else StepSign.REQUESTED)
+
+    def _pilot_for(self, request: LaunchRequest) -> Pilot | None:
+        """The first pilot in which it can run, now or later. One that runs and can not take it is let go: those that
+        follow are as large, and the next pilot takes them as well."""
+        for pilot in self._pilots.known:
+            if pilot.is_over or pilot.is_let_go or pilot.job_id is None:
+                continue
+            if self._has_room(pilot, request):
+                return pilot
+            self._pilots.let_go(pilot)
+        return None
+
+    def _has_room(self, pilot: Pilot, request: LaunchRequest) -> bool:
+        """Whether the attempt's limit ends before the pilot's, on nodes that it may have."""
+        left_s = pilot.plan.time_limit_s
+        if pilot.started_at is not None:
+            left_s -= self._slurm.now() - pilot.started_at
+        avoided = _avoided(pilot, request)
+        num_usable = sum(node not in avoided for node in pilot.nodes) if pilot.nodes else pilot.plan.num_nodes
+        return left_s >= request.time_limit_s + ROOM_S and num_usable >= request.spec.num_nodes
+
+    def _serve(self) -> None:
+        """Hand those that wait to their pilots, in their order: one that needs many nodes is not overtaken for ever."""
+        full: set[str] = set()
+        for step in [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]:
+            if step.waits_for is not None and step.waits_for.is_over and step.waits_for.beat_at is None:
+                step.ending = _ended_unserved(step.waits_for)
+                continue
+            try:
+                pilot = self._pilot_for(step.request) or self._pilots.submit(step.request)
+                step.waits_for = pilot
+                step.ending = Ending(Life.ALIVE, detail=self._why_it_waits(pilot), job_id=pilot.job_id)
+                if pilot.serves and pilot.key not in full and not self._hand_over(step, pilot):
+                    full.add(pilot.key)
+            except LaunchRefused as refusal:
+                step.ending = Ending(Life.ENDED, reason=FailureReason.LAUNCH_FAILURE, detail=str(refusal))
+            except (LaunchPostponed, OutsideRefused, OSError) as error:
+                step.ending = Ending(Life.ALIVE, detail=str(error))
+
+    def _why_it_waits(self, pilot: Pilot) -> str | None:
+        return pilot.ending.detail if not pilot.nodes else "Resources"
+
+    def _hand_over(self, step: Step, pilot: Pilot) -> bool:
+        """False where too few nodes are free just now."""
+        request, label = step.request, step.request.label
+        busy = {
+            node for other in self._steps.values() if other.pilot is pilot and not other.is_over for node in other.nodes
+        }
+        busy |= self._nodes_of_strangers(pilot)
+        avoided = _avoided(pilot, request)
+        nodes = choose_nodes(pilot.nodes, request.spec.num_nodes, busy, avoided, self._doubted)
+        if nodes is None:
+            return False
+        script = number_script_path(pilot.folder).absolute()
+        job = step_job(request, self._options, nodes, script)
+        asked = StepRequest(
+            directory=str(job.directory),
+            script=job.script.name,
+            num_nodes=len(nodes),
+            time_limit_s=request.time_limit_s,
+            nodes=nodes,
+            pilot_started_at=pilot.started_at,
+        )
+        self._folders.call(str(request.folder.path), partial(write_job_files, job))
+        step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
+        pilot.signs.setdefault(label, set()).add(StepSign.REQUESTED)
+        self._folders.call(str(pilot.folder.path), partial(write, pilot.folder.sign(label, StepSign.REQUESTED), asked))
+        step.ending = alive_step(pilot.job_id, nodes, None)
+        return True
+
+    def _nodes_of_strangers(self, pilot: Pilot) -> set[str]:
+        """Nodes of steps in this pilot that this driver does not know: an earlier one gave them up in vain."""
+        known = {step.request.label for step in self._steps.values()}
+        return {node for label in pilot.live - known for node in self._request_in(pilot, label).nodes}
+
+    # -- watching
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        self._look()
+        self._serve()
+        return {key: self._steps[key].ending if key in self._steps else Ending(Life.UNKNOWN) for key in keys}
+
+    def _look(self) -> None:
+        self._pilots.look()
+        for step in self._steps.values():
+            if not step.is_over:
+                self._read(step)
+
+    def _read(self, step: Step) -> None:
+        """Take what its pilot's files say of a step that was handed over."""
+        try:
+            if step.pilot is not None:
+                step.ending = self._ending_of(step, step.pilot)
+        except (OSError, ValueError, TypeError) as error:
+            step.ending = Ending(Life.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
+        if step.is_over and step.nodes:
+            self._doubt(step)
+
+    def _ending_of(self, step: Step, pilot: Pilot) -> Ending:
+        signs, label, request = step.signs, step.request.label, step.request
+        if step.start is None and StepSign.STARTED in signs:
+            step.start = self._in_time(pilot, partial(pilot.folder.start, label))
+        if StepSign.ENDED in signs:
+            end = self._in_time(pilot, partial(pilot.folder.end, label))
+            if end.fate is not StepFate.INTERRUPTED:
+                return ended_step(request, pilot.job_id, step.nodes, end)
+            if pilot.is_over:
+                return lost_step(request, step.nodes, step.start, pilot.ending, step.cancelled, end.node_s)
+        elif pilot.is_over:
+            return self._ending_without_words(step, pilot)
+        elif self._pilots.is_silent(pilot) or (pilot.ending.life is Life.UNKNOWN and pilot.beat_at is None):
+            return Ending(Life.UNKNOWN, detail=pilot.ending.detail or f"pilot {pilot.folder.name} is silent")
+        return alive_step(pilot.job_id, step.nodes, step.start)
+
+    def _ending_without_words(self, step: Step, pilot: Pilot) -> Ending:
+        """The pilot is over: what it never began is taken back, what it began has ended with it."""
+        label = step.request.label
+        if StepSign.CLAIMED not in step.signs and self._in_time(
+            pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)
+        ):
+            pilot.signs[label].add(StepSign.WITHDRAWN)
+            step.pilot, step.nodes = None, ()
+            return _never_began(pilot.job_id) if step.cancelled else Ending(Life.ALIVE, job_id=pilot.job_id)
+        now = self._slurm.monotonic()
+        step.lost_since = now if step.lost_since is None else step.lost_since
+        if now - step.lost_since < _LAST_FILES_S:
+            return alive_step(pilot.job_id, step.nodes, step.start)
+        share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
+        return lost_step(step.request, step.nodes, step.start, pilot.ending, step.cancelled, share)
+
+    def _doubt(self, step: Step) -> None:
+        """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are
+        among what the search's next attempts avoid."""
+        with suppress(OSError):
+            sick = sick_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
+            if new := {*sick} - self._doubted:
+                self._doubted |= new
+                self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
+
+    # -- ending
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        wanted = {key: self._steps[key] for key in keys if key in self._steps}
+        for step in wanted.values():
+            step.cancelled = True
+            self._begin_to_cancel(step)
+        deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
+        while left := {key for key, step in wanted.items() if not step.is_over}:
+            self._look()
+            if self._slurm.monotonic() >= deadline:
+                break
+            if any(not wanted[key].is_over for key in left):
+                self._sleep(_LOOK_S)
+        self._cancel_silent([wanted[key] for key in left])
+        return left
+
+    def _begin_to_cancel(self, step: Step) -> None:
+        """What no agent has claimed never runs; of the rest the agent is told."""
+        if step.is_over:
+            return
+        pilot, label = step.pilot, step.request.label
+        if pilot is None:
+            step.ending = _never_began(step.ending.job_id)
+            return
+        with suppress(OSError):
+            if self._in_time(pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)):
+                pilot.signs.setdefault(label, set()).add(StepSign.WITHDRAWN)
+                step.ending = _never_began(pilot.job_id)
+            else:
+                self._in_time(pilot, pilot.folder.sign(label, StepSign.CANCEL).touch)
+
+    def _cancel_silent(self, steps: Iterable[Step]) -> None:
+        """A pilot whose agent does nothing any more is ended as a whole: its other steps are tried again elsewhere."""
+        pilots = {step.pilot.key: step.pilot for step in steps if step.pilot is not None}
+        if silent := [pilot for pilot in pilots.values() if self._pilots.is_silent(pilot) and not pilot.is_over]:
+            self._pilots.cancel(silent)
+
+    def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
+        """What an attempt alone in its pilot would have to pay."""
+        return longest_share_s(self._rules, time_limit_s, num_nodes, self._pilots.unpaid()[0])
+
+    def now(self) -> float:
+        return self._slurm.now()
+
+    def wait(self, seconds: float) -> None:
+        self._sleep(seconds)
+
+    def close(self) -> None:
+        """Pilots that nothing runs in and nothing waits for end now; the others end by themselves once they are idle,
+        unless the next driver has more for them."""
+        if all(step.is_over or step.pilot is not None for step in self._steps.values()):
+            self._let_go([pilot for pilot in self._pilots.known if not (pilot.is_over or pilot.live)])
+        self._pilots.leave()
+
+    def _let_go(self, pilots: list[Pilot]) -> None:
+        for pilot in pilots:
+            self._pilots.let_go(pilot)
+        deadline = self._slurm.monotonic() + _CLOSE_WAIT_S
+        while left := [p for p in pilots if p.nodes and not (p.is_over or p.folder.closed.exists())]:
+            if self._slurm.monotonic() >= deadline:
+                self._pilots.cancel(left)
+                return
+            self._sleep(_LOOK_S)
+
+    def _in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
+        return self._folders.call(str(pilot.folder.path), work)
+
+
+def _avoided(pilot: Pilot, request: LaunchRequest) -> set[str]:
+    """The nodes the attempt keeps away from, but for those that Slurm gave the pilot although it was told the same."""
+    return {*request.exclude} - {*pilot.plan.exclude}
+
+
+def _never_began(job_id: str | None) -> Ending:
+    reason = FailureReason.CANCELLED_BY_SEARCH
+    return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
+
+
+def _ended_unserved(pilot: Pilot) -> Ending:
+    """Of an attempt that waited for a pilot whose agent never came to life: the next one may fare no better."""
+    reason = pilot.ending.reason
+    return Ending(
+        Life.ENDED,
+        failed=True,
+        reason=reason if reason in _OF_AN_UNSERVED_PILOT else FailureReason.LAUNCH_FAILURE,
+        detail=pilot.ending.detail,
+        nodes=pilot.ending.nodes,
+        job_id=pilot.job_id,
+    )

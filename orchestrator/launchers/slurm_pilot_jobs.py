@@ -1,0 +1,371 @@
+"""Pilots: batch jobs that hold nodes for a search's steps. Each is submitted exactly once, as an attempt's job is.
+
+A pilot's intent, pilot.json, lies in its folder before Slurm is asked for it, and its job's name is its own. So the
+next driver finds all of them, and what they cost that no step has paid yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.rank_groups import program_environment
+from orchestrator.launchers.slurm_files import setup_text
+from orchestrator.launchers.slurm_memory import Memory
+from orchestrator.launchers.slurm_pilot_plan import IDLE_S, TAIL_S, PilotRules, WorkLeft, least_s, planned_s
+from orchestrator.launchers.slurm_questions import Questions
+from orchestrator.launchers.slurm_submissions import Submissions
+from orchestrator.launchers.slurm_traces import may_exist
+from orchestrator.launchers.slurm_watch import Watch
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.request import SETUP_NAME, JobOptions, JobRequest, limit_min
+from slurm.script import render_pilot_script
+from trials.classify import Ending, Life
+from trials.folder import AttemptFolder, SearchFolder, write_json, write_text
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, StepEnd, StepSign, read, write
+from trials.text import counted
+from trials.trial import FailureReason
+
+SILENT_S = 60.0
+"""An agent that has left no sign of life for so long is not waited for any more."""
+
+_HINT_S = 0.5
+
+_NEVER_SUBMITTED = "it was never submitted"
+
+
+@dataclass(frozen=True)
+class PilotRequest:
+    """One pilot to submit, in the place that a LaunchRequest has for an attempt."""
+
+    key: str
+    folder: AttemptFolder
+    plan: PilotPlan
+    job_id: str | None = None
+    restart: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def submitted_at(self) -> float:
+        return self.plan.submitted_at
+
+
+@dataclass
+class Pilot:
+    """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
+    that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
+    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had."""
+
+    folder: PilotFolder
+    plan: PilotPlan
+    key: str
+    job_id: str | None = None
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+    nodes: tuple[str, ...] = ()
+    started_at: float | None = None
+    signs: dict[str, set[StepSign]] = field(default_factory=dict)
+    is_let_go: bool = False
+    beat_at: float | None = None
+    beat: float | None = None
+    hints: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.ending.life is Life.ENDED
+
+    @property
+    def serves(self) -> bool:
+        """Whether its agent takes steps, as far as is known."""
+        return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
+
+    @property
+    def ends(self) -> set[str]:
+        """Steps whose end the agent told."""
+        return {name for name, signs in self.signs.items() if StepSign.ENDED in signs}
+
+    @property
+    def live(self) -> set[str]:
+        """Steps that have been asked for and are not over."""
+        done = (StepSign.ENDED, StepSign.WITHDRAWN)
+        return {name for name, signs in self.signs.items() if not signs.intersection(done)}
+
+    @property
+    def lost(self) -> set[str]:
+        """Steps that were begun and whose end nobody told."""
+        return {name for name in self.live if StepSign.CLAIMED in self.signs[name]}
+
+    @property
+    def carried_node_s(self) -> float:
+        """What it took over from earlier pilots, in seconds times nodes."""
+        return self.plan.owed_node_s - self.plan.num_nodes * TAIL_S
+
+    def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
+        """What it held and none of these steps paid; 0.0 where nobody knows what it held."""
+        started_at, ended_at = self.ending.started_at, self.ending.ended_at
+        if started_at is None or ended_at is None:
+            return 0.0 if self.ending.started else max(0.0, self.carried_node_s)
+        held = self.plan.num_nodes * max(0.0, ended_at - started_at)
+        return max(0.0, held + self.carried_node_s - sum(end.node_s for end in ends))
+
+
+class Pilots:
+    """The pilots of the one search whose folder `open` is told of; `known` are all of them, in order."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        options: JobOptions,
+        rules: PilotRules,
+        questions: Questions,
+        work_left: Callable[[], WorkLeft],
+        note: Callable[[str], None],
+        memory: Memory,
+    ):
+        self.known: list[Pilot] = []
+        self._slurm = slurm
+        self._options = options
+        self._rules = rules
+        self._questions = questions
+        self._work_left = work_left
+        self._note = note
+        self._search: SearchFolder | None = None
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._submissions = Submissions(
+            slurm, options, questions, note, memory, make=job_of_pilot, write=write_pilot_files
+        )
+        self._watch = Watch(slurm, questions, self._submissions)
+
+    # -- those of an earlier driver
+
+    def open(self, search: SearchFolder) -> bool:
+        """Take over what lies there; done once, and False after that. Raises OSError where it cannot be read."""
+        if self._search is not None:
+            return False
+        paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
+        self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
+        self._search = search
+        alive = [pilot for pilot in self.known if not pilot.is_over]
+        adopted = self._submissions.adopt({pilot.key: _request_of(pilot) for pilot in alive})
+        for pilot in alive:
+            pilot.job_id = adopted.get(pilot.key)
+            self._remember_job(pilot)
+            self._list(pilot)
+        self.look()
+        return True
+
+    def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
+        """None for one that nobody asked Slurm for."""
+        try:
+            plan, job, over = folder.read_plan(), read(folder.job), read(folder.over)
+        except (ValueError, TypeError):
+            return None
+        if plan is None or not may_exist(folder.path / "job.sh"):
+            return None
+        pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job["job_id"])
+        pilot.is_let_go = folder.let_go.exists()
+        if over is not None:
+            pilot.ending = _ending_from(over)
+            self._list(pilot)
+        return pilot
+
+    # -- watching
+
+    def look(self) -> None:
+        """Take what Slurm says of their jobs and what lies in their folders."""
+        alive = [pilot for pilot in self.known if not pilot.is_over]
+        endings = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
+        for pilot in alive:
+            pilot.ending = endings.get(pilot.key, pilot.ending)
+            if pilot.ending.started and pilot.ending.nodes:
+                pilot.nodes, pilot.started_at = pilot.ending.nodes, pilot.ending.started_at
+            with suppress(OSError):
+                self._list(pilot)
+            self._take_hint(pilot)
+            if pilot.is_over:
+                self._note_the_end(pilot)
+
+    def _list(self, pilot: Pilot) -> None:
+        """Raises OSError where the folder cannot be read, or not in time."""
+        signs, beat, is_closed = self._folders.call(str(pilot.folder.path), lambda: _seen(pilot.folder))
+        pilot.signs = signs
+        pilot.is_let_go = pilot.is_let_go or is_closed
+        if beat is not None and beat != pilot.beat:
+            pilot.beat, pilot.beat_at = beat, self._slurm.monotonic()
+
+    def _take_hint(self, pilot: Pilot) -> None:
+        """Ask Slurm soon where the folder tells that the job has started, or is about to end: each once."""
+        hints = (pilot.beat_at is not None) + (pilot.is_let_go and not pilot.live)
+        if hints > pilot.hints:
+            pilot.hints = hints
+            self._questions.look_again_in(_HINT_S)
+
+    def _note_the_end(self, pilot: Pilot) -> None:
+        with suppress(OSError):
+            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **_json_of(pilot.ending)})
+        words = f": {pilot.ending.detail}" if pilot.ending.failed and pilot.ending.detail else ""
+        self._note(f"pilot {pilot.folder.name} (job {pilot.job_id}) has ended{words}")
+
+    def is_silent(self, pilot: Pilot) -> bool:
+        """Whether its agent has shown no sign of life for long, although its job runs."""
+        return pilot.beat_at is None or self._slurm.monotonic() - pilot.beat_at > SILENT_S
+
+    # -- the next one
+
+    def submit(self, request: LaunchRequest) -> Pilot:
+        """A pilot in which this attempt can run; raises as `Launcher.launch` does. One whose submission is not settled
+        is gone on with."""
+        pilot = next((p for p in self.known if p.job_id is None and not p.is_over), None) or self._intend(request)
+        try:
+            pilot.job_id = self._submissions.launch(_request_of(pilot))
+        except LaunchRefused:
+            pilot.ending = Ending(Life.ENDED, detail=_NEVER_SUBMITTED)
+            self._note_the_end(pilot)
+            raise
+        self._remember_job(pilot)
+        size = f"{counted(pilot.plan.num_nodes, 'node')} for {counted(limit_min(pilot.plan.time_limit_s), 'minute')}"
+        self._note(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
+        return pilot
+
+    def _intend(self, request: LaunchRequest) -> Pilot:
+        assert self._search is not None, "opened before anything is launched"
+        name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.known), default=0):04d}"
+        folder = PilotFolder(self._search.pilots / name)
+        owed, owes_for = self.unpaid()
+        plan = PilotPlan(
+            num_nodes=self._rules.num_nodes,
+            tasks_per_node=self._rules.tasks_per_node,
+            time_limit_s=self._time_limit_s(request, folder),
+            python=self._python(request),
+            code=request.code,
+            idle_s=IDLE_S,
+            owed_node_s=owed + self._rules.num_nodes * TAIL_S,
+            submitted_at=self._slurm.now(),
+            exclude=request.exclude,
+            owes_for=owes_for,
+        )
+        folder.steps.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(folder.plan, plan)
+        pilot = Pilot(folder, plan, f"{self._search.search_id}.{name}")
+        self.known.append(pilot)
+        return pilot
+
+    def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
+        """As planned, or the longest half, quarter and so on of it that Slurm would take."""
+        least, wanted = least_s(request.time_limit_s), planned_s(self._rules, self._work_left(), request.time_limit_s)
+        while wanted > least and not self._would_run(folder, wanted):
+            wanted = max(least, wanted / 2)
+        return wanted
+
+    def _would_run(self, folder: PilotFolder, time_limit_s: float) -> bool:
+        job = JobRequest(
+            name=folder.name,
+            directory=folder.path.absolute(),
+            num_nodes=self._rules.num_nodes,
+            tasks_per_node=self._rules.tasks_per_node,
+            time_limit_s=time_limit_s,
+            argv=("true",),
+            options=self._options,
+        )
+        try:
+            return self._slurm.test(job).status is not SubmitStatus.REFUSED
+        except SlurmUnreachable as error:
+            raise LaunchPostponed(f"no pilot just now: {error}") from error
+
+    def _python(self, request: LaunchRequest) -> str:
+        """The agent runs on the node itself, where a Python inside a container is not at hand; any will do."""
+        return request.python if not self._options.container else "python3"
+
+    def _remember_job(self, pilot: Pilot) -> None:
+        if pilot.job_id is not None and not pilot.folder.job.exists():
+            write_json(pilot.folder.job, {"schema": PILOT_SCHEMA, "job_id": pilot.job_id})
+
+    def unpaid(self) -> tuple[float, tuple[str, ...]]:
+        """What pilots that are over held and no step paid, in seconds times nodes, and which pilots these are."""
+        paid = {name for pilot in self.known for name in pilot.plan.owes_for}
+        over = [pilot for pilot in self.known if pilot.is_over and pilot.folder.name not in paid]
+        return sum(self.rest_node_s(pilot) for pilot in over if not pilot.lost), tuple(p.folder.name for p in over)
+
+    def rest_node_s(self, pilot: Pilot) -> float:
+        """What the pilot held and none of its steps paid that told their end. Steps that are lost with it pay that."""
+        ends = []
+        for name in pilot.ends:
+            with suppress(OSError, ValueError, TypeError):
+                ends.append(pilot.folder.end(name))
+        return pilot.rest_node_s(ends)
+
+    # -- the end of one
+
+    def let_go(self, pilot: Pilot) -> None:
+        """It takes no more steps, and ends once it has none; one that has not started yet is cancelled."""
+        if pilot.is_let_go or pilot.is_over:
+            return
+        pilot.is_let_go = True
+        with suppress(OSError):
+            pilot.folder.let_go.touch()
+        if not pilot.ending.started:
+            self.cancel([pilot])
+
+    def cancel(self, pilots: Iterable[Pilot]) -> None:
+        """End their jobs, with everything in them."""
+        tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
+        for one in tracked:
+            one.cancelled = True
+        if jobs := [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]:
+            self._submissions.cancel(jobs)
+
+    def leave(self) -> None:
+        """Tell the next driver what is known."""
+        self._submissions.leave()
+
+
+def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
+    """The pilot's own job: its agent is one process, the ranks come in steps."""
+    plan, path = request.plan, request.folder.path.absolute()
+    return JobRequest(
+        name=request.key,
+        directory=path,
+        num_nodes=plan.num_nodes,
+        tasks_per_node=plan.tasks_per_node,
+        time_limit_s=plan.time_limit_s,
+        argv=(plan.python, "-m", "trials.pilot", str(path)),
+        environment=program_environment(plan.code),
+        options=options,
+        exclude=plan.exclude,
+    )
+
+
+def write_pilot_files(job: JobRequest) -> None:
+    """The pilot's script, and the setup file that it sources; OutsideRefused as `write_job_files`."""
+    if job.options.setup_file is not None:
+        write_text(job.directory / SETUP_NAME, setup_text(job.options.setup_file))
+    write_text(job.script, render_pilot_script(job))
+
+
+def _request_of(pilot: Pilot) -> PilotRequest:
+    return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
+
+
+def _seen(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
+    """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
+    try:
+        beat = folder.heartbeat.stat().st_mtime
+    except FileNotFoundError:
+        beat = None
+    return folder.signs(), beat, folder.closed.exists()
+
+
+def _json_of(ending: Ending) -> dict[str, Any]:
+    kept = ("started", "failed", "detail", "nodes", "started_at", "ended_at", "job_id", "restart")
+    return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
+
+
+def _ending_from(data: dict[str, Any]) -> Ending:
+    reason = None if data["reason"] is None else FailureReason(data["reason"])
+    return Ending(Life.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})

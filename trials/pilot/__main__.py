@@ -1,0 +1,9 @@
+"""`python -m trials.pilot FOLDER`: the agent of the pilot that lies there."""
+
+import sys
+from pathlib import Path
+
+from trials.pilot.agent import serve
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

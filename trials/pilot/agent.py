@@ -1,0 +1,148 @@
+"""What runs in a pilot: it starts the steps it is asked for, ends them in time, and says what became of them.
+
+It decides nothing: which step runs where, and which trial comes next, is the driver's to say. It goes on without a
+driver until the steps it has are over, and ends when it was let go, or when nothing was to do for a while: no node is
+held unattended. What it cannot write or read just now is tried again.
+"""
+
+from __future__ import annotations
+
+import signal
+import stat
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepFate, StepRequest, StepSign, write
+from trials.pilot.meter import Meter
+from trials.pilot.step import Step, number_script
+
+TURN_S = 0.25
+HEARTBEAT_S = 5.0
+
+_SETTLE_S = 1.0
+"""How long a step that failed is kept back: where Slurm ends the whole job, a step's end may be seen before the
+signal that tells of it."""
+
+_LONGEST_BEFORE_S = 3600.0
+"""A pilot's nodes are held before its agent starts: prologs and modules take minutes, more is a clock that is wrong."""
+
+_COULD_NOT_START = 127
+
+
+class Agent:
+    """One pilot's. `run` returns when the pilot is over; `terminate` may be called from a signal handler."""
+
+    def __init__(self, folder: PilotFolder, plan: PilotPlan):
+        self._folder = folder
+        self._plan = plan
+        self._meter = Meter(plan.num_nodes, time.monotonic(), plan.owed_node_s)
+        self._began_at = time.time()
+        self._idle_since = time.monotonic()
+        self._last_beat = -HEARTBEAT_S
+        self._begun: set[str] = set()
+        self._steps: dict[str, Step] = {}
+        self._started: set[str] = set()
+        self._ends: dict[str, StepEnd] = {}
+        self._terminated = False
+
+    def run(self) -> None:
+        while not (self._terminated or self._is_done):
+            with suppress(OSError):
+                self._turn()
+            time.sleep(TURN_S)
+        self._close()
+
+    def terminate(self, *_: object) -> None:
+        """Slurm ends the job, and all its steps with it."""
+        self._terminated = True
+
+    @property
+    def _is_done(self) -> bool:
+        if self._steps or self._ends:
+            return False
+        return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.let_go.exists()
+
+    def _turn(self) -> None:
+        self._beat()
+        for name, seen in sorted(self._folder.signs().items()):
+            if StepSign.REQUESTED in seen and self._folder.take(name, StepSign.CLAIMED):
+                seen.add(StepSign.CLAIMED)
+            if StepSign.CLAIMED in seen and name not in self._begun:
+                self._begin(name)
+            if StepSign.CANCEL in seen and name in self._steps:
+                self._steps[name].stop(StepFate.CANCELLED)
+        for name, step in list(self._steps.items()):
+            step.look()
+            if step.start is not None and name not in self._started:
+                write(self._folder.sign(name, StepSign.STARTED), step.start)
+                self._started.add(name)
+            if step.is_settled(_SETTLE_S):
+                self._end(name)
+        self._tell_ends()
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._last_beat >= HEARTBEAT_S:
+            self._folder.heartbeat.touch()
+            self._last_beat = time.monotonic()
+
+    def _begin(self, name: str) -> None:
+        """Start the step, once; what cannot be started has ended with this."""
+        self._idle_since = time.monotonic()
+        began_at = time.time()
+        try:
+            request = self._folder.request(name, StepSign.CLAIMED)
+            self._owe_for_the_start(request)
+            self._begun.add(name)
+            self._steps[name] = Step(request, self._folder.steps / f"{name}.number")
+            self._meter.start(name, request.num_nodes, time.monotonic())
+        except (OSError, ValueError, TypeError) as error:
+            self._begun.add(name)
+            print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
+            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), _COULD_NOT_START, 0, 0.0)
+
+    def _owe_for_the_start(self, request: StepRequest) -> None:
+        """The first step also pays for the time before this process was there, as Slurm counts it."""
+        if not self._begun and request.pilot_started_at is not None:
+            before_s = self._began_at - request.pilot_started_at
+            self._meter.owe(self._plan.num_nodes * min(max(0.0, before_s), _LONGEST_BEFORE_S))
+
+    def _end(self, name: str) -> None:
+        step = self._steps.pop(name)
+        self._ends[name] = step.end(self._meter.end(name, time.monotonic()))
+        self._idle_since = time.monotonic()
+
+    def _tell_ends(self) -> None:
+        for name, end in list(self._ends.items()):
+            write(self._folder.sign(name, StepSign.ENDED), end)
+            del self._ends[name]
+
+    def _close(self) -> None:
+        """Steps that still live end with the job, whoever ends it."""
+        for name, step in list(self._steps.items()):
+            step.stop(StepFate.INTERRUPTED)
+            self._end(name)
+        with suppress(OSError):
+            self._tell_ends()
+            write(self._folder.closed, self._plan)
+
+
+def number_script_path(folder: PilotFolder) -> Path:
+    """What each step's srun is told to run as `--prolog`."""
+    return folder.path / "step-number.sh"
+
+
+def serve(path: Path) -> None:
+    """The batch script's own process. One that is started anew, after the job was put back into the queue, has nothing
+    to go on with: its steps are gone, and the driver asks for another pilot."""
+    folder = PilotFolder(path)
+    plan = folder.read_plan()
+    if plan is None or folder.heartbeat.exists():
+        sys.exit(f"{folder.plan}: not there, or served before")
+    script = number_script_path(folder)
+    script.write_text(number_script())
+    script.chmod(stat.S_IRWXU)
+    agent = Agent(folder, plan)
+    signal.signal(signal.SIGTERM, agent.terminate)
+    agent.run()

@@ -1,0 +1,41 @@
+"""Who pays for a pilot's nodes: every second of all of them falls on a step. Pure."""
+
+from __future__ import annotations
+
+
+class Meter:
+    """Shares among steps what `num_nodes` cost, by a clock that nobody sets; what is `owed` falls on the first.
+
+    While steps run, they share by their nodes, idle nodes included; while none does, the next to start pays. So the
+    shares of all steps add up to the time from the first moment to the end of the last one.
+    """
+
+    def __init__(self, num_nodes: int, now: float, owed_node_s: float = 0.0):
+        self._num_nodes = num_nodes
+        self._now = now
+        self._owed = owed_node_s
+        self._shares: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
+
+    def owe(self, node_s: float) -> None:
+        """So much more falls on the next step to start."""
+        self._owed += node_s
+
+    def start(self, name: str, num_nodes: int, now: float) -> None:
+        self._advance(now)
+        self._shares[name], self._owed = self._owed, 0.0
+        self._sizes[name] = num_nodes
+
+    def end(self, name: str, now: float) -> float:
+        """The step's share, in seconds times nodes."""
+        self._advance(now)
+        del self._sizes[name]
+        return self._shares.pop(name)
+
+    def _advance(self, now: float) -> None:
+        cost, self._now = self._num_nodes * (now - self._now), now
+        busy = sum(self._sizes.values())
+        for name, size in self._sizes.items():
+            self._shares[name] += cost * size / busy
+        if not busy:
+            self._owed += cost

@@ -1,0 +1,109 @@
+"""One step of a pilot: a script that becomes srun, watched until its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trials.pilot.files import StepEnd, StepFate, StepRequest, StepStart
+
+NUMBER_FILE = "PARLAY_STEP_FILE"
+"""Names the file into which `number_script` writes the step's number."""
+
+GIVE_UP_S = 10.0
+"""How long srun has to end its ranks before Slurm itself is asked to, and each time before it is asked again."""
+
+
+def number_script() -> str:
+    """What srun runs once it has the step's nodes, beside the agent and before the ranks (`srun --prolog`): the number
+    of a step is known to nobody else without a question to Slurm."""
+    return f'#!/bin/sh\necho "$SLURM_STEP_ID" > "${NUMBER_FILE}.part" && mv "${NUMBER_FILE}.part" "${NUMBER_FILE}"\n'
+
+
+class Step:
+    """Started when it is made. Moments are time.monotonic's; raises OSError where its folder cannot be used."""
+
+    def __init__(self, request: StepRequest, number_file: Path):
+        self.request = request
+        self.began = time.monotonic()
+        self.began_at = time.time()
+        self.start: StepStart | None = None
+        self._number_file = number_file
+        self._fate = StepFate.ENDED
+        self._told_to_end: float | None = None
+        self._over: float | None = None
+        self._canceller: subprocess.Popen[bytes] | None = None
+        with open(Path(request.directory, "job.log"), "ab") as log:
+            self._process = subprocess.Popen(
+                ["bash", request.script],
+                cwd=request.directory,
+                env={**os.environ, NUMBER_FILE: str(number_file)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def look(self) -> None:
+        """See whether it has its nodes and whether it is over; end it at its limit, again where that was in vain."""
+        now = time.monotonic()
+        if self.start is None and (number := self._number()) is not None:
+            self.start = StepStart(time.time(), number)
+        if self._process.poll() is not None:
+            self._over = now if self._over is None else self._over
+        elif self._told_to_end is None and now - self.began >= self.request.time_limit_s:
+            self.stop(StepFate.TIME_LIMIT)
+        elif self._told_to_end is not None and now - self._told_to_end >= GIVE_UP_S:
+            self._told_to_end = now
+            self._cancel_in_slurm()
+
+    def is_settled(self, seconds: float) -> bool:
+        """Whether it is over for certain by itself: one that failed only after so many seconds."""
+        code = self._process.returncode
+        return self._over is not None and (code == 0 or time.monotonic() - self._over >= seconds)
+
+    def stop(self, fate: StepFate) -> None:
+        """Begin to end it: srun kills the ranks when it is told to terminate. The first fate stands."""
+        if fate is StepFate.INTERRUPTED and self._process.returncode != 0 and self._told_to_end is None:
+            self._fate = fate  # also of one that is over: what ended it is what ends the pilot
+        if self._told_to_end is None and self._process.poll() is None:
+            self._fate, self._told_to_end = fate, time.monotonic()
+            self._signal(signal.SIGTERM)
+
+    def end(self, node_s: float) -> StepEnd:
+        """What is to be said of it, now that it is over or its pilot is."""
+        code, over = self._process.poll(), self._over
+        lasted_s = (time.monotonic() if over is None else over) - self.began
+        return StepEnd(
+            fate=StepFate.INTERRUPTED if code is None else self._fate,
+            started_at=self.began_at,
+            ended_at=self.began_at + lasted_s,
+            exit_code=max(0, code or 0),
+            signal=max(0, -(code or 0)),
+            node_s=node_s,
+            step=None if self.start is None else self.start.step,
+        )
+
+    def _number(self) -> str | None:
+        try:
+            return self._number_file.read_text().strip() or None
+        except OSError:
+            return None
+
+    def _cancel_in_slurm(self) -> None:
+        """srun could not: its node may be gone. Asked once in a while, for as long as it takes."""
+        if self.start is None:
+            self._signal(signal.SIGKILL)
+        elif self._canceller is None or self._canceller.poll() is not None:
+            name = f"{os.environ['SLURM_JOB_ID']}.{self.start.step}"
+            with suppress(OSError):
+                self._canceller = subprocess.Popen(["scancel", name], stdin=subprocess.DEVNULL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the script's whole group: it may still be loading modules."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
