@@ -7,7 +7,8 @@ import os
 import sys
 import traceback
 
-if sys.version_info < (3, 11):  # before the imports below, which an older one fails at with other words
+# Before the imports below, at which an older one fails with other words.
+if sys.version_info < (3, 11):  # noqa: UP036
     sys.stderr.write(
         f"parlay: Python {sys.version_info[0]}.{sys.version_info[1]} is too old: 3.11 or newer is needed\n"
         "  fix: make the environment anew with a newer one; trials may run with another, trainer.python\n"

@@ -100,6 +100,24 @@ def test_a_container_that_smuggles_is_refused(desk: Desk, container, key):
     refused(desk, container=container).about(f"launcher.slurm.container{key}")
 
 
+@pytest.mark.bad_input(26)
+@pytest.mark.security("no_shell")
+@pytest.mark.parametrize(
+    ("launch", "key"),
+    [
+        ({"srun": ["--cpu-bind=cores; id"]}, "srun[0]"),
+        ({"srun": ["--job-name=x"]}, "srun[0]"),
+        ({"visible_devices": "X=$(id)"}, "visible_devices"),
+        ({"node_folders": {"TMPDIR": "/tmp;id"}}, "node_folders.TMPDIR"),
+        ({"node_folders": {"TMPDIR": "/tmp/$X"}}, "node_folders.TMPDIR"),
+        ({"node_folders": {"A;B": "/tmp"}}, "node_folders.A;B"),
+        ({"address": "{fqdn};id"}, "address"),
+    ],
+)
+def test_a_line_of_srun_that_smuggles_is_refused(desk: Desk, launch, key):
+    refused(desk, launch=launch).about(f"launcher.slurm.launch.{key}")
+
+
 @pytest.mark.bad_input(30)
 def test_a_container_whose_image_is_not_there_is_refused(desk: Desk):
     (desk.folder / "data").mkdir()

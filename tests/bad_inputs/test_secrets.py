@@ -1,0 +1,113 @@
+"""Secrets that are planted, and then searched for in everything a real search leaves or shows."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from slurm.daemons import living_processes
+from slurm.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, environment, write_search
+from tests.orchestrator.slurm_searches import SEARCH, Bench, until
+
+SECRETS = {
+    "MLFLOW_TRACKING_PASSWORD": "hunter2-tracking",
+    "PGPASSWORD": "hunter2-database",
+    "HF_TOKEN": "hunter2-token",
+    "AWS_SECRET_ACCESS_KEY": "hunter2-cloud",
+    "PARLAY_TEST_WEBHOOK": "https://hooks.example/hunter2-webhook",
+}
+MARK = "hunter2"
+"""Stands in every one of them, and nowhere else."""
+
+
+@dataclass
+class CommandLines:
+    """The command lines of all processes that were seen, ours and others'."""
+
+    seen: set[bytes] = field(default_factory=set)
+
+    def look_until_the_end_of(self, process: subprocess.Popen[bytes]) -> int:
+        """Its exit code."""
+        while True:
+            self.seen |= {_command_line(pid) for pid in living_processes()}
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(0.1)
+
+    @property
+    def with_secrets(self) -> list[bytes]:
+        return [line for line in self.seen if MARK.encode() in line]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
+def files_below(*roots: Path) -> Iterator[Path]:
+    return (path for root in roots for path in root.rglob("*"))
+
+
+def with_secrets(*roots: Path) -> list[Path]:
+    return [path for path in files_below(*roots) if path.is_file() and MARK.encode() in path.read_bytes()]
+
+
+def open_to_others(*roots: Path) -> list[Path]:
+    """What anybody but its owner may read, write or enter; links and sockets have no mode of their own."""
+    found = (path for path in files_below(*roots) if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR))
+    return [path for path in found if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+@pytest.mark.bad_input(47)
+@pytest.mark.security("secrets", "private_files")
+def test_a_real_search_keeps_no_secret_and_shows_its_files_to_nobody(tmp_path: Path, own_home: Path):
+    """Trained for real, with MLflow, by a user whose umask is careless and whose environment is full of secrets."""
+    path = write_search(tmp_path, TINY_SEARCH.replace("max_trials: 3", "max_trials: 1"))
+    lines = CommandLines()
+    command = ["sh", "-c", 'umask 000; exec "$@"', "sh", *COMMAND, "run", str(path)]
+    with (
+        open(tmp_path / "words", "wb") as words,
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment() | SECRETS, stdin=subprocess.DEVNULL, stdout=words, stderr=words
+        ) as search,
+    ):
+        code = lines.look_until_the_end_of(search)
+    assert code == 0, (tmp_path / "words").read_text()
+    assert any(b"trials.train" in line for line in lines.seen), "ranks were seen"
+    assert lines.with_secrets == []
+    assert {"journal.jsonl", "outcome.r0.json", "recipe.yaml"} <= {p.name for p in files_below(tmp_path)}
+    assert {"ledger.db", "mlflow.db"} <= {p.name for p in files_below(own_home)}
+    assert with_secrets(tmp_path, own_home) == []
+    assert open_to_others(tmp_path / "runs", own_home) == []
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+@pytest.mark.security("secrets", "private_files", "environment")
+def test_slurm_is_shown_no_secret(tmp_path: Path, own_home: Path, slurm_sandbox: SlurmSandbox, monkeypatch):
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    bench, lines = Bench(tmp_path, slurm_sandbox), CommandLines()
+    bench.write(takes_s=2.0, text=SEARCH.replace("max_trials: 30", "max_trials: 1"))
+    driver = bench.start("run", "search.yaml", tabled=True)
+    [job] = until(lambda: bench.jobs("tabled-", "RUNNING"), bool)
+    shown = slurm_sandbox.ask("scontrol", "show", "job", job).stdout
+    listed = slurm_sandbox.ask("squeue", "--noheader", "--format=%all", f"--jobs={job}").stdout
+    assert lines.look_until_the_end_of(driver) == 0, (tmp_path / "driver.out").read_text()
+    assert "JobName=tabled-" in shown
+    assert MARK not in shown + listed
+    assert any(b"srun" in line for line in lines.seen)
+    assert lines.with_secrets == []
+    assert "job.sh" in {p.name for p in files_below(tmp_path)}
+    assert with_secrets(tmp_path, own_home) == []
+    assert open_to_others(tmp_path / "runs", own_home) == []

@@ -1,0 +1,140 @@
+"""Rules of security that hold for every line of source: what is never called, and what nothing is given to."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.orchestrator.cli.parlay import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
+SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+SHELLS = {
+    "os.system",
+    "os.popen",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "asyncio.create_subprocess_shell",
+}
+EVALUATORS = {"eval", "exec", "compile", "__import__"}
+UNPICKLERS = ("pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib")
+MAKERS_OF_OBJECTS = {
+    "torch.load",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "yaml.load_all",
+    "numpy.load",
+    "np.load",
+}
+MADE_OF_CHECKED_WORDS = {"slurm/launch_line.py"}
+"""Whose script for `sh -c` is put together, of words that slurm/options.py has let through: test_slurm_options.py."""
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Each call in a file, with the dotted name of what is called."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def faults(path: Path) -> Iterator[str]:
+    for name, call in calls(path):
+        if name in SHELLS | EVALUATORS | MAKERS_OF_OBJECTS:
+            yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
+        if any(keyword.arg == "shell" for keyword in call.keywords):
+            yield f"{path.relative_to(ROOT)}:{call.lineno}: shell="
+    for name in imported(path):
+        if name.split(".")[0] in UNPICKLERS:
+            yield f"{path.relative_to(ROOT)}: import {name}"
+
+
+def test_the_sources_are_looked_at():
+    assert len(SOURCES) > 200
+    assert any(name == "subprocess.Popen" for path in SOURCES for name, _ in calls(path))
+
+
+@pytest.mark.security("no_shell", "no_pickle")
+def test_no_text_reaches_a_shell_or_an_interpreter_and_nothing_is_unpickled():
+    assert [fault for path in SOURCES for fault in faults(path)] == []
+
+
+@pytest.mark.security("no_shell", "no_pickle")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "subprocess.run('ls', shell=True)",
+        "os.system('ls')",
+        "eval('1')",
+        "import pickle",
+        "from dill import loads",
+        "torch.load('x')",
+        "yaml.load(x)",
+    ],
+)
+def test_each_of_them_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "x.py").write_text(line + "\n")
+    assert list(faults(tmp_path / "x.py"))
+
+
+@pytest.mark.security("no_shell")
+def test_a_shell_is_started_for_scripts_of_ours_alone():
+    """Wherever `sh -c` or `bash -c` stands, the script after it is a constant, and whatever else its arguments."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.List, ast.Tuple)) and _is_shell_with_made_up_script(node)
+    ]
+    assert set(found) == MADE_OF_CHECKED_WORDS
+
+
+def _is_shell_with_made_up_script(node: ast.List | ast.Tuple) -> bool:
+    words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
+    places = [n for n, word in enumerate(words[:-1]) if word == "-c" and str(words[max(0, n - 1)]).endswith("sh")]
+    return any(isinstance(node.elts[n + 1], (ast.JoinedStr, ast.BinOp, ast.Call)) for n in places)
+
+
+@pytest.mark.security("ray")
+def test_ray_stop_is_never_called():
+    """It would end every Ray of this user, and on a machine that root shares everybody's."""
+    words = [node for path in SOURCES for node in _texts(path)]
+    assert [text for text in words if "ray stop" in text and "never" not in text] == []
+    assert [path for path in SOURCES if "'ray', 'stop'" in path.read_text().replace('"', "'")] == []
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@pytest.mark.bad_input(47)
+@pytest.mark.processes
+@pytest.mark.timeout(60)
+def test_an_unsupported_python_is_told_before_anything_is_imported():
+    program = (
+        "import sys; sys.version_info = (3, 9, 1, 'final', 0); sys.argv = ['parlay', '--help'];"
+        "from orchestrator.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("parlay: Python 3.9 is too old: 3.11 or newer is needed")
