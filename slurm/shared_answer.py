@@ -10,7 +10,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -44,10 +44,11 @@ class SharedAnswer:
     ignored and replaced. Where the folder cannot be written or locked, every process asks for itself.
     """
 
-    def __init__(self, slurm: Slurm, folder: Path, key: Sequence[str]):
-        """`key` tells clusters apart (`environment.cluster_key`)."""
+    def __init__(self, slurm: Slurm, folder: Path, key: Sequence[str], clock: Callable[[], float] | None = None):
+        """`key` tells clusters apart (`environment.cluster_key`); `clock` gives UTC seconds, time.time if absent."""
         self._slurm = slurm
         self._key = [*key, slurm.user]
+        self._clock = clock or (lambda: time.time())
         name = hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:16]
         self._file = folder / f"squeue-{name}.json"
         self._lock = folder / f"squeue-{name}.lock"
@@ -64,10 +65,10 @@ class SharedAnswer:
     def _recent(self, max_age_s: float) -> Answer | None:
         answer = _read(self._file, self._key) if max_age_s > 0 else None
         # An age below zero is a clock that was set back, or another node's: nothing is known of such an answer's age.
-        return answer if answer is not None and 0 <= time.time() - answer.asked_at <= max_age_s else None
+        return answer if answer is not None and 0 <= self._clock() - answer.asked_at <= max_age_s else None
 
     def _ask(self) -> Answer:
-        asked_at, begun = time.time(), time.monotonic()
+        asked_at, begun = self._clock(), time.monotonic()
         answer = Answer(self._slurm.jobs(), asked_at, time.monotonic() - begun)
         with suppress(OSError):  # sharing saves questions, nothing more
             _write(self._file, self._key, answer)

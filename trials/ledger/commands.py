@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from search_spaces.errors import InputError
@@ -43,8 +43,15 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
         engine.dispose()
 
 
+_PENDING = (
+    select(CommandRow.id, CommandRow.search_id, CommandRow.kind, CommandRow.at)
+    .where(CommandRow.search_id == bindparam("of"), CommandRow.settled_at.is_(None))
+    .order_by(CommandRow.id)
+)
+"""Made once: every driver asks this in every turn."""
+
+
 def pending(session: Session, search_id: str) -> list[Command]:
     """The commands of this search whose consequences are not recorded yet, oldest first."""
-    wanted = (CommandRow.search_id == search_id, CommandRow.settled_at.is_(None))
-    rows = session.scalars(select(CommandRow).where(*wanted).order_by(CommandRow.id))
+    rows = session.execute(_PENDING, {"of": search_id})
     return [Command(row.id, row.search_id, CommandKind(row.kind), row.at) for row in rows]

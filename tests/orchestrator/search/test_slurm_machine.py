@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.driver import POLL_INTERVAL_S, Driver
+from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
@@ -71,7 +71,7 @@ class SearchOnSlurm(RuleBasedStateMachine):
             if driver.search.state.is_ended:
                 break
             driver.turn()
-            self.rig.launcher.wait(POLL_INTERVAL_S)
+            self.rig.launcher.wait(self.rig.launcher.turn_s)
 
     @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 6), after=st.booleans())
     def is_killed(self, name: str, number: int, after: bool) -> None:
