@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 from dashboards.schema import TrackingSection
 from orchestrator.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
@@ -24,7 +25,7 @@ from orchestrator.trainer_check import ranks_run_here, require_trainer
 from orchestrator.work_dir import require_places
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.space import SearchSpace
-from slurm.interface import Slurm, SlurmUnreachable
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 from slurm.sandbox_files import CLUSTER_NAME as SANDBOX_NAME
 from trials.ledger.place import home_folder
 
@@ -50,6 +51,14 @@ class Subject:
         """Whether its ranks are jobs; where nobody says, they are wherever there is a Slurm."""
         return self.kind.startswith("slurm") if self.kind else self.has_commands
 
+    @cached_property
+    def settings(self) -> SlurmSettings | None:
+        """Slurm's configuration; None where it does not answer."""
+        try:
+            return self.slurm.settings()
+        except SlurmUnreachable:
+            return None
+
     @property
     def has_commands(self) -> bool:
         return shutil.which(COMMANDS[0]) is not None
@@ -64,7 +73,7 @@ def examine(subject: Subject, is_told: Callable[[Area], None] = lambda area: Non
     return Examination(tuple(areas))
 
 
-def findings_in_time(area: Area, check: Check) -> list[Finding]:
+def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WITHIN_S) -> list[Finding]:
     """What the check found until it ended, failed or had had its time."""
     found: list[Finding] = []
 
@@ -74,7 +83,7 @@ def findings_in_time(area: Area, check: Check) -> list[Finding]:
                 found.append(finding)
 
     try:
-        result_in_time(in_thread(work, "doctor"), AREA_ANSWERS_WITHIN_S, "")
+        result_in_time(in_thread(work, "doctor"), limit_s, "")
     except TimeoutError as late:
         fix = "look at what comes next after the last finding: a file system or a server that does not answer"
         found = [*found, error("no_answer", f"{area}: {late}", fix)]
@@ -110,7 +119,7 @@ def _checks(subject: Subject, space: SearchSpace | None) -> Iterator[tuple[Area,
     if subject.is_slurms:
         yield Area.SLURM, lambda: examine_slurm(subject.slurm, os.environ, _poll_interval_s(spec))
         if spec is not None and space is not None:
-            yield Area.JOBS, lambda: _examine_jobs(subject.slurm, spec, space)
+            yield Area.JOBS, lambda: _examine_jobs(subject, spec, space)
     elif subject.kind is None:
         yield Area.SLURM, lambda: iter([_no_slurm_here()])
     if spec is not None:
@@ -132,21 +141,14 @@ def _poll_interval_s(spec: SearchSpec | None) -> float:
     return (spec.launcher.slurm.poll_interval_s if spec else None) or POLL_INTERVAL_S
 
 
-def _answers(slurm: Slurm) -> bool:
-    try:
-        return bool(slurm.settings().version)
-    except SlurmUnreachable:
-        return False
-
-
 def _no_slurm_here() -> Finding:
     found = no_commands(list(COMMANDS))
     return note("commands", "there is no Slurm on this machine", found.fix or "")
 
 
-def _examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
-    if _answers(slurm):
-        yield from examine_jobs(slurm, spec, space)
+def _examine_jobs(subject: Subject, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+    if subject.settings is not None:
+        yield from examine_jobs(subject.slurm, spec, space)
     else:
         yield note("jobs", "not looked at, since Slurm does not answer", "see what was found of Slurm, and try again")
 
@@ -156,11 +158,9 @@ def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
         require_places(spec)
     except InputError as refused:
         raise located(refused, spec) from refused
-    yield from examine_folder(spec.work_dir, subject.is_slurms, subject.is_slurms and _is_sandbox(subject.slurm))
-
-
-def _is_sandbox(slurm: Slurm) -> bool:
-    return _answers(slurm) and slurm.settings().cluster_name == SANDBOX_NAME
+    runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None
+    is_sandbox = settings is not None and settings.cluster_name == SANDBOX_NAME
+    yield from examine_folder(spec.work_dir, runs_on_nodes, is_sandbox)
 
 
 def _examine_records(subject: Subject) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.doctor.site_profile import site_findings
 from orchestrator.search_file import SearchSpec, located
 from orchestrator.site_check import job_words, refusal_of, smallest_and_largest
 from search_spaces.errors import InputError
@@ -64,6 +65,9 @@ def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator
         faults = list(_own_faults(request, cluster))
         yield from faults or test_findings(slurm, request, spec)
     yield from parallel_findings(spec.search.parallel_trials, options, cluster)
+    partitions = named_partitions(requests[-1], cluster.partitions)
+    section, jobs = spec.launcher.slurm, spec.search.parallel_trials
+    yield from site_findings(section, requests[-1], jobs, partitions, cluster.nodes)
 
 
 def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_placement import FakeNode
 from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
+from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
@@ -81,6 +82,24 @@ def test_row_22_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
     assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
     assert "Requested node configuration is not available" in problems[0].message
+
+
+@pytest.mark.bad_input(20)
+@pytest.mark.parametrize(
+    ("limits", "key", "words"),
+    [
+        ({"max_time_s": 600.0}, "measure.time_limit", "PartitionTimeLimit"),
+        ({"max_nodes": 0}, "constraints.max_nodes", "PartitionNodeLimit"),
+    ],
+)
+def test_a_job_beyond_its_partition_is_refused_also_where_slurm_takes_it_and_lets_it_wait(
+    tmp_path, slurm, limits, key, words
+):
+    assert not slurm.settings().enforces_limits
+    slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, **limits)
+    problems = refused(slurm, loaded(tmp_path))
+    assert {problem.key for problem in problems} == {key}
+    assert words in problems[0].message
 
 
 def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):

@@ -21,6 +21,7 @@ def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_lef
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.bad_input(32)
 @pytest.mark.parametrize(
     ("kind", "runs_on_nodes", "is_sandbox", "level"),
     [
@@ -39,6 +40,7 @@ def test_row_32_a_folder_that_nodes_may_not_share_is_a_warning(kind, runs_on_nod
     assert level is Level.OK or "--submit-test" in (finding.fix or "")
 
 
+@pytest.mark.bad_input(32)
 def test_row_32_a_folder_that_takes_no_file_is_an_error_in_the_systems_words(tmp_path, monkeypatch):
     def full(path: Path) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))

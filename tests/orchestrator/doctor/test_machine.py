@@ -27,11 +27,13 @@ def test_this_machine_runs_parlay():
     assert Level.ERROR not in {finding.level for finding in examine_machine()}
 
 
+@pytest.mark.bad_input(47)
 @pytest.mark.parametrize(("found", "level"), [("3.10.14", Level.ERROR), ("3.11.0", Level.OK), ("3.13.0rc1", Level.OK)])
 def test_row_47_an_unsupported_python_is_an_error(found, level):
     assert python_finding(found, ">=3.11").level is level
 
 
+@pytest.mark.bad_input(47)
 def test_row_47_a_library_below_its_floor_or_missing_is_named_with_what_is_needed():
     found = {"ray": "2.9.3", "numpy": "2.4.0"}
     [fault] = library_findings(WANTED, found.get)
@@ -43,6 +45,7 @@ def test_row_47_a_library_below_its_floor_or_missing_is_named_with_what_is_neede
     assert levels(library_findings(WANTED, {"ray": "2.60.0", "numpy": "2.0"}.get)) == [("libraries", Level.OK)]
 
 
+@pytest.mark.bad_input(47)
 @pytest.mark.parametrize(
     ("umask", "level"),
     [(0o000, Level.WARNING), (0o020, Level.WARNING), (0o022, Level.OK), (0o002, Level.OK), (None, Level.OK)],

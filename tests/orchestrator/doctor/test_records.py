@@ -38,6 +38,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
     assert "it holds 0 searches" in ledger(url).words
 
 
+@pytest.mark.bad_input(33, 34)
 @pytest.mark.parametrize(
     ("url", "words"),
     [
@@ -56,6 +57,7 @@ def test_rows_33_and_34_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do
     assert finding.fix
 
 
+@pytest.mark.bad_input(33)
 def test_row_33_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     finding = ledger(f"sqlite:///{tmp_path}/ledger.db")

@@ -56,6 +56,7 @@ def test_a_search_that_the_cluster_takes(tmp_path, slurm):
     assert slurm.cluster.jobs() == []
 
 
+@pytest.mark.bad_input(20)
 def test_row_20_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     findings = [f for f in examined(slurm, tmp_path) if f.name == "time_limit"]
@@ -72,6 +73,7 @@ def test_more_nodes_than_a_partition_gives_are_an_error_of_the_largest_job_alone
     assert ("nodes", Level.ERROR) not in faults(slurm, tmp_path, "constraints.max_nodes=2")
 
 
+@pytest.mark.bad_input(22)
 @pytest.mark.parametrize(
     ("change", "name", "words"),
     [
@@ -148,3 +150,32 @@ def test_what_only_slurm_itself_knows_is_told_in_its_words_with_the_key(tmp_path
     assert {f.name for f in found} == {"sbatch"}
     assert "launcher.slurm.constraint" in found[0].words
     assert "Invalid feature specification" in found[0].words
+
+
+PROFILE = """\
+title = "Ada, our own cluster"
+sources = [{url = "https://example.org/ada", read = "2026-11-22"}]
+notes = ["the second Tuesday is for maintenance"]
+[slurm]
+partition = "main"
+usable_cpus = 16
+[limits.main]
+max_minutes = 240
+max_nodes = 2
+"""
+
+
+def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
+    (tmp_path / "ada.toml").write_text(PROFILE)
+    changes = ("launcher.slurm.site=./ada.toml", "constraints.max_nodes=2")
+    slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0)
+    found = [(f.level, f.words) for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
+    assert [level for level, _ in found] == [Level.WARNING, Level.WARNING, Level.NOTE, Level.NOTE]
+    assert "is said to give a job 2 nodes, Slurm says no limit" in found[0][1]
+    assert "said to have 16 CPUs of a node, Slurm counts 8" in found[1][1]
+    assert "verified by nobody" in found[2][1]
+    assert "second Tuesday" in found[3][1]
+    slurm.partition_limits["main"] = replace(MAIN, max_time_s=14400.0, max_nodes=2)
+    (tmp_path / "ada.toml").write_text(PROFILE.replace("usable_cpus = 16", "usable_cpus = 8"))
+    levels = [f.level for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
+    assert levels == [Level.OK, Level.NOTE, Level.NOTE]
