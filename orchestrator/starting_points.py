@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,11 @@ class _Draft:
     baseline: Mapping[str, Any] = field(default_factory=dict)
     space: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    site: str | None = None
 
 
-def render_example() -> str:
-    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks."""
+def render_example(site: str | None = None) -> str:
+    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks, here or as jobs of a site."""
     return _render(
         _Draft(
             title="A search for the fastest layout of a very small GPT on four CPU ranks. Put your own model in.",
@@ -56,6 +57,7 @@ def render_example() -> str:
             model=_TINY_MODEL,
             cluster=_FOUR_RANKS,
             global_batch_size=16,
+            site=site,
             baseline={"tensor_parallel": 4, "pipeline_parallel": 1, "micro_batch_size": 1},
             space={
                 "tensor_parallel": [1, 2, 4],
@@ -77,8 +79,8 @@ _TINY_MODEL = {
 _FOUR_RANKS = {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 1}
 
 
-def render_from(path: Path) -> tuple[str, list[str]]:
-    """(a search file around what `path` says, what the user should know about it).
+def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
+    """(a search file around what `path` says, for this site, what the user should know about it).
 
     InputError when the file cannot be read or is of none of the three kinds.
     """
@@ -86,7 +88,7 @@ def render_from(path: Path) -> tuple[str, list[str]]:
         draft = _draft(_read(_text_of(path), path.suffix == ".json"), path)
     except InputError as error:
         raise error.at(file=str(path)) from None
-    return _render(draft), list(draft.notes)
+    return _render(replace(draft, site=site)), list(draft.notes)
 
 
 def _text_of(path: Path) -> str:
@@ -276,7 +278,7 @@ def _render(draft: _Draft) -> str:
             " `parlay plan` says which and why.",
             {"space": draft.space},
         ),
-        _REST,
+        _REST + (_HERE if draft.site is None else _AT_A_SITE.format(site=_scalar(draft.site))),
     ]
     return "\n\n".join(sections)
 
@@ -298,9 +300,19 @@ measure:
   max_warmup_steps: 10
   time_limit: 10m
 
+"""
+_HERE = """\
 # ray: a private Ray on this machine, or with `address: host:port` a running cluster. local: plain processes here.
 launcher:
   kind: ray
+"""
+_AT_A_SITE = """\
+# slurm: a job for each trial. The profile of the site (docs/sites.md) fills in what does not stand here.
+launcher:
+  kind: slurm
+  slurm:
+    site: {site}
+    # account: who pays
 """
 
 

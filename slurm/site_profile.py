@@ -104,6 +104,8 @@ def read_site(path: Path) -> SiteProfile:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise SiteFault(str(path), _fault(None, str(path), "a profile is a file", "name the TOML file itself"))
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:

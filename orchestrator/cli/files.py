@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +22,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import answer, say, write_new
 from orchestrator.cli.setup_text import setup_json, setup_lines
+from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan
@@ -44,13 +45,18 @@ def init(
         Path | None,
         typer.Option("--from", help="A Megatron launch script, a DeepSpeed config or a Hugging Face config.json."),
     ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of stdout.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented search file, as an example or from what you train with today."""
     from orchestrator.starting_points import render_example, render_from
 
-    text, notes = (render_example(), ()) if start is None else render_from(start)
+    if site is not None:
+        _require_site(site)
+    text, notes = (render_example(site), ()) if start is None else render_from(start, site)
     for note in notes:
         say(f"note: {note}")
     if output is None:
@@ -62,6 +68,17 @@ def init(
         as_json,
         f"{output} is written; next: parlay plan {output}",
     )
+
+
+def _require_site(site: str) -> None:
+    """InputError for a site that no search file may name; a path stays as it is written."""
+    from orchestrator.launchers.slurm_site import profile_named, section_of
+
+    is_path = "/" in site or site.endswith(".toml")
+    try:
+        section_of(profile_named(str(Path(site).absolute()) if is_path else site))
+    except InputError as error:
+        raise InputError(*(replace(p, key="--site") if p.file is None else p for p in error.problems)) from None
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
@@ -49,6 +50,8 @@ def write_job_files(job: JobRequest) -> None:
 def setup_text(path: str) -> str:
     """What is in the user's setup file; InputError where this machine cannot read it, or it is no shell file."""
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise _bad_setup(path, "is no file", "name a shell file")
         with open(path, "rb") as stream:
             raw = stream.read(MAX_SETUP_BYTES + 1)
         if len(raw) > MAX_SETUP_BYTES:

@@ -208,3 +208,14 @@ def test_a_model_whose_sizes_contradict_each_other_is_refused_with_the_files_nam
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read: No such file"):
         render_from(tmp_path / "nothing.sh")
+
+
+@pytest.mark.parametrize("site", ["lumi", "./our site.toml"])
+def test_a_search_for_a_site_names_it_and_is_one_on_slurm(tmp_path, site):
+    (tmp_path / "our site.toml").write_text('title = "Ours"\nsources = []\n[slurm]\npartition = "gpu"\n')
+    spec = loaded(tmp_path, render_example(site))
+    assert spec.launcher.kind == "slurm"
+    assert spec.launcher.slurm.partition in ("standard-g", "gpu")
+    (tmp_path / "x.sh").write_text(MEGATRON_LM)
+    text, _ = render_from(tmp_path / "x.sh", site)
+    assert loaded(tmp_path, text).launcher == spec.launcher

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,12 @@ def test_a_profile_that_is_not_there_is_a_fault_of_its_path(tmp_path):
     with pytest.raises(SiteFault, match="cannot be read") as caught:
         read_site(tmp_path / "none.toml")
     assert caught.value.file == str(tmp_path / "none.toml")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "ours.toml")
+    with pytest.raises(SiteFault, match="a profile is a file"):
+        read_site(tmp_path / "ours.toml")
 
 
 def test_jobs_beyond_what_is_known_of_their_partitions_and_qos_are_named():

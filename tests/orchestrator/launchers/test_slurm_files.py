@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -51,6 +52,12 @@ def test_what_is_no_shell_file_is_refused(tmp_path, content):
     assert (problem.key, problem.value) == ("launcher.slurm.setup_file", str(path))
     assert problem.rule
     assert problem.fix
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "setup.sh")
+    with pytest.raises(InputError, match="is no file"):
+        setup_text(str(tmp_path / "setup.sh"))
 
 
 def test_ranks_in_a_container_see_their_search_and_code_that_lies_elsewhere(tmp_path):
