@@ -57,7 +57,9 @@ BAD_INPUTS = {
     28: Line("module names with shell characters", "refused"),
     29: Line("node lists that are none, or of more than 100,000 hosts", "refused before they cost memory"),
     30: Line(
-        "a container that is no list of words, or whose image or mounts are not there or smuggle `:` or `,`", "refused"
+        "a container that is neither words nor a runtime with an image, or whose image or mounts are not there or"
+        " smuggle `:` or `,`",
+        "refused",
     ),
     31: Line("a search name with `/`, `..`, over 41 characters, look-alikes, a leading dot", "refused"),
     32: Line(

@@ -247,6 +247,22 @@ def test_the_page_shows_a_profile_and_containers_that_can_be_read(tmp_path):
     assert [loaded(tmp_path, found).launcher.slurm.container is not None for found in containers] == [True, True]
 
 
+def test_the_pages_table_says_what_the_profiles_say():
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| ")]
+    table = {row[0]: row[1:] for row in rows}
+    for place, name in enumerate(cell.strip("`") for cell in table[""]):
+        found = section_of(profile_named(name))
+        told = {title: cells[place] for title, cells in table.items() if len(cells) == len(MACHINES)}
+        asked = [one for one in (found.partition, found.qos, found.constraint) if one is not None]
+        assert told["partition, QOS, constraint"] == ", ".join(asked)
+        cpus = "" if found.cpus_per_task is None else f"{found.cpus_per_task}, {found.usable_cpus}"
+        assert told["CPUs of a rank, of a node"].startswith(cpus)
+        assert told["asked for by"].startswith("`--gres" if found.gpus_as == "gres" else "`--gpus-per-node")
+        assert bool(told["MIOpen's caches"]) == ("MIOPEN_USER_DB_PATH" in found.launch.node_folders)
+        assert (str(found.launch.visible_devices) in told["a rank sees"]) == (found.launch.visible_devices is not None)
+        assert (told["rank 0 is met at"] == "its name") == (found.launch.address is None)
+
+
 def test_the_page_knows_the_same_sites_and_options_of_srun():
     header = next(line for line in PAGE.splitlines() if line.startswith("| |"))
     assert sorted(re.findall(r"`(.+?)`", header)) == site_names()
