@@ -36,7 +36,7 @@ def _require_work_dir(path: Path) -> None:
         raise bad_work_dir(path, f"has {len(str(path))} characters, {_LONGEST_WORK_DIR} are the most", OTHER_WORK_DIR)
     try:
         inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
-        nearest = next(p for p in (path, *path.parents) if p.exists())
+        nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
         mode = nearest.stat().st_mode
     except OSError as error:
         raise bad_work_dir(path, error.strerror or str(error), OTHER_WORK_DIR) from error
