@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from orchestrator.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.doctor.site_profile import site_findings
 from orchestrator.search_file import SearchSpec, located
 from orchestrator.site_check import job_words, refusal_of, smallest_and_largest
@@ -56,18 +56,20 @@ class Cluster:
 def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
     """Everything that Slurm could have against the search's jobs."""
     cluster, requests = Cluster.asked(slurm), list(smallest_and_largest(spec, space))
-    options = requests[0].options
-    yield from partition_findings(options, requests[0], cluster)
+    options, section, jobs = requests[0].options, spec.launcher.slurm, spec.search.parallel_trials
+    partitions = list(partition_findings(options, requests[0], cluster))
+    yield from partitions
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
-    for request in requests:
-        yield from job_findings(request, cluster, is_smallest=request is requests[0])
-        faults = list(_own_faults(request, cluster))
-        yield from faults or test_findings(slurm, request, spec)
-    yield from parallel_findings(spec.search.parallel_trials, options, cluster)
-    partitions = named_partitions(requests[-1], cluster.partitions)
-    section, jobs = spec.launcher.slurm, spec.search.parallel_trials
-    yield from site_findings(section, requests[-1], jobs, partitions, cluster.nodes)
+    if not any(finding.level is Level.ERROR for finding in partitions):  # of which Slurm would only speak again
+        for request in requests:
+            yield from job_findings(request, cluster, is_smallest=request is requests[0])
+            faults = list(_own_faults(request, cluster))
+            yield from faults or test_findings(slurm, request, spec)
+    if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
+        yield from parallel_findings(jobs, options, cluster)
+    found = named_partitions(requests[-1], cluster.partitions)
+    yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
 
 
 def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:

@@ -111,6 +111,13 @@ def test_a_partition_that_is_closed_or_for_others(tmp_path, slurm):
     assert faults(slurm, tmp_path, *changes)[:2] == [("partition", Level.ERROR)] * 2
 
 
+def test_a_partition_that_is_not_there_is_told_once(tmp_path, slurm):
+    assert faults(slurm, tmp_path, "launcher.slurm.partition=nosuch") == [
+        ("partition", Level.ERROR),
+        ("account", Level.NOTE),
+    ]
+
+
 def test_no_default_partition_and_none_named(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, is_default=False)
     [finding] = [f for f in examined(slurm, tmp_path) if f.name == "partition"]
