@@ -131,8 +131,8 @@ def test_a_store_that_mlflow_does_not_have_is_refused_with_the_fix(desk: Desk, u
 @pytest.mark.parametrize("verb", ["status", "best", "logs", "resume", "cancel", "export", "sync"])
 @pytest.mark.parametrize("given", ["nosuch-aaaaaa", "../..", "/etc/passwd", "a/../../b", "x" * 300, "\x1b]0;t\x07"])
 def test_an_unknown_id_is_told_what_an_id_is(desk: Desk, verb, given):
-    more = {"export": ["--measured"], "logs": ["t0001"]}
-    refusal = desk.refused(verb, given, *more.get(verb, []), code=4)
+    words = {"export": ["export", given, "--measured"], "logs": ["logs", "t0001", "--search", given]}
+    refusal = desk.refused(*words.get(verb, [verb, given]), code=4)
     problem = refusal.about("search")
     assert problem["code"] == "unknown_id"
     assert "\x1b" not in problem["message"]
