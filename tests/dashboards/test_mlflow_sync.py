@@ -201,6 +201,7 @@ def test_a_repeat_is_a_child_of_its_kind_and_a_lucky_one_is_not_the_best_speed(s
     assert found[SEARCH_ID].data.metrics["best_tokens_per_sec"] == pytest.approx(1100.0)
 
 
+@pytest.mark.bad_input(37)
 def test_the_search_file_is_flattened_in_batches_and_cut_where_too_long(sync, client, tmp_path, request):
     many = {f"axis{i}": [1, 2, i] for i in range(250)}
     search = SearchUnderTest({"space": many, "trainer": {"script": "x" * 9000, "arguments": {"a b/../c$": True}}})

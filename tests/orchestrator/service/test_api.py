@@ -63,6 +63,7 @@ def test_a_search_is_submitted_driven_and_looked_at(service):
     assert service.client.get("/v1/health").json()["drivers"] == {"waiting": 0, "driving": 0, "stopped": 0}
 
 
+@pytest.mark.bad_input(45)
 def test_an_id_may_be_shortened_while_it_is_unique(service):
     first = service.submitted()
     service.ended(first)
@@ -86,6 +87,7 @@ def test_changes_are_on_top_of_the_file(service):
     assert service.ended(search)["num_trials"] == 1
 
 
+@pytest.mark.bad_input(1, 46)
 def test_what_is_wrong_with_a_search_is_told_with_its_line_and_nothing_is_written(service, tmp_path):
     body = service.body()
     answer = service.client.post("/v1/searches", json=body | {"yaml": body["yaml"].replace("sampler: grid", "s: 1")})
@@ -95,6 +97,7 @@ def test_what_is_wrong_with_a_search_is_told_with_its_line_and_nothing_is_writte
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.bad_input(46)
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
@@ -116,6 +119,8 @@ def test_a_bad_submission_is_refused(service, changes, key):
     assert key is None or error_of(answer)["key"] == key
 
 
+@pytest.mark.bad_input(46)
+@pytest.mark.security("paths")
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
@@ -195,6 +200,8 @@ def test_a_last_event_id_is_a_number(idle, last):
     assert idle.client.get("/v1/searches/a/events", headers={"last-event-id": last}).status_code == 400
 
 
+@pytest.mark.bad_input(46)
+@pytest.mark.security("service")
 def test_a_bug_is_told_without_its_traceback_and_logged_with_it(service, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("secret words")
@@ -215,6 +222,8 @@ def test_a_ledger_out_of_reach_is_not_our_bug(service, monkeypatch):
     assert (answer.status_code, error_of(answer)["fix"]) == (503, "ask again")
 
 
+@pytest.mark.bad_input(46)
+@pytest.mark.security("service")
 @pytest.mark.parametrize("is_chunked", [False, True])
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(idle, is_chunked):
     piece = b"x" * 2**16
@@ -223,6 +232,8 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(idle, is_chunked)
     assert (answer.status_code, error_of(answer)["code"]) == (413, "too_large")
 
 
+@pytest.mark.bad_input(46)
+@pytest.mark.security("service")
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
 def test_a_body_of_another_type_is_refused(idle, kind):
     headers = {} if kind is None else {"content-type": kind}
@@ -234,6 +245,8 @@ TOKEN = "s3cret-token"
 HERE = {"host": "127.0.0.1:7000", "authorization": f"Bearer {TOKEN}"}
 
 
+@pytest.mark.bad_input(46)
+@pytest.mark.security("service")
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -257,6 +270,8 @@ def test_on_a_port_only_who_shows_the_token_comes_in(own_home, tmp_path, path, h
         assert TOKEN not in answer.text + "".join(service.log)
 
 
+@pytest.mark.bad_input(50)
+@pytest.mark.security("service", "secrets")
 def test_the_log_has_a_line_a_request_without_its_query_and_without_control_characters(idle):
     idle.client.get("/v1/health?token=s3cret")
     idle.client.get("/v1/%1b%5b2J%0aGET")
