@@ -36,6 +36,9 @@ AsJob = Annotated[bool, typer.Option("--as-job", help="Drive in a Slurm job of i
 JobTime = Annotated[
     str | None, typer.Option("--job-time", metavar="TIME", help="Time limit of that job; 8:00:00 if absent.")
 ]
+ExecutorName = Annotated[
+    str, typer.Option("--executor", help="thread: drive in this process. ray: in a Ray actor, which it starts.")
+]
 ByTicks = Annotated[
     bool, typer.Option("--tick", help="Start no driver: print what has cron or scrontab drive it by turns.")
 ]

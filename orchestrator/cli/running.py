@@ -17,11 +17,13 @@ import typer
 from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
 from orchestrator.cli.driving import Signals, Started, answer_search, exit_code_of, explained, resume_fix
 from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.in_ray import drive_in_ray, require_here, wants_ray
 from orchestrator.cli.options import (
     AsJob,
     AsJson,
     ByTicks,
     DryRun,
+    ExecutorName,
     JobTime,
     LauncherKind,
     LedgerUrl,
@@ -71,14 +73,16 @@ def run(
     sampler: SamplerName = None,
     work_dir: WorkDir = None,
     ledger: LedgerUrl = None,
+    executor: ExecutorName = "thread",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Search, here and now: trials run until the best layout is known or a limit is reached."""
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    drive = drive_in_ray if wants_ray(executor) else _drive
     if (started := _start(search_file, changes, dry_run, as_json)) is not None:
         say(f"search {started.folder.search_id} in {started.folder.path}")
-        _drive(started, as_json)
+        drive(started, as_json)
 
 
 def submit(
@@ -92,12 +96,15 @@ def submit(
     job_time: JobTime = None,
     by_ticks: ByTicks = False,
     no_service: NoService = False,
+    executor: ExecutorName = "thread",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
     job_time_s = wanted_job_time_s(as_job, job_time)
+    if wants_ray(executor):
+        require_here(as_job, by_ticks)
     if by_ticks and as_job:
         rule = "a search has one kind of driver"
         raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
@@ -112,7 +119,7 @@ def submit(
     folder = started.folder
     pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
     words = "is driven by the service, process" if pid else "runs as process"
-    pid = pid or _start_driver(folder, started.ledger_url, as_json)
+    pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
     answer(
         {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "pid": pid},
         as_json,
@@ -126,6 +133,7 @@ def resume(
     ledger: LedgerUrl = None,
     as_job: AsJob = False,
     job_time: JobTime = None,
+    executor: ExecutorName = "thread",
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
@@ -133,11 +141,15 @@ def resume(
     from orchestrator.session import open_tracking, prepare
 
     job_time_s = wanted_job_time_s(as_job, job_time)
+    if in_ray := wants_ray(executor):
+        require_here(as_job, by_ticks=False)
     found = find_search(search, ledger)
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     tracking = open_tracking(found.spec, say)
     started = Started(found.folder, found.spec, candidates, tracking, found.ledger_url)
-    if job_time_s is None:
+    if in_ray and not found.record.state.is_ended:
+        drive_in_ray(started, as_json)
+    elif job_time_s is None:
         _drive(started, as_json)
     elif (chain := own_chain(started.folder, started.spec, started.ledger_url, job_time_s)) is not None:
         _drive(started, as_json, chain)
@@ -260,17 +272,19 @@ def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:
     )
 
 
-def _start_driver(folder: SearchFolder, url: str, as_json: bool) -> int:
+def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
     """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
     # -P: a file in the working directory must not stand in for one of ours or of Python's.
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "resume", str(folder.path), "--ledger", url]
+    command += ["--executor", executor]
+    created = _fencing(folder)
     log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     finally:
         os.close(log)
     deadline = time.monotonic() + DRIVER_START_LIMIT_S
-    while not _holds(folder, child.pid):
+    while _fencing(folder) == created:
         if child.poll() is not None:
             _fail_to_start(folder, f"the driver ended with status {child.returncode}", as_json)
         if time.monotonic() > deadline:
@@ -280,11 +294,12 @@ def _start_driver(folder: SearchFolder, url: str, as_json: bool) -> int:
     return child.pid
 
 
-def _holds(folder: SearchFolder, pid: int) -> bool:
+def _fencing(folder: SearchFolder) -> int:
+    """The number of the search's newest lease, which grows with every driver; 0 before the first."""
     from orchestrator.search import lease as leases
 
     lease = leases.current(folder)
-    return lease is not None and lease.pid == pid
+    return 0 if lease is None else lease.fencing
 
 
 def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
