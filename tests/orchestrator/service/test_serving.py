@@ -1,0 +1,176 @@
+"""Real services: killed with what they drive, and started again; the searches of two terminals lose nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.search import lease
+from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.service.client import running_service
+from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
+from tests.orchestrator.tabled_parlay import COMMAND
+from trials.folder import SearchFolder
+from trials.ledger.events import EndReason, SearchRecord, fold
+from trials.ledger.journal import Journal
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 7") + "tracking: {enabled: false}\n"
+"""Seven trials of two ranks, whose times come from a table."""
+
+
+@pytest.fixture
+def home(own_home, tmp_path, monkeypatch) -> Path:
+    layouts = candidates_of(load_search_file(write_search(tmp_path, SEARCH))).feasible
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({layout.key: {"takes_s": 1.0} for layout in layouts}))
+    monkeypatch.setenv("PARLAY_TEST_TABLE", str(table))
+    return own_home
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`parlay serve` in this folder, and what it said of itself; it is gone afterwards."""
+    log = (folder / "serve.log").open("a")
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--json", *options],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "}\n")
+        yield process, json.loads("".join(lines) + "}")
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    """What a program says to the service, and hears."""
+    line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=30)
+    if about["socket"] is not None:
+        line.sock = socket.socket(socket.AF_UNIX)
+        line.sock.connect(about["socket"])
+    line.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"} | headers)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def followed(about: dict[str, Any], search_id: str, headers: dict[str, str]) -> list[str]:
+    """The lines of a search's events, up to the end of its first trial."""
+    line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=30)
+    line.request("GET", f"/v1/searches/{search_id}/events", headers=headers)
+    lines, answer = [], line.getresponse()
+    while "event: trial_ended" not in lines:
+        lines.append(answer.readline().decode().rstrip())
+    line.close()
+    return lines
+
+
+def submitted_twice(folder: Path, about: dict[str, Any]) -> list[SearchFolder]:
+    """A search from one terminal by the command, and one from another by the socket."""
+    path = write_search(folder, SEARCH)
+    first = subprocess.run(
+        [*COMMAND, "submit", path, "--json"], cwd=folder, env=environment(), capture_output=True, text=True, timeout=60
+    )
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert json.loads(first.stdout)["pid"] == about["pid"]
+    status, second = ask(about, "POST", "/v1/searches", {"yaml": path.read_text(), "directory": str(folder)})
+    assert status == 201, second
+    return [SearchFolder(Path(json.loads(first.stdout)["folder"])), SearchFolder(Path(second["folder"]))]
+
+
+def record(folder: SearchFolder) -> SearchRecord:
+    found = fold(folder.search_id, Journal(folder.journal).read())
+    assert found is not None
+    return found
+
+
+def num_ended(folder: SearchFolder) -> int:
+    return sum(trial.state.is_ended for trial in record(folder).trials)
+
+
+def until(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def driver_of(folder: SearchFolder) -> int:
+    """The process that drives the search; 0 where none does."""
+    held = lease.current(folder)
+    return held.pid if held is not None and held.is_held(time.time()) else 0
+
+
+def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial(home, tmp_path):
+    with serving(tmp_path) as (service, about):
+        searches = submitted_twice(tmp_path, about)
+        until(lambda: all(num_ended(search) >= 1 for search in searches))
+        drivers = [driver_of(search) for search in searches]
+        assert 0 not in drivers
+        assert len({service.pid, *drivers}) == 3
+        service.kill()
+        service.wait()
+        until(lambda: not any(driver_of(search) for search in searches))
+        assert not any(record(search).state.is_ended for search in searches)
+    with serving(tmp_path) as (service, about):
+        assert ask(about, "GET", "/v1/health")[1]["executor"] == "ray"
+        until(lambda: driver_of(searches[1]) != 0)
+        killed = driver_of(searches[1])
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: driver_of(searches[1]) not in (0, killed))
+        until(lambda: all(record(search).state.is_ended for search in searches))
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(30) in (0, 75)
+    for search in map(record, searches):
+        assert search.end_reason is EndReason.MAX_TRIALS
+        layouts = [trial.layout.key for trial in search.trials]
+        assert len(layouts) == len(set(layouts)) == 7
+        assert all(trial.measured is not None for trial in search.trials)
+    assert running_service(home) is None
+
+
+@pytest.mark.security("service")
+def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_searches_to_go_on_with(home, tmp_path):
+    with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about):
+        token = (home / "service" / "token").read_text()
+        assert (home / "service" / "token").stat().st_mode & 0o777 == 0o600
+        assert token not in Path(f"/proc/{service.pid}/cmdline").read_text()
+        assert ask(about, "GET", "/v1/health")[0] == 401
+        assert ask(about, "GET", "/v1/health", Authorization=f"Bearer {token}")[0] == 200
+        other = parlay("serve", "--json", cwd=tmp_path)
+        assert (other.code, other.json["error"]["code"]) == (5, "held")
+        assert str(service.pid) in other.json["error"]["message"]
+        path = write_search(tmp_path, SEARCH)
+        search = SearchFolder(Path(parlay("submit", path, "--json", cwd=tmp_path).json["folder"]))
+        until(lambda: driver_of(search) == service.pid)
+        told = followed(about, search.search_id, {"authorization": f"Bearer {token}"})
+        assert "event: trial_ended" in told
+        assert not record(search).state.is_ended
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(60) == 75
+    assert driver_of(search) == 0
+    assert not record(search).state.is_ended
+    assert not (home / "service" / "token").exists()
+    log = (tmp_path / "serve.log").read_text()
+    assert "GET /v1/health 401" in log
+    assert token not in log
+    assert parlay("cancel", search.search_id, "--json", cwd=tmp_path).code == 0
