@@ -14,7 +14,7 @@ SHOWN = "  module purge\n          echo \\x1b[31mred"
 
 @pytest.mark.security("setup_file")
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_plan_shows_what_the_jobs_will_source(tmp_path):
     (tmp_path / "my setup.sh").write_text(SETUP)
     path = write_search(tmp_path, SEARCH)
@@ -28,7 +28,7 @@ def test_a_plan_shows_what_the_jobs_will_source(tmp_path):
 
 @pytest.mark.security("setup_file")
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_dry_run_shows_it_too(tmp_path, monkeypatch, slurm_sandbox: SlurmSandbox):
     (tmp_path / "my setup.sh").write_text(SETUP)
     path = write_search(tmp_path, SEARCH)

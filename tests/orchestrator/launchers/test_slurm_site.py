@@ -284,6 +284,7 @@ def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]
     eventually(
         lambda: [log.read_text() if log.exists() else request.log.read_text() for log in logs if request.log.exists()],
         lambda texts: len(texts) == ranks and all("ENDED=1" in text for text in texts),
+        timeout_s=90.0,
     )
     lines = [[line for line in log.read_text().splitlines() if "=" in line] for log in logs]
     return {rank: dict(line.split("=", 1) for line in found) for rank, found in enumerate(lines)}

@@ -12,10 +12,11 @@ from orchestrator.code_snapshot import snapshot_code
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import recipe_files, write_recipe
+from search_spaces.layout import Layout
 from search_spaces.validation import restored
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.slurm.test_sandbox import until
+from tests.slurm.test_sandbox import eventually, state_of
 from trials.classify import outcome_fault
 from trials.folder import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
@@ -37,9 +38,9 @@ TMPDIR = "/tmp"
 """
 
 
-def source_with(**slurm: object) -> RecipeSource:
+def source_with(layout: Layout = LAYOUT, **slurm: object) -> RecipeSource:
     section = restored(LauncherSection, {"kind": "slurm", "slurm": slurm}).with_site()
-    source = source_of(measured_trial("t0001", LAYOUT, 0.1))
+    source = source_of(measured_trial("t0001", layout, 0.1))
     launcher = section.model_dump(mode="json", by_alias=True, exclude_none=True)
     return replace(source, search=replace(source.search, spec={"launcher": launcher}))
 
@@ -92,7 +93,8 @@ def recipe(tmp_path: Path) -> Path:
     attempt = tmp_path / "trials" / "t0001" / "a1"
     attempt.mkdir(parents=True)
     (attempt / "setup.sh").write_text("echo was sourced\n")
-    source = source_with(site=str(tmp_path / "ours.toml"), setup_file="/gone/setup.sh")
+    two_ranks = Layout(data_parallel=2, micro_batch_size=2)
+    source = source_with(two_ranks, site=str(tmp_path / "ours.toml"), setup_file="/gone/setup.sh")
     write_recipe(tmp_path / "recipe", source, tmp_path / "code")
     shutil.move(tmp_path / "recipe", tmp_path / "else where")
     return tmp_path / "else where"
@@ -104,7 +106,8 @@ def test_a_real_slurm_trains_with_the_recipe_wherever_it_lies(recipe, slurm_sand
     done = slurm_sandbox.ask("sbatch", "--parsable", f"--chdir={recipe}", str(recipe / "launch.sbatch"))
     assert done.returncode == 0, done.stderr
     job = done.stdout.strip()
-    until(slurm_sandbox, job, "COMPLETED", "FAILED")
+    ends = ("COMPLETED", "FAILED", "TIMEOUT")
+    eventually(lambda: state_of(slurm_sandbox, job), lambda state: state in ends, timeout_s=150.0)
     attempt = recipe / f"run-{job}" / "trials" / "t0001" / "a1"
     logs = [path.read_text() for path in (recipe / "job.log", *sorted(attempt.glob("rank-*.log"))) if path.exists()]
     outcome = Outcome.from_json(read_json(attempt / "outcome.r0.json") or {"logs": logs})
