@@ -235,7 +235,12 @@ def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, .
 
 
 def _qos_of(options: JobOptions, cluster: Cluster) -> Qos | None:
-    return None if cluster.allowance is None else cluster.allowance.qos(options.qos)
+    """The one that is named, else the account's default, where all it may be agree on that."""
+    if cluster.allowance is None:
+        return None
+    defaults = {association.default_qos for association in _associations(options, cluster)}
+    default = defaults.pop() if len(defaults) == 1 else None
+    return cluster.allowance.qos(options.qos or default)
 
 
 def _partition_words(partition: PartitionSnapshot) -> str:

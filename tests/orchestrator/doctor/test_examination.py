@@ -65,3 +65,11 @@ def test_without_a_search_file_its_own_areas_are_left_out(own_home):
     found = examine(subject, told.append)
     assert told == [area for area, _ in found.areas] == [Area.MACHINE, Area.RECORDS]
     assert list(own_home.iterdir()) == []
+
+
+def test_a_home_that_cannot_be_used_is_told_once(tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("no folder")
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    subject = Subject(None, "local", None, FakeSlurm(FakeCluster([FakeNode("n1")])))
+    [fault] = [f for f in examine(subject).findings if f.level is Level.ERROR]
+    assert "PARLAY_HOME" in (fault.fix or "")

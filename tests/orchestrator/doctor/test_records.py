@@ -10,6 +10,7 @@ from dashboards.schema import TrackingSection
 from orchestrator.doctor.examination import findings_in_time
 from orchestrator.doctor.finding import Area, Finding, Level
 from orchestrator.doctor.records import examine_home, examine_ledger, examine_mlflow
+from search_spaces.errors import InputError
 from trials.ledger import place
 from trials.ledger.writer import LedgerWriter
 
@@ -90,3 +91,19 @@ def test_a_server_that_is_away_hinders_no_search(monkeypatch):
     monkeypatch.setattr("orchestrator.doctor.records.MlflowSync", Away)
     [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
     assert (finding.level, finding.name) == (Level.WARNING, "mlflow")
+
+
+@pytest.mark.bad_input(36)
+def test_an_experiment_that_was_deleted_or_is_out_of_bounds_is_an_error_with_the_way_back(monkeypatch):
+    class Refusing:
+        def __init__(self, *args: object):
+            pass
+
+        def check(self) -> None:
+            fix = "mlflow experiments restore --experiment-id 7"
+            raise InputError.of("mlflow", "experiment parlay was deleted", key="tracking.experiment", fix=fix)
+
+    monkeypatch.setattr("orchestrator.doctor.records.MlflowSync", Refusing)
+    [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
+    assert (finding.level, finding.words) == (Level.ERROR, "tracking.experiment: experiment parlay was deleted")
+    assert "restore" in (finding.fix or "")

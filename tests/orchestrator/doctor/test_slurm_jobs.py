@@ -145,6 +145,13 @@ def test_accounts_qos_and_their_limits(tmp_path, slurm, changes, found):
     assert list(dict.fromkeys(faults(slurm, tmp_path, *changes))) == found
 
 
+def test_the_accounts_default_qos_counts_where_none_is_named(tmp_path, slurm):
+    fast = Qos("fast", max_wall_s=3600.0, max_submit=1)
+    slurm.allowed = Allowance((Association("acc", qos=("fast",), default_qos="fast"),), (fast,))
+    found = set(faults(slurm, tmp_path, "search.parallel_trials=2"))
+    assert found == {("time_limit", Level.ERROR), ("parallel_trials", Level.WARNING)}
+
+
 def test_a_qos_may_lift_the_partitions_limit(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     slurm.allowed = Allowance((Association("acc", qos=("long",)),), (Qos("long", lifts_time_limit=True),))
