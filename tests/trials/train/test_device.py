@@ -75,6 +75,13 @@ def test_fault_37_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbe
     assert open_device(SPEC, local_rank=0).torch_device.index == 0
 
 
+@pytest.mark.parametrize(("shown", "indices"), [(8, [0, 5, 7]), (1, [0, 0, 0])])
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_is_shown(monkeypatch, gpu, shown, indices):
+    gpu(lambda now, index: 0.5)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: shown)
+    assert [open_device(SPEC, local_rank=rank).torch_device.index for rank in (0, 5, 7)] == indices
+
+
 @pytest.mark.fault(37)
 def test_fault_37_memory_that_the_driver_is_still_taking_back_is_waited_for(gpu, clock):
     gpu(lambda now, index: 41.5 if now < 3.0 else 0.5)
