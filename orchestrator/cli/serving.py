@@ -10,7 +10,7 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
-from search_spaces.errors import Problem
+from search_spaces.errors import OutsideRefused, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
@@ -82,7 +82,11 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     if spec.launcher.kind.startswith("slurm") and health["slurm_conf"] != os.environ.get("SLURM_CONF"):
         say(f"the service (process {health['pid']}) has another SLURM_CONF: the search gets a driver of its own")
         return None
-    client.resume(folder.search_id, folder.path, url)
+    try:
+        client.resume(folder.search_id, folder.path, url)
+    except OutsideRefused as refused:
+        say(f"{refused}; the search gets a driver of its own")
+        return None
     return int(health["pid"])
 
 

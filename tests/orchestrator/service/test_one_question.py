@@ -1,0 +1,61 @@
+"""Slurm is asked no oftener for fifty searches than for five: the drivers share each answer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.slurm_questions import Questions
+from slurm.jobs import JobSnapshot
+from slurm.pace import PollPace
+from slurm.shared_answer import SharedAnswer
+
+INTERVAL_S = 30.0
+HOUR_S = 3600.0
+
+
+class CountingSlurm:
+    """One clock for all drivers, and how often squeue was run."""
+
+    user = "me"
+    now_s = 1.0e9
+    asked = 0
+
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        self.asked += 1
+        return ()
+
+    def now(self) -> float:
+        return self.now_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def asked_in_an_hour(tmp_path, monkeypatch):
+    def count(drivers: int) -> int:
+        """How often so many drivers, each with its own turns of half a second, ask in an hour."""
+        slurm, rng, folder = CountingSlurm(), random.Random(drivers), Path(tmp_path) / str(drivers)
+        folder.mkdir()
+        monkeypatch.setattr("slurm.shared_answer.time.time", slurm.now)
+        shared = [SharedAnswer(slurm, folder, ("/etc/slurm.conf",)) for _ in range(drivers)]
+        asking = [Questions(slurm, PollPace(INTERVAL_S), answers.jobs) for answers in shared]
+        end = slurm.now_s + HOUR_S
+        while slurm.now_s < end:
+            slurm.now_s += 2.0
+            for questions in rng.sample(asking, drivers):
+                questions.look()
+        return slurm.asked
+
+    return count
+
+
+@pytest.mark.timeout(60)
+def test_many_drivers_ask_no_more_often_than_a_few_and_at_most_twice_as_often_as_one(asked_in_an_hour):
+    alone = asked_in_an_hour(1)
+    assert alone == HOUR_S / INTERVAL_S
+    assert asked_in_an_hour(5) <= 2 * alone
+    assert asked_in_an_hour(50) <= 2 * alone
