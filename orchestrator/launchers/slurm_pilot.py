@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 _CANCEL_WAIT_S = 15.0
 _CLOSE_WAIT_S = 5.0
+_LONGEST_TURN_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
 
 _LAST_FILES_S = 5.0
@@ -103,6 +104,7 @@ class SlurmPilotLauncher(Launcher):
         self._pilots = Pilots(slurm, options, rules, Questions(slurm, pace, jobs), work_left, note, told)
         self._steps: dict[str, Step] = {}
         self._doubted: set[str] = set()
+        self.turn_s = min(_LONGEST_TURN_S, max(self.turn_s, pace.interval_s / 15))
         self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
 
     # -- launching

@@ -16,7 +16,7 @@ from slurm.request import JobOptions, JobRequest
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, read_json
 from trials.measure import slow_ranks
-from trials.pilot.files import StepEnd, StepFate, StepStart
+from trials.pilot.files import COULD_NOT_START, StepEnd, StepFate, StepStart
 from trials.ranking import SUSPECT_NODE
 from trials.trial import FailureReason
 
@@ -25,7 +25,7 @@ _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLE
 
 _NODE_FAILED = re.compile(r"DUE TO NODE FAILURE|srun: error: Node failure on ")
 
-_NOT_CREATED = re.compile(r"Unable to (create step|confirm allocation)|could not be started")
+_NOT_CREATED = re.compile(r"Unable to (create step|confirm allocation)")
 
 _WITH_THE_PILOT: Mapping[FailureReason | None, FailureReason] = {
     FailureReason.PREEMPTED: FailureReason.PREEMPTED,
@@ -80,7 +80,8 @@ def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...
         signal=end.signal,
     )
     ending = ended_ending(job, log, cancelled=end.fate is StepFate.CANCELLED)
-    if ending.reason is None and end.step is None and _NOT_CREATED.search(log):
+    never_began = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
+    if ending.reason is None and never_began:
         ending = replace(ending, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
     if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
         ending = replace(ending, detail=excerpt(request.folder, job_words(job), log))

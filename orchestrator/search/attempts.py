@@ -44,7 +44,10 @@ of a folder up to a minute ago."""
 SILENT_NODES_GRACE_S = 10.0
 """The same where nothing was heard of the nodes for long: what they wrote before is older than what NFS keeps."""
 
-_CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
+_NOT_WAITED_FOR = (
+    *(FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH),
+    FailureReason.INTERRUPTED,  # is tried again whatever comes
+)
 
 
 @dataclass(frozen=True)
@@ -169,8 +172,8 @@ def _may_still_come(attempt: Attempt, ending: Ending, now: float) -> bool:
 
 
 def _ended_elsewhere(ending: Ending) -> bool:
-    """Whether another machine may have written an outcome; one that was cancelled is not waited for."""
-    return ending.started and ending.reason not in _CANCELLED and bool({*ending.nodes} - {socket.gethostname()})
+    """Whether another machine may have written an outcome that is worth waiting for."""
+    return ending.started and ending.reason not in _NOT_WAITED_FOR and bool({*ending.nodes} - {socket.gethostname()})
 
 
 def _invalid(error: ValueError) -> Verdict:

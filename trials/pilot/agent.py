@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepFate, StepRequest, StepSign, write
+from trials.pilot.files import COULD_NOT_START, PilotFolder, PilotPlan, StepEnd, StepFate, StepRequest, StepSign, write
 from trials.pilot.meter import Meter
 from trials.pilot.step import Step, number_script
 
@@ -27,8 +27,6 @@ signal that tells of it."""
 
 _LONGEST_BEFORE_S = 3600.0
 """A pilot's nodes are held before its agent starts: prologs and modules take minutes, more is a clock that is wrong."""
-
-_COULD_NOT_START = 127
 
 
 class Agent:
@@ -100,7 +98,7 @@ class Agent:
         except (OSError, ValueError, TypeError) as error:
             self._begun.add(name)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
-            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), _COULD_NOT_START, 0, 0.0)
+            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), COULD_NOT_START, 0, 0.0)
 
     def _owe_for_the_start(self, request: StepRequest) -> None:
         """The first step also pays for the time before this process was there, as Slurm counts it."""

@@ -18,6 +18,9 @@ from trials.trial import Word, require_schema
 
 PILOT_SCHEMA = "parlay.pilot/1"
 
+COULD_NOT_START = 127
+"""The exit code of a step whose script, or whose srun, is not to be found: bash's own for that."""
+
 
 class StepSign(Word):
     """What a step's files are called after its name, in the order they come; `cancel` and `withdrawn` are the driver's
@@ -83,8 +86,9 @@ class StepEnd:
 class PilotPlan:
     """pilot.json: what the driver asked Slurm for, written before it asked, and what the agent keeps to.
 
-    `python` runs the agent, with `code` on its PYTHONPATH. It ends after `idle_s` seconds without a step. `owed_node_s` falls on the first step: the
-    time after the last one, booked beforehand, and what earlier pilots (`owes_for`) held and no step paid.
+    `python` runs the agent, with `code` on its PYTHONPATH. It ends after `idle_s` seconds without a step. `owed_node_s`
+    falls on the first step: the time after the last one, booked beforehand, and what earlier pilots (`owes_for`) held
+    and no step paid.
     """
 
     num_nodes: int

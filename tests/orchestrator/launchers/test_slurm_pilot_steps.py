@@ -54,6 +54,8 @@ def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(requ
         (OF_THE_NODE, {"exit_code": 1}, FailureReason.NODE_FAILURE),
         ("slurmstepd: error: Detected 1 oom-kill event(s)\n" + KILLED, {"exit_code": 137}, FailureReason.HOST_OOM),
         ("srun: error: Unable to create step for job 7: Busy\n", {"exit_code": 1, "step": None}, "launch_failure"),
+        ("job.sh: line 20: exec: srun: not found\n", {"exit_code": 127, "step": None}, "launch_failure"),
+        ("ModuleNotFoundError\n", {"exit_code": 1, "step": None}, None),
     ],
 )
 def test_why_it_ended(request_, log, changes, reason):

@@ -1,0 +1,160 @@
+"""The agent of a pilot, as its batch script starts it; the steps here are scripts that need no Slurm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trials.pilot.files import (
+    PilotFolder,
+    PilotPlan,
+    StepEnd,
+    StepFate,
+    StepRequest,
+    StepSign,
+    write,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
+
+NUMBERED = 'echo 4 > "$PARLAY_STEP_FILE"\n'
+"""What srun has its prolog do."""
+
+
+class Pilot:
+    """A pilot of two nodes and its agent."""
+
+    def __init__(self, path: Path):
+        self.folder = PilotFolder(path / "p0001")
+        self.path = path
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def start(self, idle_s: float = 60.0, owed_node_s: float = 0.0) -> None:
+        self.folder.steps.mkdir(parents=True, exist_ok=True)
+        write(self.folder.plan, PilotPlan(2, 2, 3600.0, sys.executable, "", idle_s, owed_node_s, time.time()))
+        argv = [sys.executable, "-m", "trials.pilot", str(self.folder.path)]
+        self.agent = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": "7"}, stderr=subprocess.DEVNULL)
+
+    def ask(self, name: str, script: str, limit_s: float = 60.0, pilot_started_at: float | None = None) -> Path:
+        """Ask for a step on one node; returns its folder."""
+        place = self.path / name
+        place.mkdir()
+        (place / "job.sh").write_text(script)
+        self.folder.steps.mkdir(parents=True, exist_ok=True)
+        asked = StepRequest(str(place), "job.sh", 1, limit_s, ("n1",), pilot_started_at)
+        write(self.folder.sign(name, StepSign.REQUESTED), asked)
+        return place
+
+    def end_of(self, name: str) -> StepEnd:
+        until(self.folder.sign(name, StepSign.ENDED).exists)
+        return self.folder.end(name)
+
+    def ends(self) -> int:
+        assert self.agent is not None
+        return self.agent.wait(20)
+
+
+def until(look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def pilot(tmp_path: Path) -> Iterator[Pilot]:
+    made = Pilot(tmp_path)
+    yield made
+    if made.agent is not None and made.agent.poll() is None:
+        made.agent.kill()
+        made.agent.wait()
+
+
+def test_a_step_is_started_once_told_of_and_paid(pilot):
+    place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3", pilot_started_at=time.time() - 100)
+    pilot.start(owed_node_s=1000.0)
+    end = pilot.end_of("t0001.a1")
+    assert (end.fate, end.exit_code, end.signal, end.step) == (StepFate.ENDED, 3, 0, "4")
+    assert (place / "ran").read_text() == "ran\n"
+    assert pilot.folder.start("t0001.a1").step == "4"
+    assert end.ended_at - end.started_at >= 0.5
+    assert 1000.0 + 2 * 100 <= end.node_s <= 1000.0 + 2 * 130
+    pilot.folder.let_go.touch()
+    assert pilot.ends() == 0
+    assert pilot.folder.closed.exists()
+
+
+def test_what_the_driver_took_back_never_runs(pilot):
+    place = pilot.ask("t0001.a1", "touch ran")
+    assert pilot.folder.take("t0001.a1", StepSign.WITHDRAWN)
+    pilot.start(idle_s=0.5)
+    assert pilot.ends() == 0
+    assert not (place / "ran").exists()
+    assert not pilot.folder.sign("t0001.a1", StepSign.CLAIMED).exists()
+
+
+def test_what_the_agent_has_claimed_can_not_be_taken_back(pilot):
+    pilot.ask("t0001.a1", "exec sleep 60")
+    pilot.start()
+    until(pilot.folder.sign("t0001.a1", StepSign.CLAIMED).exists)
+    assert not pilot.folder.take("t0001.a1", StepSign.WITHDRAWN)
+    pilot.folder.sign("t0001.a1", StepSign.CANCEL).touch()
+    end = pilot.end_of("t0001.a1")
+    assert (end.fate, end.signal, end.step) == (StepFate.CANCELLED, signal.SIGTERM, None)
+
+
+def test_a_step_is_ended_at_its_limit_and_the_others_go_on(pilot):
+    pilot.ask("t0001.a1", NUMBERED + "exec sleep 60", limit_s=1.0)
+    pilot.ask("t0002.a1", NUMBERED + "until [ -e go ]; do sleep 0.05; done")
+    pilot.start()
+    end = pilot.end_of("t0001.a1")
+    assert end.fate is StepFate.TIME_LIMIT
+    assert 1.0 <= end.ended_at - end.started_at < 10.0
+    (pilot.path / "t0002.a1" / "go").touch()
+    assert pilot.end_of("t0002.a1").exit_code == 0
+
+
+def test_a_pilot_that_nobody_needs_ends_by_itself_but_not_while_a_step_runs(pilot):
+    pilot.ask("t0001.a1", "sleep 1.5")
+    pilot.start(idle_s=0.5)
+    assert pilot.ends() == 0
+    assert pilot.folder.end("t0001.a1").exit_code == 0
+
+
+def test_steps_that_end_with_the_job_are_told_apart_from_those_that_fail(pilot):
+    """Slurm signals the agent and the steps at the same time: the step's end may be seen first."""
+    place = pilot.ask("t0001.a1", NUMBERED + "trap 'exit 143' TERM; echo $$ > pid; sleep 60 & wait")
+    pilot.ask("t0002.a1", NUMBERED + "touch begun; exec sleep 60")
+    pilot.start()
+    until((pilot.path / "t0002.a1" / "begun").exists)
+    until(lambda: (place / "pid").exists() and bool((place / "pid").read_text().strip()))
+    os.kill(int((place / "pid").read_text()), signal.SIGTERM)
+    assert pilot.agent is not None
+    pilot.agent.terminate()
+    assert pilot.ends() == 0
+    assert [pilot.folder.end(name).fate for name in ("t0001.a1", "t0002.a1")] == [StepFate.INTERRUPTED] * 2
+
+
+def test_a_script_that_cannot_be_started_has_ended(pilot):
+    pilot.folder.steps.mkdir(parents=True)
+    asked = StepRequest(str(pilot.path / "nowhere"), "job.sh", 1, 60.0, ("n1",))
+    write(pilot.folder.sign("t0001.a1", StepSign.REQUESTED), asked)
+    pilot.start()
+    end = pilot.end_of("t0001.a1")
+    assert (end.fate, end.exit_code, end.step, end.node_s) == (StepFate.ENDED, 127, None, 0.0)
+
+
+def test_an_agent_that_is_started_again_serves_nobody(pilot):
+    """The job was put back into the queue, and its steps are gone."""
+    place = pilot.ask("t0001.a1", "touch ran")
+    pilot.folder.heartbeat.touch()
+    pilot.start()
+    assert pilot.ends() == 1
+    assert not (place / "ran").exists()
