@@ -14,13 +14,14 @@ from typing import Any
 
 from dashboards.mlflow_sync import MlflowSync, SyncReport
 from dashboards.mlflow_worker import MlflowWorker
-from orchestrator.code_snapshot import code_hash, snapshot_code
+from orchestrator.code_snapshot import snapshot_code
 from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
+from orchestrator.own_files import YAML_SHA256, require_own_files, yaml_sha256
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -154,7 +155,7 @@ def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_
         shutil.rmtree(part.path, ignore_errors=True)
     try:
         with _hold(folder, ledger_url) as hold, hold.opened_history() as history:
-            row = spec.to_json() | {"folder": str(folder.path)}
+            row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -186,7 +187,7 @@ def drive(
         search, patience_s = history.search, MLFLOW_LAST_CALL_S
         if not search.state.is_ended:
             if not cancelling:
-                _require_own_code(folder, search)
+                require_own_files(folder, search)
             launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, watcher.note, hold.keep))
             history.clock = launcher.now
             task = task_of(spec, () if cancelling else frozen(folder))
@@ -249,17 +250,6 @@ def _unbreakable(watcher: Watcher) -> Watcher:
         return told
 
     return replace(watcher, note=guarded(watcher.note), on_event=guarded(watcher.on_event))
-
-
-def _require_own_code(folder: SearchFolder, search: SearchRecord) -> None:
-    found = code_hash(folder.code)
-    if found != search.code_hash:
-        raise InputError.of(
-            "code_changed",
-            f"{folder.code} is not the code this search began with (SHA-256 {found[:12]}, not {search.code_hash[:12]})",
-            rule="all trials of a search run the same code, else their numbers cannot be compared",
-            fix="put the code back, or begin a new search",
-        )
 
 
 @contextmanager

@@ -51,6 +51,8 @@ def _folder_named(given: str) -> SearchFolder | None:
     """The search's folder, where what a person typed is a path and not an id."""
     try:
         path = Path(given).resolve()
+        if path.is_file():
+            raise _is_a_file(given)
         return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
     except OSError as error:
         raise _no_search(given, error.strerror or str(error)) from error
@@ -84,6 +86,17 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
         raise _no_search(str(folder.path), "it holds no journal.jsonl")
     url = ledger or record.spec["ledger"].get("url")
     return Found(record, folder, ledger_url(url))
+
+
+def _is_a_file(given: str) -> InputError:
+    return InputError.of(
+        "unknown_id",
+        f"{given} is a file, not a search",
+        key="search",
+        value=given,
+        rule="a search goes on as it was begun, and is named by its id or its folder",
+        fix=f"parlay status --all lists them; a new search learns from their trials: parlay run {given}",
+    )
 
 
 def _no_search(given: str, why: str) -> InputError:

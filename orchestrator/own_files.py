@@ -1,0 +1,49 @@
+"""Whether a search that goes on is the one that was begun: its code and its file, as they lie in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+
+from orchestrator.code_snapshot import code_hash
+from search_spaces.errors import InputError
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord
+
+YAML_SHA256 = "yaml_sha256"
+"""Where the search's row has the SHA-256 of search.yaml."""
+
+
+def yaml_sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
+    """InputError for other code, and for another search.yaml, than the search was begun with."""
+    found = code_hash(folder.code)
+    if found != search.code_hash:
+        raise InputError.of(
+            "code_changed",
+            f"{folder.code} is not the code this search began with (SHA-256 {found[:12]}, not {search.code_hash[:12]})",
+            key="code",
+            value=found,
+            rule="all trials of a search run the same code, else their numbers cannot be compared",
+            fix="put the code back, or begin a new search",
+        )
+    begun_with = search.spec.get(YAML_SHA256)  # searches of older versions have none
+    if begun_with is not None and (found := _sha256_of_yaml(folder)) != begun_with:
+        raise InputError.of(
+            "search_changed",
+            f"{folder.yaml} is not as it was when this search began",
+            file=str(folder.yaml),
+            key="search",
+            value=found,
+            rule="a search goes on with the space, objective and world that its trials were measured for",
+            fix=f"put it back, or begin a new search, which learns from these trials: parlay run {folder.yaml}",
+        )
+
+
+def _sha256_of_yaml(folder: SearchFolder) -> str | None:
+    try:
+        return hashlib.sha256(folder.yaml.read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,92 @@
+"""Line 44: a search goes on as it was begun. Line 42: so does a recipe."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import run
+from tests.bad_inputs.desk import Desk
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
+from trials.ledger.journal import Journal
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def begun(desk: Desk) -> Path:
+    """The folder of a search that has one trial behind it and two before it."""
+    write_recorded_search(desk.folder, OK, OUT_OF_MEMORY, OK)
+    assert run(["run", "search.yaml", "--json"]) == 0
+    [folder] = [path.parent for path in desk.folder.glob("runs/*/journal.jsonl")]
+    journal = folder / "journal.jsonl"
+    ended = [n for n, event in enumerate(Journal(journal).read()) if event.kind.value == "trial_ended"]
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[: ended[0] + 1]))
+    for path in (folder / "trials" / "t0002", folder / "trials" / "t0003", folder / "recipe"):
+        shutil.rmtree(path)
+    for path in desk.home.glob("ledger.db*"):
+        path.unlink()
+    desk.capsys.readouterr()
+    return folder
+
+
+def trials_of(folder: Path) -> list[str]:
+    """What the journal tells of trials."""
+    return [line for line in (folder / "journal.jsonl").read_text().splitlines() if '"trial"' in line]
+
+
+def resumed(desk: Desk, folder: Path) -> int:
+    code = run(["resume", str(folder), "--json"])
+    desk.capsys.readouterr()
+    return code
+
+
+@pytest.mark.bad_input(44)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("global_batch_size: 256", "global_batch_size: 512"),
+        ("space: {candidates: table.csv}", "space: {tensor_parallel: [1, 2]}"),
+        ("search: {", "objective: tokens_per_sec_per_gpu\nsearch: {"),
+        ("cluster: dgx-h100", "cluster: {accelerator: h100-80gb, gpus_per_node: 8, num_nodes: 2}"),
+    ],
+)
+def test_a_search_whose_file_was_edited_does_not_go_on_and_a_new_one_is_offered(desk: Desk, begun: Path, old, new):
+    assert old in TABLE_SEARCH
+    (begun / "search.yaml").write_text(TABLE_SEARCH.replace(old, new))
+    before = trials_of(begun)
+    assert run(["resume", str(begun), "--json"]) == 2
+    said = desk.capsys.readouterr().out
+    assert f"parlay run {begun}/search.yaml" in said
+    assert "a search goes on with the space, objective and world" in said
+    assert trials_of(begun) == before
+    (begun / "search.yaml").write_text(TABLE_SEARCH)
+    assert resumed(desk, begun) == 0, "nothing is lost"
+
+
+@pytest.mark.bad_input(44)
+def test_a_search_whose_file_is_gone_does_not_go_on(desk: Desk, begun: Path):
+    (begun / "search.yaml").unlink()
+    assert resumed(desk, begun) == 2
+
+
+@pytest.mark.bad_input(44)
+def test_a_search_of_before_there_was_a_checksum_goes_on(desk: Desk, begun: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("orchestrator.own_files.YAML_SHA256", "of no version")
+    (begun / "search.yaml").write_text("edited")
+    assert resumed(desk, begun) == 0
+
+
+@pytest.mark.bad_input(44, 45)
+@pytest.mark.parametrize("verb", ["resume", "status", "cancel"])
+def test_a_file_is_no_search_to_go_on_with(desk: Desk, verb):
+    desk.write()
+    problem = desk.refused(verb, "search.yaml", code=4).about("search")
+    assert (problem["value"], "parlay run search.yaml" in problem["fix"]) == ("search.yaml", True)
+
+
+@pytest.mark.bad_input(44)
+def test_a_search_that_goes_on_takes_no_changes(desk: Desk, begun: Path):
+    assert "--set" in desk.refused("resume", str(begun), "--set", "objective=x").error["message"]
