@@ -30,13 +30,13 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
             fix="put the code back, or begin a new search",
         )
     begun_with = search.spec.get(YAML_SHA256)  # searches of older versions have none
-    if begun_with is not None and (found := _sha256_of_yaml(folder)) != begun_with:
+    if begun_with is not None and (now := _sha256_of_yaml(folder)) != begun_with:
         raise InputError.of(
             "search_changed",
             f"{folder.yaml} is not as it was when this search began",
             file=str(folder.yaml),
             key="search",
-            value=found,
+            value=now,
             rule="a search goes on with the space, objective and world that its trials were measured for",
             fix=f"put it back, or begin a new search, which learns from these trials: parlay run {folder.yaml}",
         )

@@ -42,6 +42,8 @@ def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_
     assert not job.script.exists()
 
 
+@pytest.mark.bad_input(38)
+@pytest.mark.security("setup_file")
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * (MAX_SETUP_BYTES + 1)])
 def test_what_is_no_shell_file_is_refused(tmp_path, content):
     path = tmp_path / "setup.sh"
