@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Row
 
 from search_spaces.layout import Layout
 from trials.ledger.events import EndReason, SearchRecord, SearchState
@@ -68,11 +71,12 @@ def attempt_row(search_id: str, attempt: Attempt) -> AttemptRow:
     )
 
 
-def search_record(row: SearchRow, trials: Iterable[Trial] = ()) -> SearchRecord:
+def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> SearchRecord:
+    """The search of a row, or of those of its columns that change; its spec is empty then."""
     return SearchRecord(
         search_id=row.search_id,
-        spec=row.spec,
-        code_hash=row.code_hash,
+        spec=getattr(row, "spec", {}),
+        code_hash=getattr(row, "code_hash", ""),
         created_at=row.created_at,
         state=SearchState(row.state),
         end_reason=None if row.end_reason is None else EndReason(row.end_reason),
@@ -85,7 +89,7 @@ def search_record(row: SearchRow, trials: Iterable[Trial] = ()) -> SearchRecord:
     )
 
 
-def trial_record(row: TrialRow, attempts: Iterable[AttemptRow]) -> Trial:
+def trial_record(row: TrialRow | Row[Any], attempts: Iterable[AttemptRow | Row[Any]]) -> Trial:
     trial = Trial(
         trial=row.trial,
         layout=Layout.from_json(row.layout),
@@ -100,7 +104,7 @@ def trial_record(row: TrialRow, attempts: Iterable[AttemptRow]) -> Trial:
     return trial
 
 
-def attempt_record(row: AttemptRow) -> Attempt:
+def attempt_record(row: AttemptRow | Row[Any]) -> Attempt:
     return Attempt(
         trial=row.trial,
         attempt=row.attempt,

@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Insert, Update, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from trials.ledger.database import open_to_write, patiently
 from trials.ledger.events import Event, EventKind, Fenced, SearchRecord
 from trials.ledger.events import apply as apply_event
 from trials.ledger.rows import attempt_row, search_record, search_row, trial_record, trial_row
-from trials.ledger.tables import AttemptRow, CommandRow, SearchRow, TrialRow
+from trials.ledger.tables import AttemptRow, Base, CommandRow, SearchRow, TrialRow
 from trials.trial import Trial
 
 T = TypeVar("T")
+
+# Statements are made once, and rows changed without objects for them: a search writes seven events a trial.
+_SEARCH, _TRIAL, _ATTEMPT = SearchRow.__table__, TrialRow.__table__, AttemptRow.__table__
+_NEVER_CHANGES = ("spec", "code_hash", "lease")
+_STORED_SEARCH = (
+    select(*(column for column in _SEARCH.c if column.name not in _NEVER_CHANGES))
+    .where(_SEARCH.c.search_id == bindparam("of"))
+    .with_for_update()
+)
+_STORED_TRIAL = select(_TRIAL).where(_TRIAL.c.search_id == bindparam("of"), _TRIAL.c.trial == bindparam("named"))
+_STORED_ATTEMPTS = (
+    select(_ATTEMPT)
+    .where(_ATTEMPT.c.search_id == bindparam("of"), _ATTEMPT.c.trial == bindparam("named"))
+    .order_by(_ATTEMPT.c.attempt)
+)
 
 
 class LedgerWriter:
@@ -82,7 +97,7 @@ class LedgerWriter:
 
 
 def _apply(session: Session, search_id: str, event: Event) -> None:
-    stored = session.get(SearchRow, search_id, with_for_update=True)
+    stored = session.connection().execute(_STORED_SEARCH, {"of": search_id}).one_or_none()
     if stored is not None and event.seq <= stored.last_seq:
         return
     name = event.data.get("trial")
@@ -90,7 +105,10 @@ def _apply(session: Session, search_id: str, event: Event) -> None:
     known = [] if stored is None or name is None else _stored_trials(session, search_id, name)
     before = None if stored is None else search_record(stored, known)
     after = apply_event(before, search_id, event)
-    session.merge(search_row(after))
+    if stored is None:
+        _insert(session, search_row(after))
+    else:
+        _change(session, _CHANGED_SEARCH, search_row(after))
     if after.trials and event.kind is not EventKind.BEST_CHANGED:
         _store_trial(session, after, event)
 
@@ -118,11 +136,9 @@ def _place(session: Session, search_id: str, folder: str) -> None:
 
 
 def _stored_trials(session: Session, search_id: str, name: str) -> list[Trial]:
-    row = session.get(TrialRow, (search_id, name))
-    if row is None:
-        return []
-    mine = (AttemptRow.search_id == search_id, AttemptRow.trial == name)
-    return [trial_record(row, session.scalars(select(AttemptRow).where(*mine)))]
+    wanted, connection = {"of": search_id, "named": name}, session.connection()
+    row = connection.execute(_STORED_TRIAL, wanted).one_or_none()
+    return [] if row is None else [trial_record(row, connection.execute(_STORED_ATTEMPTS, wanted))]
 
 
 def _store_trial(session: Session, search: SearchRecord, event: Event) -> None:
@@ -130,10 +146,42 @@ def _store_trial(session: Session, search: SearchRecord, event: Event) -> None:
     row = trial_row(search.search_id, trial)
     if event.kind is EventKind.TRIAL_PROPOSED:
         row.proposed_seq = event.seq
-    session.merge(row)
-    session.flush()  # the attempt refers to its trial
-    if trial.last_attempt is not None:
-        session.merge(attempt_row(search.search_id, trial.last_attempt))
+        _insert(session, row)
+        return
+    _change(session, _CHANGED_TRIAL, row)
+    if event.kind is EventKind.ATTEMPT_SUBMITTED and trial.last_attempt is not None:
+        _insert(session, attempt_row(search.search_id, trial.last_attempt))
+    elif trial.last_attempt is not None:
+        _change(session, _CHANGED_ATTEMPT, attempt_row(search.search_id, trial.last_attempt))
+
+
+def _insert(session: Session, row: Base) -> None:
+    session.connection().execute(_NEW[type(row)], _values(row))
+
+
+def _change(session: Session, change: Update, row: Base) -> None:
+    session.connection().execute(change, {f"its_{name}": value for name, value in _values(row).items()})
+
+
+def _values(row: Base) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in row.__table__.columns}
+
+
+def _changed(row: type[Base], *names: str) -> Update:
+    """A change of these columns of one row; its values are named `its_<column>`."""
+    columns = row.__table__.c
+    wanted = (column == bindparam(f"its_{column.name}") for column in row.__table__.primary_key)
+    return update(row).where(*wanted).values({columns[name]: bindparam(f"its_{name}") for name in names})
+
+
+_NEW: dict[type[Base], Insert] = {row: insert(row) for row in (SearchRow, TrialRow, AttemptRow)}
+_CHANGED_SEARCH = _changed(SearchRow, "state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing")
+_CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
+_CHANGED_ATTEMPT = _changed(
+    AttemptRow,
+    *("state", "reason", "job_id", "nodes", "started_at", "ended_at", "unknown_since", "restart"),
+    *("earlier_node_hours", "node_hours", "outcome", "excerpt"),
+)
 
 
 def _copy_lease(session: Session, search_id: str, fencing: int, lease: Mapping[str, Any]) -> None:
