@@ -74,7 +74,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     problems = [refusal_of(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
-    jobs = spec.search.parallel_trials
+    jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
     for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
         note(words)
     for request, submission in tested:

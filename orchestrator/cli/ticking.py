@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 TICK_SCHEMA = "parlay.tick/1"
 
-_OUTLIVES_ITS_DRIVER = ("slurm", "slurm_pilot")
+_OUTLIVES_ITS_DRIVER = ("slurm",)
+"""Not slurm_pilot: its nodes would be held idle from turn to turn, and a pilot that is idle soon ends."""
 
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
 """What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
@@ -67,7 +68,7 @@ def require_jobs_that_stay(launcher: LauncherSection, key: str) -> None:
         raise InputError.of(
             "tick",
             f"launcher.kind is {launcher.kind}",
-            rule="a driver that leaves after each turn needs trials that run on without it",
+            rule="a driver that leaves after each turn needs trials that start and run without it",
             fix="--launcher slurm, or `parlay submit` without --tick",
             key=key,
             value=launcher.kind,

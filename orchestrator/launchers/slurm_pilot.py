@@ -115,7 +115,7 @@ class SlurmPilotLauncher(Launcher):
             raise ValueError(f"{request.key} was launched before")
         self._open(request)
         pilot = self._pilot_for(request) or self._pilots.submit(request)
-        self._steps[request.key] = Step(request)
+        self._steps[request.key] = Step(request, waits_for=pilot)
         return pilot.job_id
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
@@ -127,6 +127,7 @@ class SlurmPilotLauncher(Launcher):
             if not handed_to and request.job_id is None:
                 continue
             step = self._steps[key] = Step(request)
+            step.waits_for = next((p for p in self._pilots.known if p.job_id == request.job_id), None)
             if handed_to:
                 step.pilot = handed_to[-1]
                 step.nodes = self._request_in(step.pilot, request.label).nodes
@@ -171,8 +172,8 @@ class SlurmPilotLauncher(Launcher):
         """Hand those that wait to their pilots, in their order: one that needs many nodes is not overtaken for ever."""
         full: set[str] = set()
         for step in [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]:
-            if step.waits_for is not None and step.waits_for.is_over and step.waits_for.beat_at is None:
-                step.ending = _ended_unserved(step.waits_for)
+            if (pilot := step.waits_for) is not None and pilot.served_nobody:
+                step.ending = _ended_unserved(pilot)
                 continue
             try:
                 pilot = self._pilot_for(step.request) or self._pilots.submit(step.request)

@@ -86,6 +86,11 @@ class Pilot:
         return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
 
     @property
+    def served_nobody(self) -> bool:
+        """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
+        return self.is_over and self.beat_at is None and not self.is_let_go
+
+    @property
     def ends(self) -> set[str]:
         """Steps whose end the agent told."""
         return {name for name, signs in self.signs.items() if StepSign.ENDED in signs}
@@ -209,8 +214,8 @@ class Pilots:
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
             write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **_json_of(pilot.ending)})
-        words = f": {pilot.ending.detail}" if pilot.ending.failed and pilot.ending.detail else ""
-        self._note(f"pilot {pilot.folder.name} (job {pilot.job_id}) has ended{words}")
+        if pilot.ending.failed and not pilot.is_let_go:
+            self._note(f"pilot {pilot.folder.name} has ended: {pilot.ending.detail}")
 
     def is_silent(self, pilot: Pilot) -> bool:
         """Whether its agent has shown no sign of life for long, although its job runs."""
@@ -309,7 +314,7 @@ class Pilots:
         pilot.is_let_go = True
         with suppress(OSError):
             pilot.folder.let_go.touch()
-        if not pilot.ending.started:
+        if not pilot.nodes:
             self.cancel([pilot])
 
     def cancel(self, pilots: Iterable[Pilot]) -> None:

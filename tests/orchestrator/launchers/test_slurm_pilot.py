@@ -1,0 +1,272 @@
+"""Pilots on a simulated Slurm: which is asked for when, who waits for it, who pays. The agent is the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot_jobs import SILENT_S
+from orchestrator.launchers.slurm_pilot_plan import TAIL_S, PilotRules, WorkLeft, least_s
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_jobs import FakeJob, JobPlan
+from slurm.fake_placement import FakeNode
+from slurm.pace import PollPace
+from slurm.request import JobOptions
+from slurm.shared_answer import Answer
+from tests.orchestrator.launchers.attempts import attempt_request, poll_one
+from trials.classify import Ending, Life
+from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
+from trials.trial import FailureReason
+
+LIMIT_S = 600.0
+
+
+class Rig:
+    """Four nodes, pilots of two; `plan` is what a pilot's job does."""
+
+    def __init__(self, root: Path, attempts: int = 1):
+        self.root = root
+        self.work = WorkLeft(attempts, parallel=1)
+        self.plan = JobPlan()
+        self.notes: list[str] = []
+        self.cluster = FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], lambda job: self.plan)
+        self.slurm = FakeSlurm(self.cluster)
+        self.launcher = self.new_launcher()
+
+    def new_launcher(self) -> SlurmPilotLauncher:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
+        rules, options = PilotRules(2, 2), JobOptions()
+        return SlurmPilotLauncher(
+            self.slurm, options, rules, PollPace(5.0), jobs, lambda: self.work, self.cluster.advance, self.notes.append
+        )
+
+    def request(self, trial: str = "t0001", **changes):
+        return replace(attempt_request(self.root, trial=trial, time_limit_s=LIMIT_S), **changes)
+
+    def launch(self, trial: str = "t0001", **changes):
+        request = self.request(trial, **changes)
+        self.launcher.launch(request)
+        return request
+
+    def pilot(self, number: int = 1) -> PilotFolder:
+        return PilotFolder(self.root / "searches" / "demo-abc234" / "pilots" / f"p{number:04d}")
+
+    def job(self, number: int = 1) -> FakeJob:
+        return next(job for job in self.cluster.jobs() if job.request.name == f"demo-abc234.p{number:04d}")
+
+    def serve(self, number: int = 1) -> PilotFolder:
+        """The pilot's agent comes to life and claims what it is asked for."""
+        folder = self.pilot(number)
+        folder.heartbeat.write_text(str(self.cluster.time))
+        self.look()
+        for name, signs in folder.signs().items():
+            if StepSign.REQUESTED in signs:
+                assert folder.take(name, StepSign.CLAIMED)
+        self.look()
+        return folder
+
+    def look(self, seconds: float = 6.0) -> None:
+        self.cluster.advance(seconds)
+        self.launcher.poll([])
+
+    def ending(self, request) -> Ending:
+        return poll_one(self.launcher, request)
+
+
+def nodes_asked(folder: PilotFolder, name: str) -> tuple[str, ...]:
+    signs = folder.signs()[name]
+    return folder.request(name, StepSign.CLAIMED if StepSign.CLAIMED in signs else StepSign.REQUESTED).nodes
+
+
+def finish(folder: PilotFolder, name: str, node_s: float = 100.0, exit_code: int = 0) -> None:
+    at = 1e9
+    write(folder.sign(name, StepSign.STARTED), StepStart(at, "0"))
+    write(folder.sign(name, StepSign.ENDED), StepEnd(StepFate.ENDED, at, at + 10, exit_code, 0, node_s, "0"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_one_pilot_for_all_and_each_attempt_on_nodes_of_its_own(rig):
+    first, second, third = (rig.launch(f"t000{n}") for n in (1, 2, 3))
+    folder = rig.serve()
+    assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001"]
+    assert [nodes_asked(folder, name) for name in ("t0001.a1", "t0002.a1")] == [("n1",), ("n2",)]
+    assert (rig.ending(third).started, rig.ending(third).detail) == (False, "Resources")
+    finish(folder, "t0002.a1")
+    assert rig.ending(second).job_id == f"{rig.job().job_id}.0"
+    assert nodes_asked(folder, "t0003.a1") == ("n2",)
+    assert rig.ending(first).life is Life.ALIVE
+
+
+def test_while_slurm_is_silent_steps_go_on_and_end(rig):
+    first = rig.launch()
+    folder = rig.serve()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.look(30.0)
+    write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "0"))
+    folder.heartbeat.write_text("again")
+    assert rig.ending(first).started
+    finish(folder, "t0001.a1")
+    assert rig.ending(first).life is Life.ENDED
+
+
+def test_a_pilot_whose_agent_gives_no_sign_of_life_leaves_its_steps_unknown(rig):
+    first = rig.launch()
+    rig.serve()
+    rig.look(SILENT_S + 1)
+    assert rig.ending(first).life is Life.UNKNOWN
+    assert rig.launcher.cancel([first.key]) == {first.key}  # and with its pilot it then ends
+    rig.look()
+    rig.look()
+    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_SEARCH
+
+
+def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
+    rig.launch()
+    folder = rig.serve()
+    finish(folder, "t0001.a1")
+    rig.cluster.advance(rig.job().limit_s - LIMIT_S)
+    folder.heartbeat.write_text("again")
+    second = rig.launch("t0002")
+    assert folder.let_go.exists()
+    assert rig.ending(second).job_id == rig.job(2).job_id
+    assert "t0002.a1" not in folder.signs()
+
+
+def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_ones(rig):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1")
+    rig.look()
+    rig.launch("t0002", exclude=("n1",))
+    assert rig.job().request.exclude == ()
+    finish(rig.pilot(), "t0002.a1")
+    rig.look()
+    rig.launch("t0003", exclude=("n1", "n2"))
+    assert rig.pilot().let_go.exists()
+    assert rig.job(2).request.exclude == ("n1", "n2")
+    assert nodes_asked(rig.serve(2), "t0003.a1") == ("n3",)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_asked_for(tmp_path, exit_code):
+    rig = Rig(tmp_path)
+    rig.plan = JobPlan(1.0, exit_code=exit_code)
+    first = rig.launch()
+    for _ in range(5):
+        rig.look(10.0)
+    assert (rig.ending(first).life, rig.ending(first).reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp_path):
+    rig = Rig(tmp_path)
+    rig.cluster.drain_node("n1")
+    rig.cluster.drain_node("n2")
+    rig.cluster.drain_node("n3")
+    first = rig.launch()
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_USER
+
+
+def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next(rig):
+    first = rig.launch()
+    folder = rig.pilot()
+    folder.heartbeat.write_text("alive")
+    rig.look()
+    assert StepSign.REQUESTED in folder.signs()["t0001.a1"]
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    assert StepSign.WITHDRAWN in folder.signs()["t0001.a1"]
+    assert nodes_asked(rig.serve(2), "t0001.a1") == ("n1",)
+    assert rig.ending(first).life is Life.ALIVE
+
+
+def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
+    first, _ = rig.launch(), rig.launch("t0002")
+    folder = rig.serve()
+    finish(folder, "t0002.a1", node_s=100.0)
+    rig.cluster.advance(500.0)
+    folder.heartbeat.write_text("again")
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    job = rig.job()
+    assert job.ended_at is not None
+    assert job.started_at is not None
+    assert ending.twin_node_s == 2 * (job.ended_at - job.started_at) - 100.0
+
+
+def test_what_a_pilot_held_and_no_step_paid_is_reserved_and_falls_on_the_next(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    rig.pilot().heartbeat.write_text("alive")
+    rig.look()
+    rig.cluster.advance(200.0)
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    held = 2 * (rig.job().ended_at - rig.job().started_at)
+    plan = rig.pilot(2).read_plan()
+    assert plan is not None
+    assert plan.owed_node_s == 2 * TAIL_S + held
+    assert plan.owes_for == ("p0001",)
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain
+    assert held > 400
+
+
+def test_the_next_driver_knows_what_runs_what_waits_and_what_was_never_taken(rig):
+    first, second, third = (rig.launch(f"t000{n}") for n in (1, 2, 3))
+    folder = rig.serve()
+    job_id = rig.job().job_id
+    write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "4"))
+    rig.launcher = rig.new_launcher()
+    fourth = rig.request("t0004")
+    asked = {r.key: r for r in (first, second, replace(third, job_id=job_id), fourth)}
+    assert rig.launcher.adopt(asked) == {first.key: f"{job_id}.4", second.key: job_id, third.key: job_id}
+    finish(folder, "t0001.a1")
+    rig.look()
+    assert nodes_asked(folder, "t0003.a1") == ("n1",)
+    rig.launcher.launch(fourth)
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_an_intent_whose_submission_was_lost_is_gone_on_with_under_its_name(rig):
+    rig.slurm.submissions_time_out(appears_after_s=10.0)
+    request = rig.request()
+    with pytest.raises(Exception, match="no answer"):
+        rig.launcher.launch(request)
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.adopt({request.key: request}) == {}
+    rig.cluster.advance(20.0)
+    assert rig.launcher.launch(request) == rig.job().job_id
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_it_asks_for_what_is_left_to_try(tmp_path):
+    rig = Rig(tmp_path, attempts=5)
+    rig.launch()
+    assert least_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
+
+
+def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
+    rig.launch()
+    folder = rig.serve()
+    rig.launcher.close()
+    assert not folder.let_go.exists()
+    finish(folder, "t0001.a1")
+    rig.look()
+    folder.closed.write_text("{}")
+    rig.launcher.close()
+    assert folder.let_go.exists()
