@@ -66,6 +66,7 @@ class Keeper:
         self._shares = None if max_in_flight is None else ShareFile(place.shares, max_in_flight)
         self._note = note
         self._clock = clock
+        self._said: set[str] = set()
         self._lock = threading.Lock()
         self._kept = {search.search_id: Kept(search) for search in place.own_searches().values()}
         self._stopping = threading.Event()
@@ -93,9 +94,12 @@ class Keeper:
         self._wake.set()
 
     def run(self) -> None:
-        """Keep the searches until `stop`."""
+        """Keep the searches until `stop`. What keeps it from one turn (a full disk) is told, and the next one comes."""
         while not self._stopping.is_set():
-            self.turn()
+            try:
+                self.turn()
+            except Exception as error:
+                self._say_once(f"trying again: {type(error).__name__}: {error}")
             self._wake.wait(_TURN_S)
             self._wake.clear()
         self._end_turns()
@@ -168,6 +172,11 @@ class Keeper:
             time.sleep(0.05)
         for kept in running:
             self._note(f"{kept.search.search_id}: its driver did not stop in time and is ended; nothing is lost")
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            self._note(words)
 
     def _set(self, kept: Kept) -> None:
         with self._lock:

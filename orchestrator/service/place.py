@@ -105,9 +105,13 @@ class ServicePlace:
         return token
 
     def own_searches(self) -> dict[str, OwnSearch]:
-        """The searches to go on with, by id."""
-        rows = (read_json(self.searches) or {}).get("searches", [])
-        return {r["search_id"]: OwnSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
+        """The searches to go on with, by id; OutsideRefused for a file that does not say."""
+        try:
+            rows = (read_json(self.searches) or {"searches": []})["searches"]
+            return {r["search_id"]: OwnSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
+        except (ValueError, KeyError, TypeError) as error:
+            fix = "remove it; parlay status --all lists the searches, parlay resume ID goes on with one"
+            raise OutsideRefused(f"{self.searches} is damaged: {error!r}", fix) from error
 
     def write_own_searches(self, searches: dict[str, OwnSearch]) -> None:
         rows = [

@@ -18,6 +18,7 @@ from orchestrator.service.keeper import (
     Keeper,
 )
 from orchestrator.service.place import OwnSearch, ServicePlace
+from search_spaces.errors import OutsideRefused
 
 
 class ScriptedExecutor(Executor):
@@ -159,3 +160,29 @@ def test_what_was_lost_with_a_dead_ray_goes_on_in_threads(rig):
     assert isinstance(rig.keeper._executor, ThreadExecutor)
     assert rig.executor.closed
     assert (rig.kept().state, rig.kept().failures) == (DriverState.WAITING, 1)
+
+
+def test_what_keeps_it_from_a_turn_ends_it_not_and_is_told_once(rig, monkeypatch):
+    turns = []
+
+    def turn():
+        turns.append(1)
+        if len(turns) > 2:
+            rig.keeper.stop()
+        rig.keeper._wake.set()
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(rig.keeper, "turn", turn)
+    rig.keeper.run()
+    assert rig.notes == ["trying again: OSError: No space left on device"]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"searches": [{"search_id": "a"}]}'])
+def test_a_damaged_list_of_searches_is_told_with_a_way_out(tmp_path, damage):
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir()
+    place.searches.write_text(damage)
+    with pytest.raises(OutsideRefused) as refused:
+        place.own_searches()
+    assert str(place.searches) in str(refused.value)
+    assert "parlay resume" in (refused.value.fix or "")

@@ -1,0 +1,139 @@
+"""One driver's turn for a supervisor: how it may end, and that it is told and never raised."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.serving import hand_over
+from orchestrator.search import lease
+from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.service.driving import DriverTurn, TurnEnd
+from orchestrator.session import create_search
+from search_spaces.errors import OutsideRefused
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchState, fold
+from trials.ledger.journal import Journal
+from trials.ledger.place import ledger_url
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch) -> SearchSpec:
+    monkeypatch.chdir(tmp_path)
+    return load_search_file(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY, OK))
+
+
+@pytest.fixture
+def search(spec) -> SearchFolder:
+    return create_search(spec, ledger_url())
+
+
+def turn_of(search: SearchFolder) -> DriverTurn:
+    return DriverTurn(search.path, ledger_url())
+
+
+def state_of(search: SearchFolder) -> SearchState:
+    record = fold(search.search_id, Journal(search.journal).read())
+    assert record is not None
+    return record.state
+
+
+def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert state_of(search) is SearchState.COMPLETED
+    lines = search.journal.read_bytes()
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert search.journal.read_bytes().startswith(lines)
+    assert state_of(search) is SearchState.COMPLETED
+
+
+def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
+    turn = turn_of(search)
+    turn.stop()
+    assert turn.run().end is TurnEnd.STOPPED
+    assert not state_of(search).is_ended
+
+
+def test_a_search_that_is_held_is_left_alone(search):
+    lease.acquire(search, time.time())
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.HELD
+    assert "driven by process" in result.detail
+
+
+def test_what_would_be_refused_again_is_told_so(search):
+    (search.code / "trials" / "text.py").write_text("changed = True")
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.REFUSED
+    assert "is not the code this search began with" in result.detail
+    assert result.detail in search.driver_log.read_text()
+
+
+@pytest.mark.parametrize(
+    "error", [OutsideRefused("the database is away"), OSError("no disk"), ZeroDivisionError("bug")]
+)
+def test_what_may_pass_is_told_so_and_written_down(search, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("orchestrator.service.driving.drive", fails)
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.FAILED
+    assert str(error) in result.detail
+    assert str(error) in search.driver_log.read_text()
+
+
+class TakingClient:
+    taken: tuple[str, Path, str] | None = None
+    refusal: OutsideRefused | None = None
+
+    def resume(self, search_id: str, folder: Path, url: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.taken = (search_id, folder, url)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    client = TakingClient()
+    health = {"pid": 4711, "slurm_conf": "/etc/slurm.conf"}
+    monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (client, health))
+    return client
+
+
+def test_a_running_service_takes_a_search_over(service, search, spec):
+    assert hand_over(search, spec, ledger_url()) == 4711
+    assert service.taken == (search.search_id, search.path, ledger_url())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "slurm_conf", "taker"),
+    [
+        ({"kind": "slurm"}, "/etc/slurm.conf", 4711),
+        ({"kind": "slurm"}, "/opt/other.conf", None),
+        ({"kind": "ray", "address": "auto"}, "/etc/slurm.conf", None),
+        ({"kind": "local"}, "/opt/other.conf", 4711),
+    ],
+)
+def test_a_service_takes_only_what_it_would_run_in_the_same_place(
+    service, search, spec, monkeypatch, launcher, slurm_conf, taker
+):
+    monkeypatch.setenv("SLURM_CONF", slurm_conf)
+    object.__setattr__(spec, "launcher", spec.launcher.model_copy(update={"table": None, **launcher}))
+    assert hand_over(search, spec, ledger_url()) == taker
+    assert (service.taken is not None) == (taker is not None)
+
+
+def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
+    service.refusal = OutsideRefused("the service does not answer: timed out")
+    assert hand_over(search, spec, ledger_url()) is None
+    assert "a driver of its own" in capsys.readouterr().err
+
+
+def test_without_a_service_a_search_is_handed_to_nobody(search, spec):
+    assert hand_over(search, spec, ledger_url()) is None
