@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slurm.lengths import clock_s
+from slurm.request import JobOptions
 
 ASSOCIATION_FORMAT = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall"
 QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES"
@@ -43,6 +44,10 @@ class Qos:
     max_nodes: float = math.inf
     max_gpus: float = math.inf
 
+    @property
+    def lifts_limits(self) -> bool:
+        return self.lifts_time_limit or self.lifts_node_limit
+
 
 @dataclass(frozen=True)
 class Allowance:
@@ -51,9 +56,9 @@ class Allowance:
     associations: tuple[Association, ...] = ()
     qualities: tuple[Qos, ...] = ()
 
-    def of(self, account: str | None, partitions: Iterable[str]) -> tuple[Association, ...]:
-        """Those under which a job with this account would run; of every account where none is named."""
-        named = set(partitions)
+    def of(self, options: JobOptions) -> tuple[Association, ...]:
+        """Those under which a job with these options would run; of every account where none is named."""
+        account, named = options.account, (options.partition or "").split(",")
         return tuple(
             association
             for association in self.associations
@@ -64,6 +69,12 @@ class Allowance:
     def qos(self, name: str | None) -> Qos | None:
         """None for one that is not there, or not named."""
         return next((quality for quality in self.qualities if quality.name == name), None)
+
+    def qos_of(self, options: JobOptions) -> Qos | None:
+        """The one that is named, else the account's default, where all it may be agree on that."""
+        defaults = {association.default_qos for association in self.of(options)}
+        default = defaults.pop() if len(defaults) == 1 else None
+        return self.qos(options.qos or default)
 
 
 def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:

@@ -128,11 +128,12 @@ class SlurmClient(Slurm):
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:
         """What Slurm accepts and never starts where EnforcePartLimits is NO. A QOS may lift its partition's limit."""
-        if self.settings().enforces_limits or request.options.qos is not None:
+        if self.settings().enforces_limits:
             return None
         partitions, found = self.partitions(), parse_tested_partition(tested)
         named = named_partitions(request, partitions) if request.options.partition else []
-        return beyond_limits(request, named or [p for p in partitions if p.name == found])
+        words = beyond_limits(request, named or [p for p in partitions if p.name == found])
+        return None if words is None or self.may_lift_limits(request) else words
 
     def submit(self, request: JobRequest) -> Submission:
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]

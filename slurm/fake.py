@@ -236,9 +236,8 @@ class FakeSlurm(Slurm):
         return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 
     def _beyond_partition(self, request: JobRequest) -> str | None:
-        if request.options.qos is not None:
-            return None
-        return beyond_limits(request, named_partitions(request, self.partitions()))
+        words = beyond_limits(request, named_partitions(request, self.partitions()))
+        return None if words is None or self.may_lift_limits(request) else words
 
     def _nodes(self) -> list[NodeSnapshot]:
         """As sinfo lists them; the first partition is the default one."""

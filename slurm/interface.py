@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -94,6 +95,17 @@ class Slurm(ABC):
     @abstractmethod
     def allowance(self) -> Allowance | None:
         """What accounting lets the user have: accounts, QOS and their limits (sacctmgr); None without accounting."""
+
+    def may_lift_limits(self, request: JobRequest) -> bool:
+        """Whether the QOS that the job would run under, a default one also, may lift its partition's limits. Of one
+        that is named, Slurm itself tells what is wrong with it."""
+        if request.options.qos is not None:
+            return True
+        with suppress(SlurmUnreachable):
+            allowance = self.allowance()
+            qos = None if allowance is None else allowance.qos_of(request.options)
+            return qos is not None and qos.lifts_limits
+        return False
 
     @abstractmethod
     def test(self, request: JobRequest) -> Submission:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.doctor.site_profile import site_findings
@@ -105,7 +105,7 @@ def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]
     else:
         yield ok("account", f"{options.account or accounts[0]} pays")
     if options.qos is not None:
-        yield _qos_finding(options.qos, allowance.of(options.account, ()), allowance)
+        yield _qos_finding(options.qos, allowance.of(replace(options, partition=None)), allowance)
 
 
 def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
@@ -161,8 +161,7 @@ def parallel_findings(parallel_trials: int, options: JobOptions, cluster: Cluste
 def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     """What keeps this job from ever starting, by our own comparison."""
     partitions, qos = named_partitions(request, cluster.partitions), _qos_of(request.options, cluster)
-    lifted = qos is not None and (qos.lifts_time_limit or qos.lifts_node_limit)
-    if not lifted and (words := beyond_limits(request, partitions)) is not None:
+    if not (qos and qos.lifts_limits) and (words := beyond_limits(request, partitions)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
             "lower measure.time_limit (30 s are added to it, and whole minutes asked for), or name another partition"
@@ -228,19 +227,11 @@ def _most_jobs(options: JobOptions, cluster: Cluster) -> tuple[float, float]:
 
 
 def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:
-    if cluster.allowance is None:
-        return ()
-    names = (options.partition or "").split(",")
-    return cluster.allowance.of(options.account, names)
+    return () if cluster.allowance is None else cluster.allowance.of(options)
 
 
 def _qos_of(options: JobOptions, cluster: Cluster) -> Qos | None:
-    """The one that is named, else the account's default, where all it may be agree on that."""
-    if cluster.allowance is None:
-        return None
-    defaults = {association.default_qos for association in _associations(options, cluster)}
-    default = defaults.pop() if len(defaults) == 1 else None
-    return cluster.allowance.qos(options.qos or default)
+    return None if cluster.allowance is None else cluster.allowance.qos_of(options)
 
 
 def _partition_words(partition: PartitionSnapshot) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slurm.allowance import Allowance, Association, Qos, parse_associations, parse_qos
+from slurm.request import JobOptions
 
 ASSOCIATIONS = """\
 parlay-sandbox|acc||fast,normal||4|5||
@@ -41,9 +42,18 @@ def test_rows_are_qualities_with_what_they_lift():
 
 def test_a_job_runs_under_the_associations_of_its_account_and_partition():
     allowance = Allowance(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
-    assert [a.max_submit for a in allowance.of("acc", ["main"])] == [5]
-    assert [a.partition for a in allowance.of("acc", ["gpu"])] == [None, "gpu"]
-    assert [a.account for a in allowance.of(None, ["main"])] == ["acc", "root"]
-    assert allowance.of("nosuch", ["main"]) == ()
+    assert [a.max_submit for a in allowance.of(JobOptions(account="acc", partition="main"))] == [5]
+    assert [a.partition for a in allowance.of(JobOptions(account="acc", partition="main,gpu"))] == [None, "gpu"]
+    assert [a.account for a in allowance.of(JobOptions(partition="main"))] == ["acc", "root"]
+    assert allowance.of(JobOptions(account="nosuch", partition="main")) == ()
     assert allowance.qos("fast") is not None
     assert allowance.qos("nosuch") is allowance.qos(None) is None
+
+
+def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
+    normal, fast = Qos("normal"), Qos("fast", lifts_time_limit=True)
+    first, second = Association("a", default_qos="fast"), Association("b", default_qos="normal")
+    allowance = Allowance((first, second), (normal, fast))
+    assert allowance.qos_of(JobOptions(qos="normal", account="a")) == normal
+    assert allowance.qos_of(JobOptions(account="a")) == fast
+    assert allowance.qos_of(JobOptions()) is None

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from slurm.allowance import Allowance, Association, Qos
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake_jobs import JobPlan, StartedJob
 from slurm.fake_placement import FakeNode
 from slurm.interface import SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
+from slurm.partitions import PartitionSnapshot
 from slurm.request import JobOptions, JobRequest
 
 
@@ -363,3 +365,18 @@ def test_time_goes_to_the_next_event_and_no_further_than_asked(rig: Rig) -> None
     assert rig.cluster.advance_to_next_event(at_most=30.0) == 30.0
     assert rig.cluster.advance_to_next_event(at_most=500.0) == 70.0
     assert rig.cluster.advance_to_next_event(at_most=500.0) == 500.0
+
+
+def test_a_job_beyond_its_partitions_limit_is_refused_unless_its_qos_lifts_that(rig: Rig) -> None:
+    rig.settings = replace(FAKE_SETTINGS, has_accounting=True)
+    rig.__post_init__()
+    name = rig.cluster.partitions[0]
+    rig.slurm.partition_limits[name] = PartitionSnapshot(name, is_default=True, max_time_s=300.0)
+    request = rig.request("a", limit_s=600.0)
+    assert rig.slurm.test(request).status is SubmitStatus.REFUSED
+    long = Qos("long", lifts_time_limit=True)
+    rig.slurm.allowed = Allowance((Association("acc", default_qos="long"),), (long,))
+    assert rig.slurm.test(request).status is SubmitStatus.ACCEPTED
+    rig.slurm.allowed = Allowance((Association("acc", default_qos="normal"),), (long, Qos("normal")))
+    assert rig.slurm.test(request).status is SubmitStatus.REFUSED
+    assert rig.slurm.test(rig.request("b", limit_s=600.0, qos="long")).status is SubmitStatus.ACCEPTED
