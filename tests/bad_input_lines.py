@@ -105,7 +105,10 @@ BAD_INPUTS = {
 SECURITY = {
     "no_shell": Line("Programs are started", "from argument lists; no text is given to a shell or to `eval`"),
     "directive_values": Line("Every `#SBATCH` value", "passes a list of what it may hold; one word of one line"),
-    "setup_file": Line("Free shell text", "stands only in a file that the user names; `plan` says which, and a copy lies beside the job"),
+    "setup_file": Line(
+        "Free shell text",
+        "stands in a file that the user names alone; `plan` says which, a copy lies by the job",
+    ),
     "no_pickle": Line("Nothing is unpickled", "no `pickle`, no `torch.load`, no YAML that makes objects"),
     "paths": Line("Paths below a search's folder", "stay below it: links that lead out are not followed"),
     "private_files": Line("What is written", "is 0600 in folders of 0700, whatever the umask"),

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from orchestrator.search_file import SearchSpec
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
@@ -82,6 +82,8 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
         record = fold(folder.search_id, Journal(folder.journal).read())
     except OSError as error:
         raise _no_search(str(folder.path), error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutsideRefused(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
         raise _no_search(str(folder.path), "it holds no journal.jsonl")
     url = ledger or record.spec["ledger"].get("url")

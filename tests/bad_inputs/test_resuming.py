@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,26 @@ def test_a_search_of_before_there_was_a_checksum_goes_on(desk: Desk, begun: Path
     monkeypatch.setattr("orchestrator.own_files.YAML_SHA256", "of no version")
     (begun / "search.yaml").write_text("edited")
     assert resumed(desk, begun) == 0
+
+
+def with_another_name(journal: Path, old: str, new: str) -> None:
+    """The journal with this name in the place of the other, its checksums right."""
+    lines = [
+        line.partition(',"crc32":')[0].replace(f'"{old}"', f'"{new}"') for line in journal.read_text().splitlines()
+    ]
+    journal.write_text("".join(f'{line},"crc32":"{zlib.crc32(line.encode()):08x}"}}\n' for line in lines))
+
+
+@pytest.mark.bad_input(45)
+@pytest.mark.security("paths")
+@pytest.mark.parametrize(
+    ("old", "new"), [("t0001", "../../../../x"), ("a1", "../x"), ("t0001", ""), ("t0001", "t1/..")]
+)
+@pytest.mark.parametrize("verb", ["status", "resume", "cancel"])
+def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun: Path, verb, old, new):
+    with_another_name(begun / "journal.jsonl", old, new)
+    error = desk.refused(verb, str(begun), code=6).error
+    assert "is no name of a" in error["message"]
 
 
 @pytest.mark.bad_input(44, 45)

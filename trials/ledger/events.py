@@ -7,6 +7,7 @@ events, so the ledger can be rebuilt from the journal anywhere, and a database t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -218,6 +219,7 @@ def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
     data = event.data
     if any(t.trial == data["trial"] for t in search.trials):
         raise ValueError(f"trial {data['trial']} was proposed twice")
+    _require_name(data["trial"], "t")
     trial = Trial(
         trial=data["trial"],
         layout=Layout.from_json(data["layout"]),
@@ -233,6 +235,7 @@ def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
     trial = _open_trial(search, data["trial"])
     if any(a.attempt == data["attempt"] or not a.state.is_ended for a in trial.attempts):
         raise ValueError(f"{data['trial']}.{data['attempt']} was submitted while another attempt is there")
+    _require_name(data["attempt"], "a")
     attempt = Attempt(
         trial=data["trial"],
         attempt=data["attempt"],
@@ -358,6 +361,12 @@ _APPLY = {
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,
 }
+
+
+def _require_name(name: str, letter: str) -> None:
+    """Trials and attempts have folders of their names: what could lead elsewhere is none."""
+    if not re.fullmatch(f"{letter}[0-9]+", name):
+        raise ValueError(f"{name!r} is no name of a {'trial' if letter == 't' else 'attempt'}")
 
 
 def _open_trial(search: SearchRecord, name: str) -> Trial:
