@@ -74,7 +74,12 @@ def _run(
     server: _Server | None = None
     app = make_app(desk, door, note, lambda: server is None or server.should_exit)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END_S
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_STREAMS_END_S,
     )
     server = _Server(config, on_ready)
     keeping = threading.Thread(target=keeper.run, name="keeper", daemon=True)

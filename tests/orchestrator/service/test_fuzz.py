@@ -13,7 +13,7 @@ from schemathesis.generation import GenerationMode
 
 from tests.orchestrator.service.asking import served
 
-EXAMPLES = 25
+EXAMPLES = 15
 """An operation; together they take a few seconds."""
 
 CONFIG = {
@@ -36,7 +36,7 @@ def described(own_home, tmp_path, monkeypatch):
         yield service, search, schemathesis.openapi.from_asgi("/openapi.json", service.app, config=config)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_answer_is_one_that_its_description_has(described):
     service, search, schema = described
     load_all_checks()
@@ -50,7 +50,7 @@ def test_every_answer_is_one_that_its_description_has(described):
             _fuzz(operation.as_strategy(path_parameters={"search": search}))
     statuses = Counter(line.split()[-3] for line in service.log)
     assert {"200", "202", "400", "404"} <= set(statuses), statuses
-    assert statuses.total() > 300
+    assert statuses.total() > 200
 
 
 def _fuzz(strategy) -> None:
