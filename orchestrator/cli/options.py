@@ -27,7 +27,7 @@ Overrides = Annotated[
 ]
 WorkDir = Annotated[str | None, typer.Option("--work-dir", help="Folder in which the search gets its own.")]
 LedgerUrl = Annotated[str | None, typer.Option("--ledger", metavar="URL", help="The ledger's database.")]
-LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm or recorded.")]
+LauncherKind = Annotated[str | None, typer.Option("--launcher", help="ray, local, slurm, slurm_pilot or recorded.")]
 SamplerName = Annotated[
     str | None,
     typer.Option("--sampler", help="guided, deephyper, deephyper_filtered, model_order, random or grid."),

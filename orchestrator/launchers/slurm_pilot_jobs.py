@@ -367,7 +367,7 @@ def _seen(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, 
 
 
 def _json_of(ending: Ending) -> dict[str, Any]:
-    kept = ("started", "failed", "detail", "nodes", "started_at", "ended_at", "job_id", "restart")
+    kept = ("started", "failed", "detail", "nodes", "started_at", "ended_at", "job_id", "restart", "nodes_were_silent")
     return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
 
 

@@ -55,9 +55,9 @@ def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> i
 
 
 def planned_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
-    """Seconds to ask for: what is left to try if every attempt took its limit, within what the search may still use;
-    never less than one attempt needs."""
-    rounds = math.ceil(work.attempts / work.parallel)
+    """Seconds to ask for: what is left to try if every attempt took its limit, and one that is tried again, within what
+    the search may still use; never less than one attempt needs."""
+    rounds = math.ceil(work.attempts / work.parallel) + 1
     most = [rules.longest_s, rounds * (time_limit_s + STEP_ENDING_S)]
     if work.node_hours is not None:
         most.append(work.node_hours * 3600 / rules.num_nodes)

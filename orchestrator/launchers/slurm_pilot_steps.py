@@ -134,6 +134,7 @@ def lost_step(
         ended_at=pilot.ended_at,
         job_id=pilot.job_id if start is None else f"{pilot.job_id}.{start.step}",
         is_metered=start is not None and pilot.ended_at is not None,
+        nodes_were_silent=pilot.nodes_were_silent,
     )
     return _with_share(ending, node_s)
 

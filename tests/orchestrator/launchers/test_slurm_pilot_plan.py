@@ -31,9 +31,9 @@ def test_a_pilot_has_room_for_all_trials_side_by_side_unless_the_file_says_other
     assert pilot_nodes(5, cluster, parallel_trials=3) == 5
 
 
-def test_it_is_asked_for_what_is_left_to_try():
+def test_it_is_asked_for_what_is_left_to_try_and_one_that_is_tried_again():
     work = WorkLeft(attempts=5, parallel=2)
-    assert planned_s(RULES, work, 600.0) == 3 * (600.0 + 15.0) + STARTUP_S + ROOM_S
+    assert planned_s(RULES, work, 600.0) == (3 + 1) * (600.0 + 15.0) + STARTUP_S + ROOM_S
 
 
 @pytest.mark.parametrize(
