@@ -1,0 +1,136 @@
+"""What a driver costs: how it grows, beside other libraries, and on the machine that it runs on.
+
+    python -m benchmarks.driver [--searches 50] [--trials 60] [--in-flight 200] [--noop 300] [--login] [--json]
+
+The first lines are of a service on a simulated cluster (benchmarks/driver_on_fake.py): driver CPU, bytes of ledger and
+folders a trial, by how many trials have ended, and Slurm's commands. Then `--noop` trials that do nothing, driven by
+Parlay, by submitit and by Ray Tune (benchmarks/driver_on_slurm.py), on a real Slurm that this starts; 0 leaves them
+out. `--login` measures a driver as a login node has it (benchmarks/driver_on_login.py), and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks import driver_on_login, driver_on_slurm
+from benchmarks.driver_on_fake import Load, Sample, Service
+from slurm.sandbox import SlurmSandbox
+
+FEWER_IN_FLIGHT = (20, 100)
+"""Beside what is asked for: whether Slurm is asked more because more is in flight."""
+
+QUESTIONS = ("squeue", "sacct")
+"""What is asked again and again; sbatch, and scontrol of a job that has ended, are once a trial."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    for line in lines(arguments):
+        print(json.dumps(line) if arguments.json else _readable(line), flush=True)
+
+
+def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One at a time, as they are measured."""
+    if arguments.login:
+        with _sandbox() as environment, tempfile.TemporaryDirectory(prefix="parlay-login-") as folder:
+            yield from driver_on_login.lines(Path(folder), environment)
+        return
+    yield from service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight))
+    for in_flight in FEWER_IN_FLIGHT:
+        *_, whole = service_lines(Load(arguments.searches, 4, in_flight))
+        yield whole
+    if arguments.noop:
+        with _sandbox() as environment:
+            found = [driver_on_slurm.measured(what, arguments.noop, environment) for what in driver_on_slurm.PROGRAMS]
+        yield from beside_each_other(found)
+
+
+def service_lines(load: Load) -> Iterator[dict[str, Any]]:
+    """A line for the first hundred trials, and for each three hundred that follow; then one for all."""
+    with tempfile.TemporaryDirectory(prefix="parlay-scale-") as folder:
+        samples = list(Service(Path(folder), load).run())
+    windows = [window for window in pairwise(samples) if window[1].trials > window[0].trials]
+    for before, after in windows:
+        yield {"what": "window", "from": before.trials, "to": after.trials} | _per_trial(before, after)
+    first, last = samples[0], samples[-1]
+    yield {
+        "what": "service",
+        "searches": load.searches,
+        "in_flight": load.in_flight,
+        "trials": last.trials,
+        **_per_trial(first, last),
+        "growth": _growth(windows),
+        "questions_per_minute": round(60 * _count(QUESTIONS, first, last) / (last.simulated_s - first.simulated_s), 2),
+        "commands_per_trial": round(_count(set(last.calls) - {*QUESTIONS}, first, last) / last.trials, 2),
+        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def beside_each_other(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The lines of several drivers with milliseconds a trial, and over Parlay's."""
+    own = next(line["cpu_s"] / line["trials"] for line in found if line["what"] == "parlay")
+    for line in found:
+        each = line["cpu_s"] / line["trials"]
+        yield {**line, "cpu_ms_per_trial": round(1000 * each, 2), "over_parlay": round(each / own, 2)}
+
+
+def _per_trial(before: Sample, after: Sample) -> dict[str, Any]:
+    trials = after.trials - before.trials
+    return {
+        "cpu_ms_per_trial": round(1000 * (after.cpu_s - before.cpu_s) / trials, 2),
+        "ledger_bytes_per_trial": (after.ledger_bytes - before.ledger_bytes) // trials,
+        "folder_bytes_per_trial": (after.folder_bytes - before.folder_bytes) // trials,
+    }
+
+
+def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
+    """CPU a trial of the last window over that of the first; None where there is one only."""
+    if len(windows) < 2:
+        return None
+    first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (windows[0], windows[-1]))
+    return round(last / first, 2)
+
+
+def _count(commands: Sequence[str] | set[str], before: Sample, after: Sample) -> int:
+    return sum(after.calls[command] - before.calls[command] for command in commands)
+
+
+@contextmanager
+def _sandbox() -> Iterator[Mapping[str, str]]:
+    """A Slurm with accounting, for as long as it is needed: what names it to Slurm's commands."""
+    with tempfile.TemporaryDirectory(prefix="pl-", dir="/tmp") as folder:
+        cluster = SlurmSandbox(Path(folder) / "s", nodes=4, cpus_per_node=16, accounting=True)
+        cluster.start()
+        try:
+            yield cluster.environment
+        finally:
+            cluster.stop()
+
+
+def _arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--searches", type=int, default=50, help="of the service")
+    parser.add_argument("--trials", type=int, default=60, help="of each search")
+    parser.add_argument("--in-flight", type=int, default=200, help="trials at once, of all searches together")
+    parser.add_argument("--noop", type=int, default=300, help="trials that do nothing, of each library")
+    parser.add_argument("--login", action="store_true", help="measure a driver as a login node has it")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args(words)
+
+
+def _readable(line: Mapping[str, Any]) -> str:
+    head = str(line.get("what", line.get("phase")))
+    rest = {name: value for name, value in line.items() if name not in ("what", "phase")}
+    return f"{head:10}" + ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in rest.items())
+
+
+if __name__ == "__main__":
+    main()

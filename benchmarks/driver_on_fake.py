@@ -1,0 +1,239 @@
+"""A service's drivers on a simulated Slurm: everything real but the cluster, whose clock goes on as fast as they can.
+
+Ledger, folders, journals and spec files lie on disk; drivers, launchers and questions are those of a search. What the
+simulation itself costs is measured apart, and is no driver's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.planning import predictor, task_of
+from orchestrator.samplers.factory import make_sampler
+from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.history import History
+from orchestrator.search.limits import Limits
+from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.service.shares import Shares
+from orchestrator.session import create_search, program_of
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_jobs import JobPlan, StartedJob
+from slurm.fake_placement import FakeNode
+from slurm.interface import Slurm
+from slurm.pace import PollPace
+from slurm.shared_answer import SharedAnswer
+from trials.folder import AttemptFolder, read_json, write_json
+from trials.ledger.journal import Journal
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+from trials.trial import Outcome, OutcomeStatus, TrialSpec
+
+POLL_S = 30.0
+FIRST, EVERY = 100, 300
+
+ANSWER_S = 0.02
+"""Simulated seconds of a command, so that what is submitted after a question is younger than its answer."""
+
+COMMANDS = {
+    "settings": "scontrol config",
+    "submit": "sbatch",
+    "jobs": "squeue",
+    "describe": "scontrol",
+    "accounted": "sacct",
+    "cancel": "scancel",
+}
+"""What a driver asks of Slurm, and the command that this would be."""
+
+CPUS_PER_NODE = 64
+
+SEARCH = """\
+schema: parlay.search/1
+name: scale
+model: {num_layers: 8, hidden_size: 64, num_attention_heads: 8, vocab_size: 256, seq_length: 64}
+cluster: {accelerator: cpu, gpus_per_node: 4, num_nodes: 1}
+global_batch_size: 256
+space:
+  tensor_parallel: [1, 2, 4]
+  pipeline_parallel: [1, 2, 4]
+  micro_batch_size: [1, 2, 4, 8, 16, 32, 64]
+  zero_stage: [0, 1, 2, 3]
+  activation_checkpointing: [none, selective, full]
+search: {sampler: random, finalists: 0, earlier_trials: none}
+tracking: {enabled: false}
+launcher: {kind: slurm}
+"""
+
+
+class Metered:
+    """A FakeSlurm whose `calls` are counted by command; `cpu_s` is what its answers cost this process."""
+
+    def __init__(self, slurm: FakeSlurm):
+        self.calls: Counter[str] = Counter()
+        self.cpu_s = 0.0
+        self._slurm = slurm
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._slurm, name)
+        return partial(self._metered, name, found) if name in COMMANDS else found
+
+    def _metered(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        self.calls[COMMANDS[name]] += 1
+        began = time.process_time()
+        try:
+            return call(*arguments)
+        finally:
+            self.cpu_s += time.process_time() - began
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many searches, how many trials of each, and how many trials may be in flight in all."""
+
+    searches: int = 50
+    trials: int = 60
+    in_flight: int = 200
+    shortest_s: float = 60.0
+    longest_s: float = 240.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """How things stood after so many trials, where one in flight is half a trial: CPU seconds of all drivers, bytes of
+    ledger and of trials' folders, simulated seconds, and Slurm's commands so far."""
+
+    trials: int
+    cpu_s: float
+    ledger_bytes: int
+    folder_bytes: int
+    simulated_s: float
+    calls: Counter[str]
+
+
+class Service:
+    """The drivers of a `load`, in turns, in this folder."""
+
+    def __init__(self, folder: Path, load: Load, seed: int = 1):
+        self.folder = folder
+        self.load = load
+        num_nodes = -(-load.in_flight * 4 // CPUS_PER_NODE)
+        nodes = [FakeNode(f"n{number}", cpus=CPUS_PER_NODE) for number in range(1, num_nodes + 1)]
+        self.cluster = FakeCluster(nodes, self._start)
+        slurm = FakeSlurm(self.cluster)
+        slurm.answer_s = ANSWER_S
+        self.meter = Metered(slurm)
+        self.slurm = cast(Slurm, self.meter)
+        self.cpu_s = 0.0
+        self.ended = 0
+        self._random = random.Random(seed)
+        self._shares = Shares(load.in_flight)
+        self._url = f"sqlite:///{folder / 'ledger.db'}"
+        (folder / "slurm").mkdir(mode=0o700)
+        self._answer = SharedAnswer(self.slurm, folder / "slurm", ["scale"], clock=self.slurm.now)
+
+    def run(self) -> Iterator[Sample]:
+        """A sample before the first trial, after the first hundred, after every three hundred more, after the last."""
+        with ExitStack() as stack:
+            drivers = [self._opened(stack) for _ in range(self.load.searches)]
+            for driver in drivers:
+                self._measured(driver.recover)
+            yield self._sample()
+            due = FIRST
+            while drivers:
+                for driver in drivers:
+                    self._measured(driver.turn)
+                self.cluster.advance(self._turn_s)
+                drivers = [driver for driver in drivers if not driver.search.state.is_ended]
+                if self._trials >= due:
+                    yield self._sample()
+                    due += EVERY
+            yield self._sample()
+
+    @property
+    def _trials(self) -> int:
+        """Begun or ended, each a half: what is in flight has cost its beginning only."""
+        return (self.meter.calls["sbatch"] + self.ended) // 2
+
+    def _measured(self, step: Callable[[], object]) -> None:
+        began, theirs = time.process_time(), self.meter.cpu_s
+        step()
+        self.cpu_s += time.process_time() - began - (self.meter.cpu_s - theirs)
+
+    def _opened(self, stack: ExitStack) -> Driver:
+        """One search and its driver, as `session.drive` puts them together."""
+        path = self.folder / "search.yaml"
+        path.write_text(SEARCH)
+        settings = [f"search.max_trials={self.load.trials}", f"work_dir={self.folder / 'runs'}"]
+        spec = load_search_file(path, [*settings, f"search.parallel_trials={self.load.trials}"])
+        folder, task = create_search(spec, self._url), task_of(spec, ())
+        ledger = stack.enter_context(closing(LedgerWriter(self._url)))
+        reader = stack.enter_context(closing(LedgerReader(self._url)))
+        journal = stack.enter_context(closing(Journal(folder.journal)))
+        history = History(folder.search_id, journal, ledger, 2, self.slurm.now)
+        launcher = SlurmLauncher(
+            self.slurm, spec.launcher.slurm.job_options(), PollPace(POLL_S), self._answer.jobs, memory=folder.launcher
+        )
+        self._turn_s = launcher.turn_s
+        sampler = make_sampler(spec.search.sampler, candidates_of(spec).feasible, task, spec.search.seed)
+        hooks = Hooks(
+            cancel_requested=lambda: bool(reader.pending_commands(folder.search_id)),
+            predict=predictor(task),
+            may_begin=partial(self._shares.ask, folder.search_id),
+        )
+        limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
+        goal = Goal(spec.objective, spec.global_batch_size)
+        return Driver(history, program_of(folder, spec), sampler, launcher, goal, limits, hooks)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        folder = AttemptFolder(job.directory)
+        spec = TrialSpec.from_json(read_json(folder.spec) or {})
+        seconds = self._random.uniform(self.load.shortest_s, self.load.longest_s)
+        return JobPlan(seconds, on_end=partial(self._leave, folder, measured_outcome(spec, self._random)))
+
+    def _leave(self, folder: AttemptFolder, outcome: Outcome) -> None:
+        write_json(folder.outcome(), outcome.to_json())
+        self.ended += 1
+
+    def _sample(self) -> Sample:
+        ledger, folders = _bytes_of(self.folder, "ledger.db*"), _bytes_of(self.folder / "runs", "**/trials/**/*")
+        return Sample(self._trials, self.cpu_s, ledger, folders, self.cluster.time, Counter(self.meter.calls))
+
+
+def measured_outcome(spec: TrialSpec, chance: random.Random) -> Outcome:
+    """An outcome that a search believes, with a 1 % interval."""
+    layout, tokens = spec.layout, spec.global_batch_size * spec.model.seq_length
+    tokens_per_sec = chance.uniform(1000.0, 2000.0)
+    measured = {
+        "measured_steps": spec.measure.min_steps,
+        "step_time_s": tokens / tokens_per_sec,
+        "tokens_per_sec": tokens_per_sec,
+        "tokens_per_sec_low": tokens_per_sec * 0.995,
+        "tokens_per_sec_high": tokens_per_sec * 1.005,
+        "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
+        "samples_per_sec": tokens_per_sec / spec.model.seq_length,
+    }
+    proof = {
+        "world_size": spec.num_gpus,
+        "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel,
+        "data_parallel": layout.data_parallel,
+        "parameters": spec.model.parameters,
+        "local_parameters_sum": spec.model.parameters,
+        "micro_batches_per_step": layout.grad_accum_steps,
+        "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
+    }
+    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    return Outcome(*ids, OutcomeStatus.MEASURED, measured=measured, proof=proof)
+
+
+def _bytes_of(folder: Path, pattern: str) -> int:
+    return sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())

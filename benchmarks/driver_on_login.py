@@ -1,0 +1,138 @@
+"""What a driver takes of the machine it runs on: processor, memory and processes, of one that stays and of ticks.
+
+A search of the default sampler on a real Slurm whose trials hold their nodes for a while and do nothing; what is
+measured is the driver with everything it starts. A phase begins where the search's folder shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.driver_on_slurm import SEARCH
+from orchestrator.search_file import candidates_of, load_search_file
+
+TRIAL_S = 20.0
+TRIALS = 8
+IN_FLIGHT = 4
+TICKS = 5
+LOOK_S = 0.25
+
+COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
+
+
+def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """A line a phase of the driver that stays, and one for the dearest of some ticks. `folder` is empty yet."""
+    table, search_file = folder / "table.json", folder / "search.yaml"
+    search_file.write_text(SEARCH.replace("sampler: random", "sampler: guided").replace("1s}", "30s}"))
+    layouts = candidates_of(load_search_file(search_file)).feasible
+    table.write_text(json.dumps({layout.key: {"takes_s": TRIAL_S} for layout in layouts}))
+    own = {"PARLAY_HOME": str(folder / "home"), "PYTHONPATH": os.getcwd(), "PARLAY_TEST_TABLE": str(table)}
+    env = {**os.environ, **environment, **own}
+    settings = {"search.max_trials": TRIALS, "search.parallel_trials": IN_FLIGHT, "tracking.enabled": "true"}
+    words = [str(search_file), *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
+    yield from _staying(folder / "stays", ["run", *words], env)
+    yield _ticks(folder / "ticks", ["submit", *words, "--tick"], env)
+
+
+def _staying(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Phases: until the first job is in the queue, until the search has ended, until the command has."""
+    place.mkdir()
+    driver = psutil.Popen([*COMMAND, *words], cwd=place, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    phases: dict[str, _Phase] = {}
+    with driver:
+        while driver.poll() is None:
+            with suppress(psutil.NoSuchProcess):
+                phases.setdefault(_phase(place), _Phase()).look(driver)
+            time.sleep(LOOK_S)
+    if driver.returncode != 0:
+        raise RuntimeError(f"the driver left with {driver.returncode}")
+    before = 0.0
+    for name, phase in phases.items():
+        yield phase.line(name, before)
+        before = phase.cpu_s
+
+
+@dataclass
+class _Phase:
+    """What was seen of a driver and all it started: CPU seconds since it began, and the most of everything else."""
+
+    began: float = field(default_factory=time.monotonic)
+    last: float = 0.0
+    cpu_s: float = 0.0
+    memory_mib: float = 0.0
+    processes: int = 0
+    threads: int = 0
+
+    def look(self, driver: psutil.Process) -> None:
+        used, all_of_it = driver.cpu_times(), [driver, *driver.children(recursive=True)]
+        self.last = time.monotonic()
+        self.cpu_s = used.user + used.system + used.children_user + used.children_system
+        self.memory_mib = max(self.memory_mib, sum(map(_memory_mib, all_of_it)))
+        self.processes = max(self.processes, len(all_of_it))
+        self.threads = max(self.threads, driver.num_threads())
+
+    def line(self, name: str, before_s: float) -> dict[str, Any]:
+        seconds, cpu_s = max(self.last - self.began, LOOK_S), self.cpu_s - before_s
+        return {
+            "phase": name,
+            "seconds": round(seconds, 1),
+            "cpu_s": round(cpu_s, 2),
+            "core_share": round(cpu_s / seconds, 3),
+            "peak_memory_mib": round(self.memory_mib),
+            "processes": self.processes,
+            "threads": self.threads,
+        }
+
+
+def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    """The dearest of the ticks: the first ones submit jobs, the last find nothing new."""
+    place.mkdir()
+    told = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
+    folder = json.loads(told.stdout)["folder"]
+    used = []
+    for _ in range(TICKS):
+        began = time.monotonic()
+        tick = subprocess.Popen([*COMMAND, "tick", folder], cwd=place, env=env, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(tick.pid, 0)
+        tick.returncode = os.waitstatus_to_exitcode(status)
+        if tick.returncode != 0:
+            raise RuntimeError(f"a tick left with {tick.returncode}")
+        used.append((usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss / 1024))
+    subprocess.run([*COMMAND, "cancel", folder], cwd=place, env=env, stdout=subprocess.DEVNULL, check=True)
+    cpu_s, seconds, rss_mib = (max(values) for values in zip(*used, strict=True))
+    return {
+        "phase": "tick",
+        "seconds": round(seconds, 1),
+        "cpu_s": round(cpu_s, 2),
+        "core_share": None,
+        "peak_memory_mib": round(rss_mib),
+        "processes": None,
+        "threads": None,
+    }
+
+
+def _phase(place: Path) -> str:
+    """What the journal tells of the search that was begun here."""
+    text = "".join(path.read_text() for path in place.glob("runs/*/journal.jsonl"))
+    if '"attempt_launched"' not in text:
+        return "start"
+    return "end" if '"completed"' in text else "search"
+
+
+def _memory_mib(process: psutil.Process) -> float:
+    """Pages it shares with others count by halves: a child just forked has all of its parent's."""
+    try:
+        return process.memory_full_info().pss / 2**20
+    except psutil.NoSuchProcess:
+        return 0.0

@@ -1,0 +1,33 @@
+"""What the benchmark of the driver counts; how much it is depends on the machine, and is no test's business."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import driver, driver_on_fake
+from benchmarks.driver_on_fake import Load
+
+
+@pytest.mark.timeout(60)
+def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
+    monkeypatch.setattr(driver_on_fake, "FIRST", 4)
+    monkeypatch.setattr(driver_on_fake, "EVERY", 8)
+    *windows, whole = driver.service_lines(Load(searches=3, trials=5, in_flight=4))
+    assert (whole["trials"], whole["searches"]) == (15, 3)
+    assert (windows[0]["from"], windows[-1]["to"]) == (0, 15)
+    assert len(windows) >= 2
+    assert whole["growth"] > 0
+    assert whole["cpu_ms_per_trial"] > 0
+    assert whole["folder_bytes_per_trial"] > 1000  # spec, script and outcome
+    assert 0 < whole["questions_per_minute"] <= 10
+    assert whole["commands_per_trial"] == pytest.approx(2 + 3 / 15, abs=0.3)  # sbatch and scontrol, and three configs
+
+
+def test_others_are_told_beside_parlays_own():
+    found = [
+        {"what": "parlay", "trials": 10, "cpu_s": 0.5, "started_cpu_s": 1.0},
+        {"what": "other", "trials": 10, "cpu_s": 2.5, "started_cpu_s": 1.0},
+    ]
+    own, other = driver.beside_each_other(found)
+    assert (own["cpu_ms_per_trial"], own["over_parlay"]) == (50.0, 1.0)
+    assert (other["cpu_ms_per_trial"], other["over_parlay"]) == (250.0, 5.0)
