@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.search.attempts import MOST_OUTCOME_BYTES, TrialProgram
@@ -147,6 +147,7 @@ def test_what_is_no_outcome_is_not_believed(search, text):
 
 
 @pytest.mark.bad_input(41)
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
 def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
     """ValueError is what `verdict` takes for an invalid result."""
@@ -158,6 +159,7 @@ def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
 
 
 @pytest.mark.bad_input(41)
+@settings(deadline=None)
 @given(st.sampled_from(["measured", "proof", "fingerprint"]), NAMES, JSON | ODD)
 def test_whatever_the_numbers_are_there_is_a_verdict(section, name, value):
     spoiled = {section: getattr(OUTCOME, section) | {name: value}}

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.launchers import factory
@@ -149,6 +149,7 @@ def test_a_poll_interval_below_the_floor_is_raised_and_that_is_said():
 
 @pytest.mark.bad_input(23)
 @pytest.mark.security("directive_values")
+@settings(deadline=None)
 @given(st.sampled_from(["account", "partition", "qos", "constraint", "gres", "mem", "comment", "signal"]), st.text())
 def test_whatever_passes_is_one_word_that_no_shell_reads(key, value):
     if not option_problems(JobOptions(**{key: value})):
@@ -160,6 +161,7 @@ def test_whatever_passes_is_one_word_that_no_shell_reads(key, value):
 
 @pytest.mark.bad_input(26)
 @pytest.mark.security("no_shell")
+@settings(deadline=None)
 @given(st.text().filter(lambda text: "\n" not in text and "\0" not in text))
 def test_a_variable_arrives_in_a_script_as_it_was_given_whatever_it_holds(value):
     assert not option_problems(JobOptions(env={"A": value}))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError, Problem
@@ -251,6 +251,7 @@ def test_a_secret_in_set_that_is_no_yaml_is_not_repeated_either(override: str):
 
 
 @pytest.mark.bad_input(4, 5)
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_a_document_or_is_refused(text: str):
     refused: tuple[Problem, ...] = ()
@@ -262,6 +263,7 @@ def test_any_text_is_a_document_or_is_refused(text: str):
 
 
 @pytest.mark.bad_input(4, 5)
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_document_or_are_refused(raw: bytes):
     with suppress(InputError):
@@ -269,6 +271,7 @@ def test_any_bytes_are_a_document_or_are_refused(raw: bytes):
 
 
 @pytest.mark.bad_input(3, 4)
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "!!x ", "? ", "'", '"', "\n", ">"])))
 def test_any_signs_of_yaml_are_a_document_or_are_refused(signs: list[str]):
     with suppress(InputError):
