@@ -32,7 +32,7 @@ COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
 
 def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """A line a phase of the driver that stays, and one for the dearest of some ticks. `folder` is empty yet."""
+    """A line a phase of the driver that stays, and two for ticks. `folder` is empty yet."""
     table, search_file = folder / "table.json", folder / "search.yaml"
     search_file.write_text(SEARCH.replace("sampler: random", "sampler: guided").replace("1s}", "30s}"))
     layouts = candidates_of(load_search_file(search_file)).feasible
@@ -42,7 +42,7 @@ def lines(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, An
     settings = {"search.max_trials": TRIALS, "search.parallel_trials": IN_FLIGHT, "tracking.enabled": "true"}
     words = [str(search_file), *(word for name, value in settings.items() for word in ("--set", f"{name}={value}"))]
     yield from _staying(folder / "stays", ["run", *words], env)
-    yield _ticks(folder / "ticks", ["submit", *words, "--tick"], env)
+    yield from _ticks(folder / "ticks", ["submit", *words, "--tick"], env)
 
 
 def _staying(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -95,8 +95,8 @@ class _Phase:
         }
 
 
-def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """The dearest of the ticks: the first ones submit jobs, the last find nothing new."""
+def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The dearest of some ticks, which chose layouts and submitted jobs, and the cheapest, which found nothing new."""
     place.mkdir()
     told = subprocess.run([*COMMAND, *words, "--json"], cwd=place, env=env, stdout=subprocess.PIPE, check=True)
     folder = json.loads(told.stdout)["folder"]
@@ -110,16 +110,16 @@ def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> dict[st
             raise RuntimeError(f"a tick left with {tick.returncode}")
         used.append((usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss / 1024))
     subprocess.run([*COMMAND, "cancel", folder], cwd=place, env=env, stdout=subprocess.DEVNULL, check=True)
-    cpu_s, seconds, rss_mib = (max(values) for values in zip(*used, strict=True))
-    return {
-        "phase": "tick",
-        "seconds": round(seconds, 1),
-        "cpu_s": round(cpu_s, 2),
-        "core_share": None,
-        "peak_memory_mib": round(rss_mib),
-        "processes": None,
-        "threads": None,
-    }
+    for name, (cpu_s, seconds, memory_mib) in (("tick", max(used)), ("idle_tick", min(used))):
+        yield {
+            "phase": name,
+            "seconds": round(seconds, 1),
+            "cpu_s": round(cpu_s, 2),
+            "core_share": None,
+            "peak_memory_mib": round(memory_mib),
+            "processes": None,
+            "threads": None,
+        }
 
 
 def _phase(place: Path) -> str:

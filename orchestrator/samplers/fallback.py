@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from threadpoolctl import threadpool_limits
+
 from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.samplers.base import Sampler, Told
 from search_spaces.layout import Layout
@@ -50,4 +52,10 @@ class FallbackSampler(Sampler):
 
     def _in_time(self, answer: Callable[[], _T]) -> _T:
         """The answer from a thread that is left behind after the time limit."""
-        return result_in_time(in_thread(answer, "sampler"), self._time_limit_s, "")
+        return result_in_time(in_thread(partial(_on_one_core, answer), "sampler"), self._time_limit_s, "")
+
+
+def _on_one_core(answer: Callable[[], _T]) -> _T:
+    """A driver on a login node is one of many: its matrices are small, and no reason to take all cores."""
+    with threadpool_limits(limits=1):
+        return answer()

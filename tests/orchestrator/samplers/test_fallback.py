@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import numpy  # noqa: F401  # brings the library whose threads are counted
 import pytest
+from threadpoolctl import threadpool_info
 
 from orchestrator.samplers.base import Sampler
 from orchestrator.samplers.fallback import FallbackSampler
@@ -110,3 +112,18 @@ def test_the_first_is_asked_in_a_thread_that_holds_up_no_exit():
 
     FallbackSampler(Noting(CANDIDATES), Breaking(1), lambda words: None).ask(1, [])
     assert asked_in[0].daemon
+
+
+def test_a_sampler_takes_one_core():
+    seen = []
+
+    class Looks(Sampler):
+        name = "looks"
+
+        def ask(self, count, history):
+            seen.extend(pool["num_threads"] for pool in threadpool_info())
+            return []
+
+    FallbackSampler(Looks(), GridSampler(CANDIDATES), print).ask(1, [])
+    assert seen
+    assert set(seen) == {1}
