@@ -128,8 +128,7 @@ def _add_stream(app: FastAPI, desk: Desk, is_stopping: Callable[[], bool]) -> No
     @app.get(_EVENTS_PATH, response_class=StreamingResponse)
     def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
         """A search's events as they happen (server-sent), after the one with this number; they end with the search."""
-        _, journal = desk.journal(search)
-        lines = events.stream(journal, int(last_event_id or 0), is_stopping)
+        lines = events.stream(desk.journal(search), int(last_event_id or 0), is_stopping)
         return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 

@@ -142,10 +142,9 @@ class Desk:
             self._take(found)
         return _accepted(found.record)
 
-    def journal(self, search: str) -> tuple[str, Path]:
-        """The search's id, and where its events are."""
-        found = self._found(search)
-        return found.record.search_id, found.folder.journal
+    def journal(self, search: str) -> Path:
+        """Where the search's events are."""
+        return self._found(search).folder.journal
 
     def _take(self, found: Found) -> None:
         self._keeper.take(OwnSearch(found.record.search_id, found.folder.path, found.ledger_url))
