@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.launchers.slurm_pilot_plan import least_s
+from orchestrator.search_file import SearchSpec, candidates_of, load_search_file, require_pilot_room
 from orchestrator.site_check import no_slurm, require_site
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from slurm.client import SlurmClient
@@ -63,6 +64,26 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
     assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
     assert slurm.cluster.jobs() == []
     assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
+
+
+def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, monkeypatch):
+    test, asked = slurm.test, []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+    spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=1")
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, least_s(630.0))]
+    too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
+    assert [problem.code for problem in refused(slurm, too_large)] == ["site_refused"]
+
+
+def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
+    spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=3")
+    with pytest.raises(InputError) as caught:
+        require_pilot_room(spec, candidates_of(spec))
+    [problem] = caught.value.problems
+    assert (problem.key, problem.value, problem.code) == ("launcher.slurm.pilot_nodes", 3, "pilot_nodes")
+    enough = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=4")
+    require_pilot_room(enough, candidates_of(enough))
 
 
 @pytest.mark.bad_input(23)

@@ -7,6 +7,7 @@ import pytest
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
@@ -39,6 +40,15 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
     assert len(kept) == 2, "the configuration was asked for, and that of the partitions"
     launcher.poll([])
     assert len(kept) == 3
+
+
+def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Replay, selftest and calibrate: under slurm_pilot theirs is a job of its own; a search says what is left to do."""
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
+    pilots = section(kind="slurm_pilot")
+    one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)
+    search, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE, work_left=lambda: WorkLeft(3, 1))
+    assert (one.name, search.name) == ("slurm", "slurm_pilot")
 
 
 @pytest.mark.fault(36)
