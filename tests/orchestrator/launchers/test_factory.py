@@ -43,7 +43,7 @@ def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monk
 
 
 def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Replay, selftest and calibrate: under slurm_pilot theirs is a job of its own; a search says what is left to do."""
+    """Under slurm_pilot replay, selftest and calibrate run in a job of their own; a search says what is left to do."""
     monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm answers, and none has to
     pilots = section(kind="slurm_pilot")
     one, _ = make_launcher(pilots, parallel_trials=1, cluster=ONE_NODE)
