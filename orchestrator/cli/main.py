@@ -106,7 +106,10 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 
 def _usage(error: typer.TyperException) -> Problem:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return Problem("usage", message, fix="parlay --help, or parlay VERB --help")
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    key = getattr(error, "option_name", None) or (parameter.opts[-1] if parameter is not None else None)
+    rule = " ".join(context.get_usage().split()) if context is not None else None
+    return Problem("usage", message, rule=rule, fix="parlay --help, or parlay VERB --help", key=key)
 
 
 def _let_go(stream: TextIO) -> None:

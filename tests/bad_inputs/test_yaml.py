@@ -114,3 +114,16 @@ def test_a_change_of_an_unknown_key_is_answered_with_the_one_that_was_meant(desk
 def test_whatever_reads_a_search_file_refuses_it_alike(desk: Desk, verb):
     desk.write(more="serch: 1\n")
     assert desk.refused(*verb, "search.yaml").about("serch")["fix"] == "did you mean search?"
+
+
+@pytest.mark.bad_input(49)
+@pytest.mark.parametrize(
+    ("words", "key", "usage"),
+    [
+        (["run", "search.yaml", "--sett", "a=1"], "--sett", "Usage: parlay run [OPTIONS] "),
+        (["plan", "search.yaml", "--top", "x"], "--top", "Usage: parlay plan [OPTIONS] "),
+    ],
+)
+def test_an_option_nobody_knows_or_of_a_wrong_type_is_told_with_the_usage(desk: Desk, words, key, usage):
+    desk.write()
+    assert desk.refused(*words).about(key)["rule"].startswith(usage)
