@@ -92,10 +92,15 @@ def _per_trial(before: Sample, after: Sample) -> dict[str, Any]:
 
 
 def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
-    """CPU a trial of the last window over that of the first; None where there is one only."""
-    if len(windows) < 2:
+    """CPU a trial of the last window after which trials still begin, over that of the first; None where they are one.
+
+    When none begins any more, ever fewer trials pay for drivers that wait for the last ones.
+    """
+    begun = windows[-1][1].calls["sbatch"]
+    full = [window for window in windows if window[1].calls["sbatch"] < begun]
+    if len(full) < 2:
         return None
-    first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (windows[0], windows[-1]))
+    first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (full[0], full[-1]))
     return round(last / first, 2)
 
 

@@ -11,7 +11,7 @@ from benchmarks.driver_on_fake import Load
 @pytest.mark.timeout(60)
 def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     monkeypatch.setattr(driver_on_fake, "FIRST", 4)
-    monkeypatch.setattr(driver_on_fake, "EVERY", 8)
+    monkeypatch.setattr(driver_on_fake, "EVERY", 4)
     *windows, whole = driver.service_lines(Load(searches=3, trials=5, in_flight=4))
     assert (whole["trials"], whole["searches"]) == (15, 3)
     assert (windows[0]["from"], windows[-1]["to"]) == (0, 15)
