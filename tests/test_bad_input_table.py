@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bad_input_lines import BAD_INPUTS, SECURITY
 from tests.bad_input_table import PAGE, marked_tests, page
+
+pytestmark = pytest.mark.timeout(60)  # every file of tests is parsed
 
 ADVICE = "python -m tests.bad_input_table --write"
 

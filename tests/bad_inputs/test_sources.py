@@ -12,6 +12,8 @@ import pytest
 
 from tests.orchestrator.cli.parlay import environment
 
+pytestmark = pytest.mark.timeout(60)  # every file of ours is parsed
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
