@@ -12,7 +12,6 @@ from tests.orchestrator.slurm_searches import record_of, until
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchState
 
-
 LONG = ("--set", "search.max_trials=50", "--set", "tracking.enabled=false")
 
 

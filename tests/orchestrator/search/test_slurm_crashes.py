@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.launchers import slurm_submissions
+from orchestrator.launchers import slurm_files
 from orchestrator.search import attempts
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
@@ -24,7 +24,7 @@ DOORS: dict[str, tuple[object, str]] = {
     "an event into the journal": (Journal, "append"),
     "an event into the ledger": (LedgerWriter, "apply"),
     "spec.json": (attempts, "write_json"),
-    "job.sh": (slurm_submissions, "write_text"),
+    "job.sh": (slurm_files, "write_text"),
     "sbatch": (FakeSlurm, "submit"),
     "squeue": (FakeSlurm, "jobs"),
     "scontrol": (FakeSlurm, "describe"),
