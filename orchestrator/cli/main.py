@@ -16,7 +16,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(2)
 
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
@@ -107,9 +107,15 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 def _usage(error: typer.TyperException) -> Problem:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    key = getattr(error, "option_name", None) or (parameter.opts[-1] if parameter is not None else None)
+    key = getattr(error, "option_name", None) or (_typed(parameter) if parameter is not None else None)
     rule = " ".join(context.get_usage().split()) if context is not None else None
     return Problem("usage", message, rule=rule, fix="parlay --help, or parlay VERB --help", key=key)
+
+
+def _typed(parameter: Any) -> str:
+    """A parameter as the usage shows it: --limit, INPUT."""
+    name: str = parameter.opts[-1]
+    return name if name.startswith("-") or not parameter.metavar else parameter.metavar.strip("[].")
 
 
 def _let_go(stream: TextIO) -> None:

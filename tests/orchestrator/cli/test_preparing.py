@@ -94,8 +94,8 @@ def test_bad_lines_that_are_left_out_are_named_up_to_a_few(tmp_path):
         (("a.jsonl", "--tokenizer", "absent.json"), "--tokenizer"),
         (("a.jsonl", "--out", "a.jsonl"), "--out"),
         (("a.jsonl", "--out", "absent/t.bin"), "--out"),
-        (("a.jsonl", "--limit", "0"), None),
-        ((), None),
+        (("a.jsonl", "--limit", "0"), "--limit"),
+        ((), "INPUT"),
     ],
 )
 def test_bad_usage_is_an_error_object_and_leaves_nothing(tmp_path, words, key):

@@ -39,10 +39,12 @@ class Hanging(Sampler):
 
     def __init__(self):
         self.released = threading.Event()
+        self.asked = threading.Event()
         self.asks = 0
 
     def ask(self, count, history):
         self.asks += 1
+        self.asked.set()
         self.released.wait()
         return []
 
@@ -96,6 +98,7 @@ def test_fault_44_one_that_hangs_is_left_behind_for_good_and_that_is_said_once()
     hanging = Hanging()
     sampler = FallbackSampler(hanging, GridSampler(CANDIDATES), notes.append, time_limit_s=0.0)
     assert sampler.ask(1, []) == CANDIDATES[:1]
+    assert hanging.asked.wait(5.0)
     hanging.released.set()
     assert sampler.ask(1, []) == CANDIDATES[:1]
     assert hanging.asks == 1

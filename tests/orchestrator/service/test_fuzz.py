@@ -21,6 +21,8 @@ CONFIG = {
     "checks": {
         # A text that is no search file fits its description all the same, and so does an id of no search.
         "positive_data_acceptance": {"expected-statuses": [200, 201, 202, 400, 404, 409]},
+        # Too long a text is most often too large a body, which is not even read.
+        "negative_data_rejection": {"expected-statuses": [400, 401, 403, 404, 405, 409, 413, 415]},
     },
 }
 
