@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 SOCKET = "Socket"
 """NCCL's word for TCP."""
+_LIBFABRIC = "Libfabric"
+_OVER_TCP = ("tcp", "sockets", "udp")
+"""How libfabric's providers begin that no fabric's cards are needed for (tcp;ofi_rxm)."""
 
 _VERSION = re.compile(r"(?:NCCL|RCCL) version[ :]+(\S+)")
 _NETWORK = re.compile(r"NCCL INFO .*?Using network (.+?)\s*$", re.MULTILINE)
@@ -46,10 +49,12 @@ class NcclLog:
 
     @property
     def is_tcp(self) -> bool:
-        """Whether nodes talk by TCP: a channel that did tells more than what was chosen first."""
-        if self.between_nodes:
-            return any(via.startswith(f"NET/{SOCKET}") for via in self.between_nodes)
-        return self.network == SOCKET or (self.provider or "").startswith("tcp")
+        """Whether nodes talk by TCP, libfabric's too: a channel that did tells more than what was chosen first."""
+        used = self.between_nodes or {f"NET/{self.network}"}
+        if any(via.startswith(f"NET/{SOCKET}") for via in used):
+            return True
+        by_libfabric = not self.between_nodes or any(_LIBFABRIC in via for via in used)
+        return by_libfabric and (self.provider or "").startswith(_OVER_TCP)
 
     @property
     def name(self) -> str:

@@ -35,6 +35,7 @@ nid000019:51404:52019 [0] NCCL INFO Using network AWS Libfabric
 nid000019:51404:52019 [0] NCCL INFO Channel 00/0 : 4[3000] -> 0[3000] [receive] via NET/AWS Libfabric/0/GDRDMA
 nid000019:51404:52019 [0] NCCL INFO Channel 00 : 0[3000] -> 1[41000] via P2P/IPC
 """
+OVER_TCP = SLINGSHOT.replace("is cxi", "is tcp;ofi_rxm").replace("/GDRDMA", "")
 EFA = """\
 ip-10-36-22-140:80:2500 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)
 ip-10-36-22-140:80:2500 [0] NCCL INFO Initialized NET plugin Libfabric
@@ -54,6 +55,7 @@ c1:106:121 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/direct pointer
         (ROCE, "NET/IB/GDRDMA", {"P2P/CUMEM", "P2P/IPC"}, False),
         (TCP, "NET/Socket", {"P2P/IPC"}, True),
         (SLINGSHOT, "NET/AWS Libfabric/GDRDMA (libfabric provider cxi)", {"P2P/IPC"}, False),
+        (OVER_TCP, "NET/AWS Libfabric (libfabric provider tcp;ofi_rxm)", {"P2P/IPC"}, True),
         (EFA, "NET/Libfabric (libfabric provider efa)", set(), False),
         (ONE_NODE, "NET/Socket", {"SHM/direct", "P2P/direct"}, True),
         ("", "", set(), False),
@@ -70,6 +72,10 @@ def test_a_channel_tells_more_than_what_was_chosen_first():
     found = parse_nccl_log(ONE_NODE + ROCE)
     assert (found.network, found.is_tcp) == ("Socket", False)
     assert found.version == "2.19.3+cuda12.3"
+
+
+def test_a_provider_that_no_channel_uses_does_not_make_it_tcp():
+    assert not parse_nccl_log("n:1:1 [0] NCCL INFO NET/OFI Selected Provider is tcp\n" + ROCE).is_tcp
 
 
 def test_lines_that_may_tell_why_are_kept_once():
