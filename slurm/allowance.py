@@ -58,23 +58,28 @@ class Allowance:
 
     def of(self, options: JobOptions) -> tuple[Association, ...]:
         """Those under which a job with these options would run; of every account where none is named."""
-        account, named = options.account, (options.partition or "").split(",")
+        account, named = as_kept(options.account or ""), (options.partition or "").split(",")
         return tuple(
             association
             for association in self.associations
-            if (account is None or association.account == account)
+            if (not account or association.account == account)
             and (association.partition is None or association.partition in named)
         )
 
     def qos(self, name: str | None) -> Qos | None:
         """None for one that is not there, or not named."""
-        return next((quality for quality in self.qualities if quality.name == name), None)
+        return next((quality for quality in self.qualities if quality.name == as_kept(name or "")), None)
 
     def qos_of(self, options: JobOptions) -> Qos | None:
         """The one that is named, else the account's default, where all it may be agree on that."""
         defaults = {association.default_qos for association in self.of(options)}
         default = defaults.pop() if len(defaults) == 1 else None
         return self.qos(options.qos or default)
+
+
+def as_kept(name: str) -> str:
+    """An account or a QOS as accounting keeps it: Slurm compares them whatever their case."""
+    return name.lower()
 
 
 def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:

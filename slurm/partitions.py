@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from slurm.allowance import as_kept
 from slurm.lengths import clock_s
 from slurm.request import JobRequest
 
@@ -40,10 +41,15 @@ class PartitionSnapshot:
     allowed_groups: tuple[str, ...] | None = None
 
     def lets_in_account(self, name: str) -> bool:
-        return name not in self.denied_accounts and (self.allowed_accounts is None or name in self.allowed_accounts)
+        return _lets_in(name, self.allowed_accounts, self.denied_accounts)
 
     def lets_in_qos(self, name: str) -> bool:
-        return name not in self.denied_qos and (self.allowed_qos is None or name in self.allowed_qos)
+        return _lets_in(name, self.allowed_qos, self.denied_qos)
+
+
+def _lets_in(name: str, allowed: Sequence[str] | None, denied: Sequence[str]) -> bool:
+    wanted = as_kept(name)
+    return wanted not in map(as_kept, denied) and (allowed is None or wanted in map(as_kept, allowed))
 
 
 def parse_partitions(stdout: str) -> tuple[PartitionSnapshot, ...]:

@@ -20,9 +20,9 @@ from orchestrator.search_file import SearchSpec, located
 from orchestrator.site_check import job_words, refusal_of, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.space import SearchSpace
-from slurm.allowance import Allowance, Association, Qos
+from slurm.allowance import Allowance, Association, Qos, as_kept
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.nodes import NodeSnapshot, Resource, shortages, why_it_waits
+from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, why_it_waits
 from slurm.partitions import PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobOptions, JobRequest
 
@@ -98,7 +98,7 @@ def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]
     fix = "name one of yours as launcher.slurm.account: sacctmgr show associations user=$USER"
     if not accounts:
         yield note("account", "accounting knows no account of yours", "ask the site for one, where it wants one")
-    elif options.account is not None and options.account not in accounts:
+    elif options.account is not None and as_kept(options.account) not in accounts:
         yield warning("account", f"{options.account} is none of your accounts ({', '.join(accounts)})", fix)
     elif options.account is None and len(accounts) > 1:
         yield note("account", f"no account is named, so your default one of {', '.join(accounts)} pays", fix)
@@ -181,13 +181,17 @@ def _quota_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     qos = _qos_of(request.options, cluster)
     asked_s = request.time_limit_min * 60
     walls_s = [a.max_wall_s for a in _associations(request.options, cluster)]
-    wall_s = min(max(walls_s, default=math.inf), qos.max_wall_s if qos else math.inf)
+    wall_s = _first_limit(qos.max_wall_s if qos else math.inf, walls_s)
     if asked_s > wall_s:
         words = f"{job_words(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
         yield error("time_limit", words, "lower measure.time_limit, or name another launcher.slurm.qos")
     if qos is not None and request.num_nodes > qos.max_nodes:
         words = f"{job_words(request)}: QOS {qos.name} allows {qos.max_nodes:g} nodes (MaxTRES)"
         yield error("nodes", words, "lower constraints.max_nodes, or name another launcher.slurm.qos")
+    gpus = request.num_nodes * gpus_asked(request)
+    if qos is not None and gpus > qos.max_gpus:
+        words = f"{job_words(request)}: QOS {qos.name} allows {qos.max_gpus:g} GPUs (MaxTRES), {gpus} are asked for"
+        yield error("gpus", words, "lower constraints.max_nodes, or name another launcher.slurm.qos")
 
 
 def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
@@ -211,7 +215,7 @@ def _qos_finding(name: str, associations: Sequence[Association], allowance: Allo
     if allowance.qos(name) is None:
         known = ", ".join(quality.name for quality in allowance.qualities)
         return error("qos", f"there is no QOS {name}; there are {known}", fix)
-    if associations and not any(name in association.qos for association in associations):
+    if associations and not any(as_kept(name) in association.qos for association in associations):
         return warning("qos", f"none of your accounts has QOS {name}", fix)
     return ok("qos", name)
 
@@ -219,11 +223,14 @@ def _qos_finding(name: str, associations: Sequence[Association], allowance: Allo
 def _most_jobs(options: JobOptions, cluster: Cluster) -> tuple[float, float]:
     """In the queue, and running; infinite where nothing is said."""
     associations, qos = _associations(options, cluster), _qos_of(options, cluster)
-    submit = max((association.max_submit for association in associations), default=math.inf)
-    running = max((association.max_jobs for association in associations), default=math.inf)
-    if qos is None:
-        return submit, running
-    return min(submit, qos.max_submit), min(running, qos.max_jobs)
+    submit = _first_limit(qos.max_submit if qos else math.inf, [a.max_submit for a in associations])
+    running = _first_limit(qos.max_jobs if qos else math.inf, [a.max_jobs for a in associations])
+    return submit, running
+
+
+def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
+    """Slurm asks the account only for what the QOS leaves open. Of several accounts the most lenient may pay."""
+    return of_qos if of_qos < math.inf else max(of_accounts, default=math.inf)
 
 
 def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:

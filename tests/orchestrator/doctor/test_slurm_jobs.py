@@ -152,6 +152,31 @@ def test_the_accounts_default_qos_counts_where_none_is_named(tmp_path, slurm):
     assert found == {("time_limit", Level.ERROR), ("parallel_trials", Level.WARNING)}
 
 
+def test_what_a_qos_allows_stands_before_what_the_account_does(tmp_path, slurm):
+    """Slurm asks the account only for limits that the QOS leaves open (resource_limits.html, "Hierarchy")."""
+    account = Association("acc", qos=("long",), default_qos="long", max_jobs=1, max_submit=1, max_wall_s=3600.0)
+    slurm.allowed = Allowance((account,), (Qos("long", max_wall_s=86400.0, max_jobs=8, max_submit=8),))
+    assert faults(slurm, tmp_path, "search.parallel_trials=2") == []
+    slurm.allowed = Allowance((account,), (Qos("long"),))
+    found = set(faults(slurm, tmp_path, "search.parallel_trials=2"))
+    assert found == {("time_limit", Level.ERROR), ("parallel_trials", Level.WARNING)}
+
+
+def test_a_qos_allows_a_job_so_many_gpus(tmp_path, slurm):
+    slurm.allowed = Allowance((Association("acc", qos=("few",), default_qos="few"),), (Qos("few", max_gpus=8),))
+    [largest] = [f for f in examined(slurm, tmp_path) if f.level is Level.ERROR]
+    assert largest.name == "gpus"
+    assert "QOS few allows 8 GPUs (MaxTRES), 16 are asked for" in largest.words
+    assert faults(slurm, tmp_path, "constraints.max_nodes=2") == []
+
+
+def test_accounts_and_qos_are_the_same_whatever_their_case(tmp_path, slurm):
+    """Sites print them in capitals, and accounting keeps them in small letters."""
+    slurm.partition_limits["main"] = replace(MAIN, allowed_accounts=("PROJ7",), denied_qos=("Low",))
+    slurm.allowed = Allowance((Association("proj7", qos=("normal",)),), (Qos("normal"),))
+    assert faults(slurm, tmp_path, "launcher.slurm.account=PROJ7", "launcher.slurm.qos=Normal") == []
+
+
 def test_a_qos_may_lift_the_partitions_limit(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     slurm.allowed = Allowance((Association("acc", qos=("long",)),), (Qos("long", lifts_time_limit=True),))
