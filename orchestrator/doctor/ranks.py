@@ -69,9 +69,14 @@ def examine_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Findi
 
 def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterator[Finding]:
     """Of the last selftest on such a machine; `torch` is the version that ranks will run with, where known."""
-    if spec.trainer.kind == "parlay":
+    if spec.trainer.kind != "parlay":
+        return
+    try:
         tests = (read_json(home / "selftest.json") or {}).get("selftests", {})
         yield selftest_finding(spec.cluster.accelerator.name, tests, torch)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        words = f"{home / 'selftest.json'} is damaged: {error!r}"
+        yield warning("selftest", words, "remove it; parlay selftest SEARCH.YAML writes it anew")
 
 
 def software_of(python: str) -> Software | Finding:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator.doctor.finding import Finding, Level
-from orchestrator.doctor.ranks import Software, examine_ranks, selftest_finding, software_findings, software_of
+from orchestrator.doctor.ranks import (
+    Software,
+    examine_ranks,
+    selftest_finding,
+    selftest_findings,
+    software_findings,
+    software_of,
+)
 from orchestrator.search_file import SearchSpec, load_search_file
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 
@@ -87,6 +94,14 @@ def test_the_last_selftest_is_told_and_what_changed_since(accelerator, tests, to
     finding = selftest_finding(accelerator, tests, torch)
     assert (finding.name, finding.level) == ("selftest", level)
     assert words in finding.words
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"selftests": {"cpu": {}}}', '{"selftests": []}'])
+def test_a_damaged_record_of_selftests_is_a_finding(tmp_path, damage):
+    (tmp_path / "selftest.json").write_text(damage)
+    [finding] = selftest_findings(spec_of(tmp_path, "launcher.kind=slurm"), tmp_path, None)
+    assert (finding.name, finding.level) == ("selftest", Level.WARNING)
+    assert "selftest.json is damaged" in finding.words
 
 
 def test_of_other_machines_only_a_job_can_tell(tmp_path):
