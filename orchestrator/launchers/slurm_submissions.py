@@ -227,10 +227,12 @@ class Submissions:
         self._memory.leave({key: self._remembered(tracked) for key, tracked in open_ones.items()})
 
     def _remembered(self, tracked: Tracked) -> Remembered:
-        now = self._slurm.monotonic()
+        now, doubtful_since = self._slurm.monotonic(), tracked.doubtful_since
+        if tracked.job_id is not None and tracked.request.job_id is None:
+            doubtful_since = tracked.accepted_at  # to the next driver, where its id could not be written down any more
         return Remembered(
             submitted_for_s=None if tracked.submitted_at is None else now - tracked.submitted_at,
-            doubtful_for_s=None if tracked.doubtful_since is None else now - tracked.doubtful_since,
+            doubtful_for_s=None if doubtful_since is None else now - doubtful_since,
             absent_for_s=None if tracked.absent_since is None else now - tracked.absent_since,
             cancelled=tracked.cancelled,
             is_described=tracked.is_described,

@@ -85,6 +85,7 @@ class Driver:
         self._converged_at: int | None = None
         self._said: set[str] = set()
         self._waits: dict[str, str] = {}
+        self._taken: dict[str, str | None] = {}  # launched, and not written down yet: a disk may be full just then
 
     @property
     def search(self) -> SearchRecord:
@@ -435,8 +436,10 @@ class Driver:
         )
 
     def _launch(self, attempt: Attempt) -> None:
+        key = self._key(attempt)
         try:
-            job_id = self._launcher.launch(self._program.prepared(self._request(attempt)))
+            if key not in self._taken:
+                self._taken[key] = self._launcher.launch(self._program.prepared(self._request(attempt)))
         except LaunchPostponed as postponed:
             self._say_once(str(postponed))
             return
@@ -446,8 +449,9 @@ class Driver:
         except OSError as error:  # its folder cannot be written now; others' may
             self._say_once(f"trying again: {error}")
             return
-        if job_id is not None:
+        if (job_id := self._taken[key]) is not None:
             self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=job_id)
+        del self._taken[key]
 
     def _end_if_done(self) -> None:
         reason = None if self._unended_trials() else self._end_reason()

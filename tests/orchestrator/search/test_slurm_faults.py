@@ -12,15 +12,17 @@ from orchestrator.launchers import slurm_watch
 from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search import attempts
 from orchestrator.search.attempts import SILENT_NODES_GRACE_S
+from orchestrator.search.history import History
 from orchestrator.search.lease import LeaseLost
 from orchestrator.search.limits import Limits
+from search_spaces.errors import OutsideRefused
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
 from trials import folder as folders
 from trials.folder import SearchFolder
-from trials.ledger.events import EndReason, SearchState
+from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialState
 
 
@@ -541,3 +543,32 @@ def _fail_whatever_runs(rig: SlurmRig, at: float) -> None:
                 rig.cluster.fail_node(job.nodes[0])
 
     rig.cluster.at(at, fail)
+
+
+def refuse_to_write_down_a_launch(monkeypatch, error: Exception) -> None:
+    """The first event that tells of a launch meets this error, as where a disk is full just then."""
+    record, errors = History.record, iter([error])
+
+    def refusing(history, kind, /, **data):
+        if kind is EventKind.ATTEMPT_LAUNCHED and (found := next(errors, None)) is not None:
+            raise found
+        return record(history, kind, **data)
+
+    monkeypatch.setattr(History, "record", refusing)
+
+
+def test_a_launch_that_cannot_be_written_down_at_once_is_written_down_later(rig, monkeypatch):
+    refuse_to_write_down_a_launch(monkeypatch, OSError("no space left"))
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert len(rig.cluster.jobs()) == 3
+
+
+def test_a_job_whose_id_the_last_driver_could_not_write_down_is_found_and_has_no_twin(rig, monkeypatch):
+    refuse_to_write_down_a_launch(monkeypatch, OutsideRefused("the ledger is away"))
+    with pytest.raises(OutsideRefused):
+        rig.open_driver().run()
+    rig.launcher.close()
+    search = rig.open_driver().run()
+    rig.check(search)
+    assert len(rig.cluster.jobs()) == 3
