@@ -186,7 +186,7 @@ class Driver:
         if ending.restart > attempt.restart:
             attempt = self._requeued(attempt, ending)
         if ending.life is Life.ENDED:
-            self._end(attempt, ending)
+            self._end(self._renamed(attempt, ending), ending)
             return
         if attempt.unknown_since is not None:
             self._record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
@@ -194,13 +194,20 @@ class Driver:
             self._waits.pop(f"{attempt.trial}.{attempt.attempt}", None)
         else:
             self._waits[f"{attempt.trial}.{attempt.attempt}"] = ending.detail
-        if ending.job_id not in (None, attempt.job_id) and attempt.state is not TrialState.RUNNING:
-            self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
+        self._renamed(attempt, ending)
         if ending.started and attempt.state is not TrialState.RUNNING:
             started_at = ending.started_at or self._launcher.now()
             self._record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
         elif ending.detail not in _USUAL_WAITS and self._waits_long(attempt):
             self._say_once(f"{attempt.trial}.{attempt.attempt} waits: {ending.detail}")
+
+    def _renamed(self, attempt: Attempt, ending: Ending) -> Attempt:
+        """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
+        its own."""
+        if ending.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
+            return attempt
+        self._record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
+        return self._trial(attempt).last_attempt or attempt
 
     def _waits_long(self, attempt: Attempt) -> bool:
         since = attempt.submitted_at

@@ -15,6 +15,7 @@ from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
+from trials.classify import Ending
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.ledger.reader import LedgerReader
 from trials.ranking import Objective, upper_bound_of
@@ -540,3 +541,17 @@ def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
     assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)
     assert all(held + more <= 4 for held, more in asked)
     assert (1, 0) in asked  # the last layouts are in flight, and there is nothing more to try
+
+
+class Steps(ScriptedLauncher):
+    """Attempts are steps of a job: which one, nobody knows before they run."""
+
+    def _ending(self, key: str) -> Ending:
+        ending = super()._ending(key)
+        return replace(ending, job_id="job-1.4") if ending.started else ending
+
+
+def test_an_attempt_that_began_and_ended_between_two_looks_is_known_by_its_step(rig):
+    rig.launcher, rig.limits = Steps(script=lambda spec: Script(duration_s=0.0)), Limits(1, 1)
+    search = rig.open_driver().run()
+    assert [attempt.job_id for trial in search.trials for attempt in trial.attempts] == ["job-1.4"]
