@@ -63,6 +63,8 @@ class Agent:
         return time.monotonic() - self._idle_since >= self._plan.idle_s or self._folder.let_go.exists()
 
     def _turn(self) -> None:
+        for step in self._steps.values():
+            step.look()  # first of all: limits hold, whatever cannot be read or written just now
         self._beat()
         for name, seen in sorted(self._folder.signs().items()):
             if StepSign.REQUESTED in seen and self._folder.take(name, StepSign.CLAIMED):
@@ -72,7 +74,6 @@ class Agent:
             if StepSign.CANCEL in seen and name in self._steps:
                 self._steps[name].stop(StepFate.CANCELLED)
         for name, step in list(self._steps.items()):
-            step.look()
             if step.start is not None and name not in self._started:
                 write(self._folder.sign(name, StepSign.STARTED), step.start)
                 self._started.add(name)
@@ -97,8 +98,8 @@ class Agent:
             self._meter.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError, TypeError) as error:
             self._begun.add(name)
-            print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
             self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), COULD_NOT_START, 0, 0.0)
+            print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
     def _owe_for_the_start(self, request: StepRequest) -> None:
         """The first step also pays for the time before this process was there, as Slurm counts it."""

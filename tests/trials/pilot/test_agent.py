@@ -158,3 +158,12 @@ def test_an_agent_that_is_started_again_serves_nobody(pilot):
     pilot.start()
     assert pilot.ends() == 1
     assert not (place / "ran").exists()
+
+
+def test_limits_hold_while_nothing_can_be_written(pilot):
+    place = pilot.ask("t0001.a1", NUMBERED + "trap 'touch ended; exit 1' TERM; sleep 60 & wait", limit_s=1.0)
+    pilot.folder.sign("t0001.a1", StepSign.STARTED).mkdir()  # nothing can take its place
+    pilot.start()
+    until((place / "ended").exists)
+    pilot.folder.sign("t0001.a1", StepSign.STARTED).rmdir()
+    assert pilot.end_of("t0001.a1").fate is StepFate.TIME_LIMIT
