@@ -132,10 +132,10 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
     held: list[str] = []
     refused: list[dict[str, str]] = []
     for search_id in ids:
-        found = find_search(search_id, url)
-        if found.spec.launcher.kind not in _OUTLIVES_ITS_DRIVER:
-            continue
         try:
+            found = find_search(search_id, url)
+            if found.spec.launcher.kind not in _OUTLIVES_ITS_DRIVER:
+                continue
             record = _ticked(found)
         except LeaseHeld as error:
             held.append(search_id)

@@ -6,13 +6,18 @@ import shlex
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.cli import find, ticking
+from orchestrator.cli.output import Exit
+from search_spaces.errors import InputError
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, write_search
 from tests.orchestrator.slurm_searches import Bench, record_of
 from trials.ledger.events import SearchState
+from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
 TRIALS = 4
@@ -77,6 +82,22 @@ def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_wri
     both = parlay("submit", path, "--tick", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
     assert (both.code, both.json["error"]["key"]) == (2, "--tick")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):
+    asked: list[str] = []
+
+    def damaged(search_id: str, url: str) -> None:
+        asked.append(search_id)
+        raise InputError.of("search_json", "is no search as Parlay writes it down")
+
+    ids = ["one-aaaaaa", "two-aaaaaa"]
+    found = [SimpleNamespace(search_id=search_id, state=SearchState.RUNNING) for search_id in ids]
+    monkeypatch.setattr(LedgerReader, "searches", lambda reader: found)
+    monkeypatch.setattr(find, "find_search", damaged)
+    with pytest.raises(Exit):
+        ticking._tick_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
+    assert asked == ids
 
 
 _TELLS_WHAT_IT_IMPORTED = """
