@@ -188,14 +188,14 @@ def drive(
         if not search.state.is_ended:
             if not cancelling:
                 require_own_files(folder, search)
-            launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, watcher.note, hold.keep))
-            history.clock = launcher.now
-            task = task_of(spec, () if cancelling else frozen(folder))
-            sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
-            hooks = stack.enter_context(_hooks(hold, spec, task, worker, watcher, cancelling))
-            driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
-            with watcher.driving(driver):
-                search = go(driver)
+            with _launcher_for(folder, spec, history, cancelling, watcher.note, hold.keep) as launcher:
+                history.clock = launcher.now
+                task = task_of(spec, () if cancelling else frozen(folder))
+                sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
+                hooks = stack.enter_context(_hooks(hold, spec, task, worker, watcher, cancelling))
+                driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
+                with watcher.driving(driver):
+                    search = go(driver)
             if driver.is_interrupted and not search.state.is_ended:
                 patience_s = MLFLOW_INTERRUPTED_S
         if search.state.is_ended and not folder.recipe.exists():
