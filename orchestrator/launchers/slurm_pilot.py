@@ -20,9 +20,17 @@ from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused
 from orchestrator.launchers.slurm_files import write_job_files
 from orchestrator.launchers.slurm_memory import Memory
 from orchestrator.launchers.slurm_pilot_jobs import Pilot, Pilots
-from orchestrator.launchers.slurm_pilot_plan import ROOM_S, PilotRules, WorkLeft, choose_nodes, longest_share_s
+from orchestrator.launchers.slurm_pilot_plan import (
+    ROOM_S,
+    STARTUP_S,
+    PilotRules,
+    WorkLeft,
+    choose_nodes,
+    longest_share_s,
+)
 from orchestrator.launchers.slurm_pilot_steps import alive_step, ended_step, lost_step, sick_nodes, step_job
 from orchestrator.launchers.slurm_questions import Questions
+from orchestrator.launchers.slurm_traces import may_exist
 from search_spaces.errors import OutsideRefused
 from slurm.interface import Slurm
 from slurm.pace import PollPace
@@ -145,8 +153,10 @@ class SlurmPilotLauncher(Launcher):
                     self._doubted |= {*sick_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
 
     def _request_in(self, pilot: Pilot, label: str) -> StepRequest:
-        is_claimed = StepSign.CLAIMED in pilot.signs[label]
-        return pilot.folder.request(label, StepSign.CLAIMED if is_claimed else StepSign.REQUESTED)
+        if StepSign.CLAIMED not in pilot.signs[label]:
+            with suppress(FileNotFoundError):  # its agent has claimed it since
+                return pilot.folder.request(label, StepSign.REQUESTED)
+        return pilot.folder.request(label, StepSign.CLAIMED)
 
     def _pilot_for(self, request: LaunchRequest) -> Pilot | None:
         """The first pilot in which it can run, now or later. One that runs and can not take it is let go: those that
@@ -187,7 +197,13 @@ class SlurmPilotLauncher(Launcher):
                 step.ending = Ending(Life.ALIVE, detail=str(error))
 
     def _why_it_waits(self, pilot: Pilot) -> str | None:
-        return pilot.ending.detail if not pilot.nodes else "Resources"
+        if not pilot.nodes:
+            return pilot.ending.detail
+        if pilot.beat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > STARTUP_S:
+            return (
+                f"pilot {pilot.folder.name} runs, and its agent does not come to life: see {pilot.folder.path}/job.log"
+            )
+        return "Resources"
 
     def _hand_over(self, step: Step, pilot: Pilot) -> bool:
         """False where too few nodes are free just now."""
@@ -342,14 +358,15 @@ class SlurmPilotLauncher(Launcher):
         self._pilots.leave()
 
     def _let_go(self, pilots: list[Pilot]) -> None:
-        for pilot in pilots:
-            self._pilots.let_go(pilot)
+        unreached = {job_id for pilot in pilots for job_id in self._pilots.let_go(pilot)}
         deadline = self._slurm.monotonic() + _CLOSE_WAIT_S
-        while left := [p for p in pilots if p.nodes and not (p.is_over or p.folder.closed.exists())]:
+        while left := [p for p in pilots if p.nodes and not (p.is_over or may_exist(p.folder.closed))]:
             if self._slurm.monotonic() >= deadline:
-                self._pilots.cancel(left)
-                return
+                unreached |= self._pilots.cancel(left)
+                break
             self._sleep(_LOOK_S)
+        if unreached:
+            self._note(f"pilots that nobody needs may still be there: scancel {' '.join(sorted(unreached))}")
 
     def _in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self._folders.call(str(pilot.folder.path), work)

@@ -6,9 +6,10 @@ next driver finds all of them, and what they cost that no step has paid yet.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
@@ -155,13 +156,13 @@ class Pilots:
             return False
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
         self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
-        self._search = search
         alive = [pilot for pilot in self.known if not pilot.is_over]
         adopted = self._submissions.adopt({pilot.key: _request_of(pilot) for pilot in alive})
         for pilot in alive:
             pilot.job_id = adopted.get(pilot.key)
             self._remember_job(pilot)
             self._list(pilot)
+        self._search = search
         self.look()
         return True
 
@@ -263,7 +264,10 @@ class Pilots:
 
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
         """As planned, or the longest half, quarter and so on of it that Slurm would take."""
-        least, wanted = least_s(request.time_limit_s), planned_s(self._rules, self._work_left(), request.time_limit_s)
+        work = self._work_left()
+        if work.node_hours is not None:  # what nobody has paid yet is spent all the same
+            work = replace(work, node_hours=max(0.0, work.node_hours - self.unpaid()[0] / 3600))
+        least, wanted = least_s(request.time_limit_s), planned_s(self._rules, work, request.time_limit_s)
         while wanted > least and not self._would_run(folder, wanted):
             wanted = max(least, wanted / 2)
         return wanted
@@ -284,8 +288,9 @@ class Pilots:
             raise LaunchPostponed(f"no pilot just now: {error}") from error
 
     def _python(self, request: LaunchRequest) -> str:
-        """The agent runs on the node itself, where a Python inside a container is not at hand; any will do."""
-        return request.python if not self._options.container else "python3"
+        """The agent runs on the node itself, where a Python inside a container is not at hand, and a site's own may be
+        too old: this one is what jobs of drivers take as well."""
+        return request.python if self._options.container is None else sys.executable
 
     def _remember_job(self, pilot: Pilot) -> None:
         if pilot.job_id is not None and not pilot.folder.job.exists():
@@ -307,23 +312,27 @@ class Pilots:
 
     # -- the end of one
 
-    def let_go(self, pilot: Pilot) -> None:
-        """It takes no more steps, and ends once it has none; one that has not started yet is cancelled."""
-        if pilot.is_let_go or pilot.is_over:
-            return
+    def let_go(self, pilot: Pilot) -> set[str]:
+        """It takes no more steps, and ends once it has none; one that has not started yet is cancelled, and its id told
+        where it may live on."""
+        if pilot.is_over:
+            return set()
         pilot.is_let_go = True
         with suppress(OSError):
             pilot.folder.let_go.touch()
-        if not pilot.nodes:
-            self.cancel([pilot])
+        return set() if pilot.nodes else self.cancel([pilot])
 
-    def cancel(self, pilots: Iterable[Pilot]) -> None:
-        """End their jobs, with everything in them."""
+    def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
+        """End their jobs, with everything in them; ids of those that may live on."""
         tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
         for one in tracked:
             one.cancelled = True
-        if jobs := [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]:
-            self._submissions.cancel(jobs)
+        if not all(self._submissions.jobs_of([one]) for one in tracked):  # since the last answer, perhaps
+            self._questions.look(now=not self._questions.silence)
+        if self._questions.answer is None:
+            return {one.job_id for one in tracked if one.job_id is not None}
+        jobs = [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]
+        return self._submissions.cancel(jobs) if jobs else set()
 
     def leave(self) -> None:
         """Tell the next driver what is known."""

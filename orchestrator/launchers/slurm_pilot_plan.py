@@ -58,12 +58,12 @@ def planned_s(rules: PilotRules, work: WorkLeft, time_limit_s: float) -> float:
     """Seconds to ask for: what is left to try if every attempt took its limit, and one that is tried again, within what
     the search may still use; never less than one attempt needs."""
     rounds = math.ceil(work.attempts / work.parallel) + 1
-    most = [rules.longest_s, rounds * (time_limit_s + STEP_ENDING_S)]
+    most = [rules.longest_s, rounds * (time_limit_s + STEP_ENDING_S) + STARTUP_S + ROOM_S]
     if work.node_hours is not None:
         most.append(work.node_hours * 3600 / rules.num_nodes)
     if work.wall_s is not None:
         most.append(work.wall_s)
-    return max(min(most) + STARTUP_S + ROOM_S, least_s(time_limit_s))
+    return max(min(most), least_s(time_limit_s))
 
 
 def least_s(time_limit_s: float) -> float:

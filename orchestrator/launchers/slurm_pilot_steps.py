@@ -133,7 +133,7 @@ def lost_step(
         started_at=None if start is None else start.started_at,
         ended_at=pilot.ended_at,
         job_id=pilot.job_id if start is None else f"{pilot.job_id}.{start.step}",
-        is_metered=start is not None and pilot.ended_at is not None,
+        is_metered=start is not None and pilot.ended_at is not None and pilot.restart == 0,  # else it waited between
         nodes_were_silent=pilot.nodes_were_silent,
     )
     return _with_share(ending, node_s)

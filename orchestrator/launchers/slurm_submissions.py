@@ -8,7 +8,6 @@ only then submitted again. Absent is not done, and unreachable is not gone: both
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -279,10 +278,13 @@ class Submissions:
         since = min((at for at in known if at is not None), default=0.0) - CLOCK_SKEW_S
         return self._questions.accounted(attempts, since)
 
-    def cancel(self, jobs: list[JobSnapshot]) -> None:
-        """One scancel for all of them."""
-        with suppress(SlurmUnreachable):  # asked again as long as an answer shows them
-            self._slurm.cancel(jobs)
+    def cancel(self, jobs: list[JobSnapshot]) -> set[str]:
+        """One scancel for all of them; ids of those that may live on, of which it is asked again while an answer shows
+        them."""
+        try:
+            return self._slurm.cancel(jobs)
+        except SlurmUnreachable:
+            return {job.job_id for job in jobs}
 
 
 def age(job: JobSnapshot) -> tuple[float, int]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot_jobs import SILENT_S
-from orchestrator.launchers.slurm_pilot_plan import TAIL_S, PilotRules, WorkLeft, least_s
+from orchestrator.launchers.slurm_pilot_jobs import SILENT_S, Pilots
+from orchestrator.launchers.slurm_pilot_plan import STARTUP_S, TAIL_S, PilotRules, WorkLeft, least_s
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import FakeJob, JobPlan
 from slurm.fake_placement import FakeNode
+from slurm.jobs import JobState
 from slurm.pace import PollPace
-from slurm.request import JobOptions
+from slurm.request import Container, JobOptions, Runtime
 from slurm.shared_answer import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.classify import Ending, Life
@@ -37,9 +39,9 @@ class Rig:
         self.slurm = FakeSlurm(self.cluster)
         self.launcher = self.new_launcher()
 
-    def new_launcher(self) -> SlurmPilotLauncher:
+    def new_launcher(self, container: Container | None = None) -> SlurmPilotLauncher:
         jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
-        rules, options = PilotRules(2, 2), JobOptions()
+        rules, options = PilotRules(2, 2), JobOptions(container=container)
         return SlurmPilotLauncher(
             self.slurm, options, rules, PollPace(5.0), jobs, lambda: self.work, self.cluster.advance, self.notes.append
         )
@@ -270,3 +272,86 @@ def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
     folder.closed.write_text("{}")
     rig.launcher.close()
     assert folder.let_go.exists()
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Rig:
+    """A cluster on which no pilot starts just now."""
+    rig = Rig(tmp_path)
+    for node in ("n1", "n2", "n3"):
+        rig.cluster.drain_node(node)
+    return rig
+
+
+def test_a_pilot_that_no_answer_of_slurm_has_shown_yet_ends_with_the_search(full):
+    first = full.launch()
+    assert full.launcher.cancel([first.key]) == set()
+    full.launcher.close()
+    assert full.job().state is JobState.CANCELLED
+
+
+def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full):
+    first = full.launch()
+    full.look()
+    full.cluster.controller_down(for_s=3600.0)
+    full.look(30.0)
+    assert full.launcher.cancel([first.key]) == set()
+    full.launcher.close()
+    assert full.notes[-1] == f"pilots that nobody needs may still be there: scancel {full.job().job_id}"
+    assert full.pilot().let_go.exists()  # so that its agent ends as soon as it starts
+
+
+def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
+    first = rig.launch()
+    rig.look()
+    assert rig.ending(first).detail == "Resources"
+    rig.look(STARTUP_S)
+    assert "p0001 runs, and its agent does not come to life" in (rig.ending(first).detail or "")
+
+
+def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
+    rig = Rig(tmp_path)
+    rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
+    rig.launch()
+    assert rig.job().limit_s == 2 * 3600.0
+    rig.look(5400.0)
+    rig.look(30.0)
+    rig.launch("t0002")
+    assert rig.job(2).limit_s <= (4.0 * 3600 - 2 * 5400.0) / 2 + 60.0
+
+
+def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch):
+    rig.launch()
+    rig.serve()
+    rig.launch("t0002", exclude=("n1", "n2"))
+    rig.pilot(2).job.unlink()  # its driver was killed before it knew the id
+    rig.launcher, read = rig.new_launcher(), Pilots._list
+    monkeypatch.setattr(Pilots, "_list", lambda pilots, pilot: (_ for _ in ()).throw(OSError("stale")))
+    with pytest.raises(OSError, match="stale"):
+        rig.launcher.launch(rig.request("t0003"))
+    monkeypatch.setattr(Pilots, "_list", read)
+    assert rig.launcher.launch(rig.request("t0003")) == rig.job(2).job_id
+    assert len(rig.cluster.jobs()) == 2
+
+
+def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
+    first = rig.launch()
+    folder = rig.pilot()
+    folder.heartbeat.write_text("alive")
+    rig.look()
+    rig.launcher = rig.new_launcher()
+    claims = iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
+    adopted = rig.launcher._request_in
+
+    def claimed_first(pilot, label):
+        next(claims)()
+        return adopted(pilot, label)
+
+    rig.launcher._request_in = claimed_first
+    assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
+
+
+def test_beside_a_container_the_agent_runs_in_the_python_that_runs_parlay(rig):
+    rig.launcher = rig.new_launcher(Container(Runtime.APPTAINER, "/images/x.sif"))
+    rig.launch(python="/opt/of-the-image/python3")
+    assert rig.job().request.argv[:3] == (sys.executable, "-m", "trials.pilot")

@@ -94,6 +94,11 @@ def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(req
     assert asked_for.reason is FailureReason.CANCELLED_BY_SEARCH
 
 
+def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queue(request_):
+    again = Ending(Life.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
+    assert not lost_step(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
+
+
 @pytest.mark.parametrize(
     ("outcome", "sick"),
     [
