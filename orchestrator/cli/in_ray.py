@@ -58,18 +58,20 @@ def drive_in_ray(started: Started, as_json: bool) -> None:
 
 
 def _turn(started: Started, stop: Stop) -> TurnResult:
-    from orchestrator.service.driving import DriverTurn
+    from orchestrator.service.driving import DriverTurn, TurnEnd, TurnResult
     from orchestrator.service.executors import ExecutorKind, make_executor
 
     with stop.listening(), closing(make_executor(ExecutorKind.RAY, say)) as executor:
         running = executor.start(DriverTurn(started.folder.path.absolute(), started.ledger_url))
         has_asked = False
-        while (result := executor.result(running)) is None:
+        while executor.is_alive:  # anything asked of a dead Ray ends this process
+            if (result := executor.result(running)) is not None:
+                return result
             if stop.is_asked() and not has_asked:
                 executor.stop(running)
                 has_asked = True
             time.sleep(_LOOK_S)
-        return result
+    return TurnResult(TurnEnd.LOST, "Ray has died, and the driver with it; nothing is lost")
 
 
 def _fail(result: TurnResult, started: Started, as_json: bool) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,14 +77,22 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
-    """The service of this home and its `health`; None where none runs, or none that answers."""
+    """The service of this home and its `health`; None where none runs, or none that answers.
+
+    What a killed one left behind may name a port that is somebody else's by now: nothing is said to that one.
+    """
     place = ServicePlace.of(home)
     try:
         about = read_json(place.about)
-        if about is None:
+        if about is None or (about["port"] is not None and not _is_ours(about["pid"])):
             return None
         token = None if about["port"] is None else place.token.read_text(encoding="utf-8")
         client = Client(about["socket"], about["port"], token)
         return client, client.health()
     except (OSError, OutsideRefused, ValueError, KeyError):
         return None
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a process of this user has this number; False where there is none."""
+    return os.stat(f"/proc/{pid}").st_uid == os.geteuid()

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
-from orchestrator.search_file import SearchSpec, spec_of
+from orchestrator.search_file import SearchSpec
 from orchestrator.service.share_file import ShareFile
 from orchestrator.session import Watcher, drive, open_tracking, prepare
 from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
 from trials.ledger.events import Fenced, SearchRecord, fold
 from trials.ledger.journal import Journal
+from trials.ledger.reader import LedgerReader
 
 _LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of many on one Ray, or one of many threads"
 
@@ -74,18 +75,26 @@ class DriverTurn:
             self._driver.stop_now()
 
     def _drive(self) -> SearchRecord:
-        spec = self._spec()
         with closing(Journal(self._folder.journal)) as journal:
             search = fold(self._folder.search_id, journal.read())
-        has_ended = search is not None and search.state.is_ended
-        candidates = () if has_ended else prepare(spec).feasible
+        if search is None:
+            raise InputError.of("unknown_id", f"{self._folder.path} is not the folder of a search: it has no journal")
+        spec, cancelling = self._spec(search), self._is_to_be_cancelled()
+        candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)
         watcher = Watcher(note=self._note, driving=self._steered, may_begin=self._may_begin)
-        return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher)
+        return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
 
-    def _spec(self) -> SearchSpec:
-        """The search as it was created, where it lies now. Its ranks cannot have a Ray beside that of the driver."""
-        spec = replace(spec_of(self._folder), work_dir=self._folder.path.parent)
+    def _is_to_be_cancelled(self) -> bool:
+        """Whether somebody has asked for the search's end, which needs nothing of what going on would: its code may
+        have changed, and its files have gone."""
+        with closing(LedgerReader(self._ledger_url)) as reader:
+            return bool(reader.pending_commands(self._folder.search_id))
+
+    def _spec(self, search: SearchRecord) -> SearchSpec:
+        """The search as it was created, whatever has become of its files, where it lies now. Its ranks cannot have a
+        Ray beside that of the driver."""
+        spec = replace(SearchSpec.from_json(search.spec), work_dir=self._folder.path.parent)
         if spec.launcher.kind != "ray":
             return spec
         self._note(_LAUNCHER_REMARK)
@@ -109,7 +118,8 @@ class DriverTurn:
         return TurnResult(end, detail)
 
     def _note(self, text: str) -> None:
-        with self._folder.driver_log.open("a", encoding="utf-8") as log:
+        """A log that cannot be written, in a folder that has gone or on a disk that is full, is no turn's business."""
+        with suppress(OSError), self._folder.driver_log.open("a", encoding="utf-8") as log:
             log.write(text + "\n")
 
 

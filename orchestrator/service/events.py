@@ -35,8 +35,9 @@ async def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) 
     size, told_at = -1, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        if (now := journal_file.stat().st_size) != size:  # a journal only grows
-            size = now
+        found = await asyncio.to_thread(journal_file.stat)  # one that hangs holds up nobody else
+        if found.st_size != size:  # a journal only grows
+            size = found.st_size
             for event in await asyncio.to_thread(events_after, journal_file, seq):
                 yield sse(event)
                 seq, told_at = event.seq, time.monotonic()

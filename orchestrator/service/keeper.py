@@ -79,8 +79,7 @@ class Keeper:
         with self._lock:
             known = self._kept.get(search.search_id)
             if known is None or known.state is not DriverState.DRIVING:
-                self._kept[search.search_id] = Kept(search)
-            self._remember()
+                self._remember({**self._kept, search.search_id: Kept(search)})
         self._wake.set()
 
     def kept(self) -> dict[str, Kept]:
@@ -184,11 +183,12 @@ class Keeper:
 
     def _forget(self, search_id: str) -> None:
         with self._lock:
-            del self._kept[search_id]
-            self._remember()
+            self._remember({name: kept for name, kept in self._kept.items() if name != search_id})
 
-    def _remember(self) -> None:
-        self._place.write_own_searches({name: kept.search for name, kept in self._kept.items()})
+    def _remember(self, kept: dict[str, Kept]) -> None:
+        """On disk first: a search that a full disk keeps from being taken is refused, and not driven all the same."""
+        self._place.write_own_searches({name: each.search for name, each in kept.items()})
+        self._kept = kept
 
 
 def _num_held(search: OwnSearch) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.search import lease
 from orchestrator.service.guard import MOST_BODY_BYTES, Door
+from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import served
 from trials.folder import SearchFolder
@@ -280,8 +281,18 @@ def test_the_log_has_a_line_a_request_without_its_query_and_without_control_char
     assert not any("\x1b" in line or "\n" in line for line in idle.log)
 
 
-def test_searches_share_what_may_be_in_flight(own_home, tmp_path):
+def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):
+    """What a search holds is what its driver has in flight when it asks again, whatever it was granted."""
+    held, write = [], ShareFile._write
+
+    def noted(self, demands):
+        held.append({search: demand.held for search, demand in demands.items()})
+        write(self, demands)
+
+    monkeypatch.setattr(ShareFile, "_write", noted)
     with served(own_home, tmp_path, max_in_flight=1) as service:
-        searches = [service.submitted() for _ in range(3)]
+        searches = [service.submitted(set=["search.parallel_trials=3"]) for _ in range(3)]
         assert [service.ended(search)["state"] for search in searches] == ["completed"] * 3
         assert service.client.get("/v1/health").json()["max_in_flight"] == 1
+    assert {search for each in held for search, count in each.items() if count} == set(searches)
+    assert max(sum(each.values()) for each in held) == 1

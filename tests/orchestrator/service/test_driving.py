@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from orchestrator.session import create_search
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from trials.folder import SearchFolder
+from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState, fold
 from trials.ledger.journal import Journal
 from trials.ledger.place import ledger_url
@@ -66,12 +68,38 @@ def test_a_search_that_is_held_is_left_alone(search):
     assert "driven by process" in result.detail
 
 
+def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(search):
+    (search.code / "trials" / "text.py").write_text("changed = True")
+    request_cancel(ledger_url(), search.search_id, time.time())
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert state_of(search) is SearchState.CANCELLED
+
+
 def test_what_would_be_refused_again_is_told_so(search):
     (search.code / "trials" / "text.py").write_text("changed = True")
     result = turn_of(search).run()
     assert result.end is TurnEnd.REFUSED
     assert "is not the code this search began with" in result.detail
     assert result.detail in search.driver_log.read_text()
+
+
+@pytest.mark.bad_input(44)
+def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(search):
+    written = json.loads(search.json.read_text())
+    written["search"]["max_trials"] = 1
+    search.json.write_text(json.dumps(written))
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    record = fold(search.search_id, Journal(search.journal).read())
+    assert record is not None
+    assert len(record.trials) == 3
+
+
+@pytest.mark.parametrize("gone", ["journal.jsonl", "."])
+def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(search, gone):
+    (search.path / gone).rename(search.path.parent / "gone")
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.REFUSED
+    assert "has no journal" in result.detail
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,31 @@ def test_taking_a_search_that_is_driven_changes_nothing(rig):
     assert rig.executor.started == ["a"]
 
 
+def full(*_) -> None:
+    raise OSError("No space left on device")
+
+
+def test_a_search_that_cannot_be_written_down_is_refused_and_not_driven_all_the_same(rig, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(ServicePlace, "write_own_searches", full)
+        with pytest.raises(OSError, match="No space"):
+            rig.take("a")
+    rig.keeper.turn()
+    assert rig.keeper.kept() == {}
+    assert rig.executor.started == []
+
+
+def test_a_search_that_has_ended_is_forgotten_once_that_can_be_written_down(rig, monkeypatch):
+    rig.take("a")
+    rig.executor.results[0] = TurnResult(TurnEnd.ENDED)
+    with monkeypatch.context() as patched:
+        patched.setattr(ServicePlace, "write_own_searches", full)
+        with pytest.raises(OSError, match="No space"):
+            rig.keeper.turn()
+    rig.keeper.turn()
+    assert set(rig.place.own_searches()) == set(rig.keeper.kept()) == set()
+
+
 def test_a_new_keeper_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
     rig.take("a", "b")
     again = Rig(tmp_path)

@@ -1,0 +1,38 @@
+"""How a command finds the service of its user, and what it takes for one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator.service.client import running_service
+from orchestrator.service.place import ServicePlace
+
+
+@pytest.mark.security("service")
+def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
+    """Whoever listens there now would hear the token, and could say that a search is taken."""
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir(parents=True)
+    place.token.write_text("s3cret")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        place.about.write_text(json.dumps({"pid": killed.pid, "socket": None, "port": port, "executor": "ray"}))
+        assert running_service(tmp_path) is None
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '{"pid": 1}', '{"pid": null, "socket": null, "port": 1}'])
+def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir(parents=True)
+    place.about.write_text(text)
+    assert running_service(tmp_path) is None
