@@ -83,6 +83,7 @@ class Driver:
         self._stopped = False
         self._space_exhausted = False
         self._converged_at: int | None = None
+        self._knows_more_at: int | None = None
         self._said: set[str] = set()
         self._waits: dict[str, str] = {}
         self._taken: dict[str, str | None] = {}  # launched, and not written down yet: a disk may be full just then
@@ -343,8 +344,12 @@ class Driver:
             return
         held, repeats = len(self._unended_trials()), self._next_repeats()[:free]
         granted = self._hooks.may_begin(held, len(repeats) + self._most_layouts(free - len(repeats)))
-        # The sampler is asked for no more than may begin; where nothing is in flight at least whether it knows more.
-        layouts = self._next_layouts(max(granted - len(repeats), 0 if held else 1))
+        # The sampler is asked for no more than may begin; where nothing is in flight at least, once, whether it knows
+        # more: a search may wait long for its share.
+        least = 0 if held or self._knows_more_at == self.search.last_seq else 1
+        layouts = self._next_layouts(max(granted - len(repeats), least))
+        if layouts:
+            self._knows_more_at = self.search.last_seq
         if not repeats and not layouts:
             repeats = self._next_repeats()[:free]  # due as soon as the sampler has said that it knows no more
         for layout in repeats[:granted]:

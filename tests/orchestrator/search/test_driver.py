@@ -532,6 +532,17 @@ def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
 
 
+def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig):
+    answers, asked = iter([0] * 20), []
+    rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
+    driver = rig.open_driver()
+    ask = driver._sampler.ask
+    driver._sampler.ask = lambda count, history: asked.append(count) or ask(count, history)
+    assert len(driver.run().trials) == 9
+    assert next(answers, None) is None
+    assert len(asked) <= 1 + 9
+
+
 def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
     asked = []
     rig.limits = replace(rig.limits, parallel_trials=4, max_trials=50)
