@@ -254,7 +254,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
     )
     assert "Invalid partition name specified" in error["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
-    assert ids_of_jobs(slurm_sandbox) == before
+    assert ids_of_jobs(slurm_sandbox) <= before  # of jobs that ended before Slurm forgets some meanwhile
 
 
 @pytest.mark.bad_input(20, 22, 23)
@@ -285,7 +285,7 @@ def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandb
     answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
     assert answer.code == 0, answer.err
     assert answer.json["spec"]["launcher"]["slurm"]["partition"] == "main"
-    assert ids_of_jobs(slurm_sandbox) == before
+    assert ids_of_jobs(slurm_sandbox) <= before  # of jobs that ended before Slurm forgets some meanwhile
 
 
 @pytest.mark.processes
