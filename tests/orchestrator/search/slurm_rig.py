@@ -66,9 +66,9 @@ class SlurmRig(Rig):
         assert data is not None, "the spec is there before the job is"
         spec = TrialSpec.from_json(data)
         script = self.script(spec, job.restart)
-        leave = lambda: _leave(folder, spec, script, job.restart)  # noqa: E731
+        leave_outcome = lambda: leave(folder, spec, script, job.restart)  # noqa: E731
         failed = 0 if script.reason is None and script.tokens_per_sec is not None else 1
-        return JobPlan(script.duration_s, exit_code=failed, on_end=leave if script.leaves_outcome else _nothing)
+        return JobPlan(script.duration_s, exit_code=failed, on_end=leave_outcome if script.leaves_outcome else _nothing)
 
     # -- what must hold
 
@@ -120,7 +120,7 @@ def _nothing() -> None:
     """A job that leaves no outcome."""
 
 
-def _leave(folder: AttemptFolder, spec: TrialSpec, script: Script, restart: int) -> None:
+def leave(folder: AttemptFolder, spec: TrialSpec, script: Script, restart: int) -> None:
     if script.reason is None and script.tokens_per_sec is not None:
         outcome = replace(measured_outcome(spec, script.tokens_per_sec), restart=restart)
     else:

@@ -1,0 +1,197 @@
+"""A search driven in pilots on a simulated Slurm: the agent is simulated too, its files and its meter are real."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
+from orchestrator.search.driver import Driver
+from orchestrator.search.limits import layouts_left
+from slurm.fake_jobs import JobPlan, Run, StartedJob
+from slurm.pace import PollPace
+from slurm.shared_answer import Answer
+from tests.orchestrator.search.scripted import Rig, Script
+from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, leave, slurm_rig
+from trials.folder import AttemptFolder, read_json
+from trials.ledger.events import SearchRecord
+from trials.pilot.agent import HEARTBEAT_S
+from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepRequest, StepSign, StepStart, write
+from trials.pilot.meter import Meter
+from trials.trial import TrialSpec, TrialState
+
+TURN_S = 1.0
+
+LONGEST_SETTLED_S = 200.0
+"""After a search: until a pilot that nobody lets go has found itself idle, and has ended."""
+
+
+@dataclass
+class RunningStep:
+    """A step that the agent has begun, and how it will go; `number` is the step's in the job."""
+
+    request: StepRequest
+    spec: TrialSpec
+    script: Script
+    began: float
+    began_at: float
+    number: str
+
+
+class SimulatedAgent:
+    """One pilot's agent, which does in turns of simulated seconds what trials/pilot/agent.py does."""
+
+    def __init__(self, rig: PilotRig, job: StartedJob):
+        self.folder = PilotFolder(job.directory)
+        plan = self.folder.read_plan()
+        assert plan is not None, "the plan is there before the job is"
+        self._rig, self._job, self._plan = rig, job, plan
+        self._cluster = rig.cluster
+        self._meter = Meter(plan.num_nodes, self._cluster.time, plan.owed_node_s)
+        self._began_at = self._cluster.cluster_time
+        self._idle_since = self._cluster.time
+        self._last_beat = -HEARTBEAT_S
+        self._steps: dict[str, RunningStep] = {}
+        self._num_begun = 0
+        self._run: Run | None = None
+
+    def serve(self) -> None:
+        """The first turn, of the start of the job that runs just now; the others follow by themselves."""
+        self._run = self._cluster.job(self._job.job_id).run
+        self._turn()
+
+    def _turn(self) -> None:
+        if self._run is None or self._run.over or self._run.killed:
+            return
+        self._beat()
+        for name, seen in sorted(self.folder.signs().items()):
+            if StepSign.REQUESTED in seen and self.folder.take(name, StepSign.CLAIMED):
+                seen.add(StepSign.CLAIMED)
+            if StepSign.CLAIMED in seen and name not in self._steps and StepSign.ENDED not in seen:
+                self._begin(name)
+            if StepSign.CANCEL in seen and name in self._steps:
+                self._end(name, StepFate.CANCELLED)
+        for name, step in list(self._steps.items()):
+            lasted_s = self._cluster.time - step.began
+            if lasted_s >= step.request.time_limit_s:
+                self._end(name, StepFate.TIME_LIMIT)
+            elif lasted_s >= step.script.duration_s:
+                leave(AttemptFolder(Path(step.request.directory)), step.spec, step.script, 0)
+                self._end(name, StepFate.ENDED)
+        if self._is_done:
+            write(self.folder.closed, self._plan)
+            self._run.ends = self._cluster.time
+        else:
+            self._cluster.at(self._cluster.time + TURN_S, self._turn)
+
+    @property
+    def _is_done(self) -> bool:
+        is_idle = self._cluster.time - self._idle_since >= self._plan.idle_s
+        return not self._steps and (is_idle or self.folder.let_go.exists())
+
+    def _beat(self) -> None:
+        now = self._cluster.time
+        if now - self._last_beat >= HEARTBEAT_S:
+            self.folder.heartbeat.touch()
+            os.utime(self.folder.heartbeat, (now, now))
+            self._last_beat = now
+
+    def _begin(self, name: str) -> None:
+        request = self.folder.request(name, StepSign.CLAIMED)
+        if not self._num_begun and request.pilot_started_at is not None:
+            self._meter.owe(self._plan.num_nodes * max(0.0, self._began_at - request.pilot_started_at))
+        self._check_begun(name, request)
+        data = read_json(AttemptFolder(Path(request.directory)).spec)
+        assert data is not None, "the spec is there before the step is asked for"
+        spec, now = TrialSpec.from_json(data), self._cluster.time
+        number, self._num_begun = str(self._num_begun), self._num_begun + 1
+        self._meter.start(name, request.num_nodes, now)
+        started_at = self._cluster.cluster_time
+        self._steps[name] = RunningStep(request, spec, self._rig.script(spec, 0), now, started_at, number)
+        self._idle_since = now
+        write(self.folder.sign(name, StepSign.STARTED), StepStart(started_at, number))
+
+    def _check_begun(self, name: str, request: StepRequest) -> None:
+        """Each step is begun once, on nodes of this pilot that no other step has."""
+        assert name not in self._rig.begun, f"{name} is begun twice"
+        self._rig.begun.add(name)
+        busy = {node for step in self._steps.values() for node in step.request.nodes}
+        assert not busy.intersection(request.nodes), f"{name} shares {request.nodes}"
+        assert set(request.nodes) <= set(self._job.nodes), f"{name} is elsewhere"
+
+    def _end(self, name: str, fate: StepFate) -> None:
+        step, now = self._steps.pop(name), self._cluster.time
+        exit_code = 0 if step.script.reason is None else 1
+        ended_at, node_s = self._cluster.cluster_time, self._meter.end(name, now)
+        end = StepEnd(fate, step.began_at, ended_at, exit_code, 0, node_s, step.number)
+        write(self.folder.sign(name, StepSign.ENDED), end)
+        self._idle_since = now
+
+
+@dataclass
+class PilotRig(SlurmRig):
+    """Pilots of two nodes; an agent serves `startup_s` after its job has started, or never (None)."""
+
+    startup_s: float | None = 3.0
+    begun: set[str] = field(default_factory=set)
+
+    def open_driver(self) -> Driver:
+        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), self.slurm.answer_s)  # noqa: E731
+        rules, memory = PilotRules(2, 4), self.path / "runs" / "rig-aaaaaa" / "launcher.json"
+        self.launcher = SlurmPilotLauncher(  # type: ignore[assignment]
+            self.slurm,
+            self.options,
+            rules,
+            PollPace(POLL_S),
+            jobs,
+            lambda: self._work_left(driver.search),
+            self.cluster.advance,
+            self.notes.append,
+            memory,
+        )
+        driver = Rig.open_driver(self)
+        return driver
+
+    def _work_left(self, search: SearchRecord) -> WorkLeft:
+        budget = self.limits.budget_node_hours
+        left = None if budget is None else max(0.0, budget - search.node_hours_used)
+        attempts = max(1, layouts_left(search, self.limits) + len(search.in_flight) + 2)
+        return WorkLeft(attempts, self.limits.parallel_trials, left)
+
+    def _start(self, job: StartedJob) -> JobPlan:
+        if job.user != self.slurm.user:
+            return JobPlan()
+        agent = SimulatedAgent(self, job)
+        if agent.folder.heartbeat.exists():  # put back into the queue: its steps are gone
+            return JobPlan(0.5, exit_code=1)
+        if self.startup_s is not None:
+            self.cluster.at(self.cluster.time + self.startup_s, agent.serve)
+        return JobPlan()
+
+    # -- what must hold
+
+    def check_pilots(self, search: SearchRecord) -> None:
+        """I1, I2, I4 and I11 of an ended search: nothing is left, nothing was there twice, all that Slurm charged is
+        booked and within the budget, and each step has an id of its own."""
+        self.launcher.close()
+        self.cluster.advance(LONGEST_SETTLED_S)
+        jobs = [job for job in self.cluster.jobs() if job.user == self.slurm.user]
+        attempts = [attempt for trial in search.trials for attempt in trial.attempts]
+        assert search.state.is_ended
+        assert not [job for job in jobs if not job.state.is_ended]
+        assert len({(t.layout.key, t.kind) for t in search.trials}) == len(search.trials)
+        names = {job.request.name for job in jobs}
+        assert all(self.slurm.most_alive(name) <= 1 for name in names)
+        steps = [a.job_id for a in attempts if a.job_id is not None and "." in a.job_id]
+        assert len(steps) == len(set(steps))
+        assert {a.job_id for a in attempts if a.state is TrialState.MEASURED} <= set(steps)
+        held = sum(self.slurm.used_node_s(name) for name in names) / 3600
+        assert held <= search.node_hours_used + 1e-9, f"{held} node-hours were held, {search.node_hours_used} booked"
+        assert search.node_hours_used <= (self.limits.budget_node_hours or float("inf")) + 1e-9
+
+
+def pilot_rig(path: Path) -> PilotRig:
+    """A rig on four nodes whose controller forgets nothing."""
+    return PilotRig(path, cluster=slurm_rig(path, min_job_age_s=86400.0).cluster)

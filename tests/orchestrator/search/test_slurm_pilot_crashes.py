@@ -1,0 +1,98 @@
+"""Kill the driver of a search in pilots at its doors, before and after a call, and resume: the search is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers import slurm_pilot, slurm_pilot_jobs
+from orchestrator.search import attempts
+from orchestrator.search.limits import Limits
+from slurm.fake import FakeSlurm
+from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import speed_of
+from tests.orchestrator.search.test_slurm_crashes import Door, Killed, story
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+from trials.trial import FailureReason
+
+DOORS: dict[str, tuple[object, str, int]] = {
+    "an event into the journal": (Journal, "append", 17),
+    "an event into the ledger": (LedgerWriter, "apply", 19),
+    "spec.json": (attempts, "write_json", 2),
+    "job.sh of a step": (slurm_pilot, "write_job_files", 2),
+    "a step's request": (slurm_pilot, "write", 2),
+    "pilot.json": (slurm_pilot_jobs, "write", 1),
+    "job.sh of a pilot": (slurm_pilot_jobs, "write_text", 1),
+    "job.json and over.json": (slurm_pilot_jobs, "write_json", 1),
+    "sbatch --test-only": (FakeSlurm, "test", 1),
+    "sbatch": (FakeSlurm, "submit", 1),
+    "squeue": (FakeSlurm, "jobs", 7),
+    "scontrol": (FakeSlurm, "describe", 1),
+}
+"""The driver's ways to the outside, and which calls are killed: every one, or every so many of those that are many."""
+
+
+@contextmanager
+def watched(name: str, door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    owner, attribute, _ = DOORS[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
+        yield
+
+
+def eventful(path: Path) -> PilotRig:
+    """A short search in which a layout does not fit, the pilot is cancelled by others and the best is repeated."""
+    path.mkdir()
+    rig = pilot_rig(path)
+    rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=1, finalist_repeats=1)
+
+    def script(spec, restart) -> Script:
+        if spec.trial == "t0002":
+            return Script(reason=FailureReason.GPU_OOM)
+        return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
+
+    rig.script = script
+    rig.cluster.at(rig.cluster.time + 150, lambda: _cancel_the_last(rig))
+    return rig
+
+
+def _cancel_the_last(rig: PilotRig) -> None:
+    running = [job for job in rig.cluster.jobs() if job.run and not job.state.is_ended]
+    if running:
+        rig.cluster.cancel(running[-1].job_id)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> list[tuple]:
+    """The story of the search whose driver nobody kills."""
+    rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert len(search.trials) == 5
+    assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
+    return story(search)
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", DOORS)
+def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, monkeypatch, wanted, name, after):
+    for number in range(1, 500, DOORS[name][2]):
+        rig, door = eventful(tmp_path / str(number)), Door(number, after)
+        try:
+            with watched(name, door, monkeypatch):
+                search = rig.open_driver().run()
+        except Killed:
+            rig.cluster.advance(7.0)
+            search = rig.open_driver().run()
+        rig.check_pilots(search)
+        assert story(search) == wanted, f"killed {'after' if after else 'before'} call {number} of {name}"
+        if door.calls < number:
+            break
+    assert number > 1, "the walk went through this door"
