@@ -8,7 +8,7 @@ allocation, and goes on without a driver, is trials/pilot.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,10 +19,10 @@ from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm_files import write_job_files
 from orchestrator.launchers.slurm_memory import Memory
-from orchestrator.launchers.slurm_pilot_jobs import Pilot, Pilots
+from orchestrator.launchers.slurm_pilot_jobs import Pilot, Pilots, why_given_up
 from orchestrator.launchers.slurm_pilot_plan import (
     ROOM_S,
-    STARTUP_S,
+    SLOW_START_S,
     PilotRules,
     WorkLeft,
     choose_nodes,
@@ -132,16 +132,21 @@ class SlurmPilotLauncher(Launcher):
         for key, request in requests.items():
             self._open(request)
             handed_to = [p for p in self._pilots.known if request.label in p.live | p.ends]
-            if not handed_to and request.job_id is None:
+            waits_for = self._waits_for(request)
+            if not handed_to and waits_for is None and request.job_id is None:
                 continue
-            step = self._steps[key] = Step(request)
-            step.waits_for = next((p for p in self._pilots.known if p.job_id == request.job_id), None)
+            step = self._steps[key] = Step(request, waits_for=waits_for)
             if handed_to:
                 step.pilot = handed_to[-1]
                 step.nodes = self._request_in(step.pilot, request.label).nodes
                 self._read(step)
             adopted[key] = step.ending.job_id or (step.pilot and step.pilot.job_id) or request.job_id or ""
         return adopted
+
+    def _waits_for(self, request: LaunchRequest) -> Pilot | None:
+        """The pilot of which an earlier driver told it, or with which it let it end."""
+        told = (p for p in self._pilots.known if request.job_id is not None and p.job_id == request.job_id)
+        return next((p for p in self._pilots.known if request.label in p.shares), next(told, None))
 
     def _open(self, request: LaunchRequest) -> None:
         search = SearchFolder(request.folder.path.absolute().parents[2])
@@ -180,11 +185,11 @@ class SlurmPilotLauncher(Launcher):
 
     def _serve(self) -> None:
         """Hand those that wait to their pilots, in their order: one that needs many nodes is not overtaken for ever."""
+        waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]
+        in_vain = [step for step in waiting if step.waits_for is not None and step.waits_for.served_nobody]
+        self._end_unserved(in_vain)
         full: set[str] = set()
-        for step in [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]:
-            if (pilot := step.waits_for) is not None and pilot.served_nobody:
-                step.ending = _ended_unserved(pilot)
-                continue
+        for step in [step for step in waiting if step not in in_vain]:
             try:
                 pilot = self._pilot_for(step.request) or self._pilots.submit(step.request)
                 step.waits_for = pilot
@@ -196,10 +201,23 @@ class SlurmPilotLauncher(Launcher):
             except (LaunchPostponed, OutsideRefused, OSError) as error:
                 step.ending = Ending(Life.ALIVE, detail=str(error))
 
+    def _end_unserved(self, steps: Collection[Step]) -> None:
+        """Attempts that waited for a pilot whose agent never came to life end with it, and pay what it held."""
+        for pilot in [pilot for pilot in self._pilots.known if pilot.served_nobody]:
+            those = [step for step in steps if step.waits_for is pilot]
+            try:
+                self._pilots.charge(pilot, [step.request.label for step in those])
+            except OSError as error:
+                for step in those:
+                    step.ending = Ending(Life.ALIVE, detail=str(error), job_id=pilot.job_id)
+                continue
+            for step in those:
+                step.ending = _ended_unserved(pilot, pilot.shares[step.request.label])
+
     def _why_it_waits(self, pilot: Pilot) -> str | None:
         if not pilot.nodes:
             return pilot.ending.detail
-        if pilot.beat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > STARTUP_S:
+        if pilot.beat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > SLOW_START_S:
             return (
                 f"pilot {pilot.folder.name} runs, and its agent does not come to life: see {pilot.folder.path}/job.log"
             )
@@ -382,14 +400,15 @@ def _never_began(job_id: str | None) -> Ending:
     return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
 
 
-def _ended_unserved(pilot: Pilot) -> Ending:
+def _ended_unserved(pilot: Pilot, share_node_s: float) -> Ending:
     """Of an attempt that waited for a pilot whose agent never came to life: the next one may fare no better."""
     reason = pilot.ending.reason
     return Ending(
         Life.ENDED,
         failed=True,
         reason=reason if reason in _OF_AN_UNSERVED_PILOT else FailureReason.LAUNCH_FAILURE,
-        detail=pilot.ending.detail,
+        detail=why_given_up(pilot) if pilot.was_given_up else pilot.ending.detail,
         nodes=pilot.ending.nodes,
         job_id=pilot.job_id,
+        twin_node_s=share_node_s,
     )

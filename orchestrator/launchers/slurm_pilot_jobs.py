@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
@@ -17,7 +18,15 @@ from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRe
 from orchestrator.launchers.rank_groups import program_environment
 from orchestrator.launchers.slurm_files import setup_text
 from orchestrator.launchers.slurm_memory import Memory
-from orchestrator.launchers.slurm_pilot_plan import IDLE_S, TAIL_S, PilotRules, WorkLeft, least_s, planned_s
+from orchestrator.launchers.slurm_pilot_plan import (
+    IDLE_S,
+    STARTUP_S,
+    TAIL_S,
+    PilotRules,
+    WorkLeft,
+    least_s,
+    planned_s,
+)
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_submissions import Submissions
 from orchestrator.launchers.slurm_traces import may_exist
@@ -62,7 +71,9 @@ class PilotRequest:
 class Pilot:
     """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
     that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
-    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had."""
+    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
+    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. It `was_given_up` when
+    its agent did not come to life in time."""
 
     folder: PilotFolder
     plan: PilotPlan
@@ -76,6 +87,8 @@ class Pilot:
     beat_at: float | None = None
     beat: float | None = None
     hints: int = 0
+    shares: dict[str, float] = field(default_factory=dict)
+    was_given_up: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -113,12 +126,14 @@ class Pilot:
         return self.plan.owed_node_s - self.plan.num_nodes * TAIL_S
 
     def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
-        """What it held and none of these steps paid; 0.0 where nobody knows what it held."""
+        """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
+        held."""
         started_at, ended_at = self.ending.started_at, self.ending.ended_at
+        paid = sum(end.node_s for end in ends) + sum(self.shares.values())
         if started_at is None or ended_at is None:
-            return 0.0 if self.ending.started else max(0.0, self.carried_node_s)
+            return 0.0 if self.ending.started else max(0.0, self.carried_node_s - paid)
         held = self.plan.num_nodes * max(0.0, ended_at - started_at)
-        return max(0.0, held + self.carried_node_s - sum(end.node_s for end in ends))
+        return max(0.0, held + self.carried_node_s - paid)
 
 
 class Pilots:
@@ -169,13 +184,14 @@ class Pilots:
     def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
         """None for one that nobody asked Slurm for."""
         try:
-            plan, job, over = folder.read_plan(), read(folder.job), read(folder.over)
+            plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.over), read(folder.shares)
         except (ValueError, TypeError):
             return None
         if plan is None or not may_exist(folder.path / "job.sh"):
             return None
         pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job["job_id"])
         pilot.is_let_go = folder.let_go.exists()
+        pilot.shares = {} if shares is None else shares["node_s"]
         if over is not None:
             pilot.ending = _ending_from(over)
             self._list(pilot)
@@ -193,6 +209,7 @@ class Pilots:
                 pilot.nodes, pilot.started_at = pilot.ending.nodes, pilot.ending.started_at
             with suppress(OSError):
                 self._list(pilot)
+                self._give_up_late(pilot)
             self._take_hint(pilot)
             if pilot.is_over:
                 self._note_the_end(pilot)
@@ -212,10 +229,19 @@ class Pilots:
             pilot.hints = hints
             self._questions.look_again_in(_HINT_S)
 
+    def _give_up_late(self, pilot: Pilot) -> None:
+        """Cancel a pilot whose agent hangs at its start: it would hold its nodes up to its own limit."""
+        is_waited_for = bool(pilot.nodes) and pilot.beat_at is None and not (pilot.is_over or pilot.was_given_up)
+        if pilot.started_at is None or not is_waited_for or self._slurm.now() - pilot.started_at <= STARTUP_S:
+            return
+        if not self.cancel([pilot]):  # else it is tried again at the next look
+            pilot.was_given_up = True
+            self._note(f"pilot {pilot.folder.name} is cancelled: {why_given_up(pilot)}")
+
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
             write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **_json_of(pilot.ending)})
-        if pilot.ending.failed and not pilot.is_let_go:
+        if pilot.ending.failed and not (pilot.is_let_go or pilot.was_given_up):
             self._note(f"pilot {pilot.folder.name} has ended: {pilot.ending.detail}")
 
     def is_silent(self, pilot: Pilot) -> bool:
@@ -310,6 +336,20 @@ class Pilots:
                 ends.append(pilot.folder.end(name))
         return pilot.rest_node_s(ends)
 
+    def charge(self, pilot: Pilot, labels: Iterable[str]) -> None:
+        """Let these attempts, which waited for it in vain, share what nobody has paid of it; each pays its
+        `pilot.shares` from then on. Written down first: a driver that dies now is followed by one that knows. Raises
+        OSError."""
+        new = [label for label in labels if label not in pilot.shares]
+        if not new:
+            return
+        is_paid = any(pilot.folder.name in other.plan.owes_for for other in self.known)
+        share = 0.0 if is_paid else self.rest_node_s(pilot) / len(new)
+        shares = {**pilot.shares, **dict.fromkeys(new, share)}
+        work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
+        self._folders.call(str(pilot.folder.path), work)
+        pilot.shares = shares
+
     # -- the end of one
 
     def let_go(self, pilot: Pilot) -> set[str]:
@@ -360,6 +400,11 @@ def write_pilot_files(job: JobRequest) -> None:
     if job.options.setup_file is not None:
         write_text(job.directory / SETUP_NAME, setup_text(job.options.setup_file))
     write_text(job.script, render_pilot_script(job))
+
+
+def why_given_up(pilot: Pilot) -> str:
+    log = pilot.folder.path / "job.log"
+    return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
 
 
 def _request_of(pilot: Pilot) -> PilotRequest:

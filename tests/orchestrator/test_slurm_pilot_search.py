@@ -17,7 +17,7 @@ from trials.trial import Attempt, FailureReason, TrialState
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 PILOT = SEARCH.replace("kind: slurm,", "kind: slurm_pilot,")
-BUDGET_NODE_HOURS = 1.0
+BUDGET_NODE_HOURS = 2.0
 FEW = f"max_trials: 8, parallel_trials: 2, budget_node_hours: {BUDGET_NODE_HOURS}"
 EIGHT = PILOT.replace("max_trials: 30, parallel_trials: 4", FEW)
 SLOW = {4: 6.0, 5: 6.0}

@@ -128,6 +128,11 @@ class PilotFolder:
         return self.path / "over.json"
 
     @property
+    def shares(self) -> Path:
+        """What attempts pay of it that waited for it in vain, as the driver settled it."""
+        return self.path / "shares.json"
+
+    @property
     def heartbeat(self) -> Path:
         return self.path / "heartbeat"
 

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot_jobs import SILENT_S, Pilots
-from orchestrator.launchers.slurm_pilot_plan import STARTUP_S, TAIL_S, PilotRules, WorkLeft, least_s
+from orchestrator.launchers.slurm_pilot_plan import SLOW_START_S, STARTUP_S, TAIL_S, PilotRules, WorkLeft, least_s
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import FakeJob, JobPlan
@@ -305,8 +305,65 @@ def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
     first = rig.launch()
     rig.look()
     assert rig.ending(first).detail == "Resources"
-    rig.look(STARTUP_S)
+    rig.look(SLOW_START_S)
     assert "p0001 runs, and its agent does not come to life" in (rig.ending(first).detail or "")
+
+
+def held_node_s(job: FakeJob) -> float:
+    assert job.ended_at is not None
+    assert job.started_at is not None
+    return 2 * (job.ended_at - job.started_at)
+
+
+def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first, second = rig.launch(), rig.launch("t0002")
+    rig.look(120.0)
+    rig.look()
+    assert [rig.ending(one).twin_node_s for one in (first, second)] == [100.0, 100.0]
+    assert held_node_s(rig.job()) == 200.0
+    rig.launcher = rig.new_launcher()  # after one that was killed before it had written down how they ended
+    again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
+    assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}
+    assert [rig.ending(one).twin_node_s for one in again] == [100.0, 100.0]
+    rig.launch("t0003")
+    plan = rig.pilot(2).read_plan()
+    assert plan is not None
+    assert plan.owed_node_s == 2 * TAIL_S
+
+
+def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first = rig.launch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pilots, "charge", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        rig.look(120.0)
+        rig.look()
+        assert (rig.ending(first).life, rig.ending(first).detail) == (Life.ALIVE, "disk full")
+    assert (rig.ending(first).life, rig.ending(first).twin_node_s) == (Life.ENDED, 200.0)
+
+
+def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig):
+    first = rig.launch()
+    reserved_s = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.look(STARTUP_S - 30.0)
+    assert rig.job().state is JobState.RUNNING
+    for _ in range(3):
+        rig.look(35.0)
+    assert rig.job().state is JobState.CANCELLED
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert "its agent did not come to life within 10 minutes: see " in (ending.detail or "")
+    assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not come to life" in note]) == 1
+    assert 2 * STARTUP_S <= ending.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
+
+
+def test_one_that_comes_to_life_late_is_not(rig):
+    rig.launch()
+    rig.look(STARTUP_S - 30.0)
+    rig.serve()
+    rig.look(60.0)
+    assert rig.job().state is JobState.RUNNING
 
 
 def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
@@ -314,9 +371,10 @@ def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the
     rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
     rig.launch()
     assert rig.job().limit_s == 2 * 3600.0
+    rig.pilot().heartbeat.write_text("alive")
+    rig.look()
     rig.look(5400.0)
     rig.look(30.0)
-    rig.launch("t0002")
     assert rig.job(2).limit_s <= (4.0 * 3600 - 2 * 5400.0) / 2 + 60.0
 
 

@@ -96,3 +96,14 @@ def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path,
         if door.calls < number:
             break
     assert number > 1, "the walk went through this door"
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(30)
+def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tmp_path):
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s = None
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert search.best_trial is None
