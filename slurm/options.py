@@ -278,6 +278,8 @@ def _directive_fault(key: str) -> tuple[str, str] | None:
         return "jobs run as who submits them, in an environment that the script sets up", "leave it out"
     if any(own.startswith(key) for own in _OWN_KEYS):
         return f"--{key} is set by Parlay", "leave it out"
+    if key == "gpus":
+        return "GPUs are asked for by the node; --gpus counts those of a whole job", "set gpus_per_node instead"
     option = next((option for option in _OPTION_KEYS if option.startswith(key)), None)
     if option is not None:
         return f"--{option} has a key of its own", f"set {option.replace('-', '_')} instead"

@@ -31,7 +31,7 @@ class Source:
 class Limits:
     """What a partition or QOS allows one user, as the sources have it; None where they say nothing.
 
-    `max_nodes` and `max_minutes` are of one job, `max_running` and `max_jobs` count jobs.
+    `max_nodes` and `max_minutes` are of one job; `max_running` counts jobs, `max_jobs` also those that wait.
     """
 
     max_nodes: int | None = None
@@ -58,7 +58,7 @@ class SiteProfile:
 
     def limit_words(self, names: tuple[str, ...], num_nodes: int, minutes: int, jobs: int) -> list[str]:
         """Where jobs of this size, so many at a time, go beyond what is known of these partitions and QOS."""
-        wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs}
+        wanted = {"max_nodes": num_nodes, "max_minutes": minutes, "max_running": jobs, "max_jobs": jobs}
         return [
             f"{name} is said to allow {getattr(self.limits[name], key)} {_WHAT[key]}, not {value}"
             for name in names
@@ -68,7 +68,12 @@ class SiteProfile:
         ]
 
 
-_WHAT = {"max_nodes": "nodes a job", "max_minutes": "minutes a job", "max_running": "running jobs of one user"}
+_WHAT = {
+    "max_nodes": "nodes a job",
+    "max_minutes": "minutes a job",
+    "max_running": "running jobs of one user",
+    "max_jobs": "jobs of one user, those that wait included",
+}
 
 
 class SiteFault(Exception):

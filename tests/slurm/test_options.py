@@ -143,6 +143,13 @@ def test_variables_that_decide_what_runs_are_allowed_with_a_word():
     assert option_warnings(FULL) == ()
 
 
+def test_gpus_of_a_whole_job_are_refused_since_a_step_of_a_pilot_has_a_part_of_its_nodes():
+    [problem] = option_problems(JobOptions(directives=("--gpus=8",)))
+    assert problem.key == "directives[0]"
+    assert (problem.value, problem.fix) == ("--gpus=8", "set gpus_per_node instead")
+    assert problem.rule == "GPUs are asked for by the node; --gpus counts those of a whole job"
+
+
 @pytest.mark.parametrize("path", ["", "setup.sh", "~/setup.sh", "/a\nb"])
 def test_a_setup_file_is_an_absolute_path(path):
     assert keys(setup_file=path) == ["setup_file"]

@@ -106,5 +106,6 @@ def test_jobs_beyond_what_is_known_of_their_partitions_and_qos_are_named():
         "standard-g is said to allow 2880 minutes a job, not 3000",
     ]
     assert lumi.limit_words(("dev-g",), num_nodes=1, minutes=5, jobs=4) == [
-        "dev-g is said to allow 1 running jobs of one user, not 4"
+        "dev-g is said to allow 1 running jobs of one user, not 4",
+        "dev-g is said to allow 2 jobs of one user, those that wait included, not 4",
     ]
