@@ -108,6 +108,7 @@ class SlurmPilotLauncher(Launcher):
         self._rules = rules
         self._sleep = sleep
         self._note = note
+        self._search = None if memory is None else SearchFolder(memory.parent)
         told = Memory(memory, slurm.monotonic, slurm.now)
         self._pilots = Pilots(slurm, options, rules, Questions(slurm, pace, jobs), work_left, note, told)
         self._steps: dict[str, Step] = {}
@@ -121,7 +122,7 @@ class SlurmPilotLauncher(Launcher):
         """The id of the job in which the attempt will be a step."""
         if request.key in self._steps:
             raise ValueError(f"{request.key} was launched before")
-        self._open(request)
+        self._open(_search_of(request))
         pilot = self._pilot_for(request) or self._pilots.submit(request)
         self._steps[request.key] = Step(request, waits_for=pilot)
         return pilot.job_id
@@ -130,7 +131,7 @@ class SlurmPilotLauncher(Launcher):
         """Steps are found by their files, whoever asked for them; those that waited for room wait on."""
         adopted: dict[str, str] = {}
         for key, request in requests.items():
-            self._open(request)
+            self._open(_search_of(request))
             handed_to = [p for p in self._pilots.known if request.label in p.live | p.ends]
             waits_for = self._waits_for(request)
             if not handed_to and waits_for is None and request.job_id is None:
@@ -148,8 +149,7 @@ class SlurmPilotLauncher(Launcher):
         told = (p for p in self._pilots.known if request.job_id is not None and p.job_id == request.job_id)
         return next((p for p in self._pilots.known if request.label in p.shares), next(told, None))
 
-    def _open(self, request: LaunchRequest) -> None:
-        search = SearchFolder(request.folder.path.absolute().parents[2])
+    def _open(self, search: SearchFolder) -> None:
         if self._pilots.open(search):
             for pilot in self._pilots.known:
                 for label in () if pilot.is_over else pilot.ends:
@@ -359,7 +359,12 @@ class SlurmPilotLauncher(Launcher):
             self._pilots.cancel(silent)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """What an attempt alone in its pilot would have to pay."""
+        """What an attempt alone in its pilot would have to pay, and what the pilots of earlier drivers left unpaid."""
+        try:
+            if self._search is not None:
+                self._open(self._search)
+        except OSError as error:
+            raise LaunchPostponed(f"the pilots' folder does not answer: {error}") from error
         return longest_share_s(self._rules, time_limit_s, num_nodes, self._pilots.unpaid()[0])
 
     def now(self) -> float:
@@ -388,6 +393,10 @@ class SlurmPilotLauncher(Launcher):
 
     def _in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self._folders.call(str(pilot.folder.path), work)
+
+
+def _search_of(request: LaunchRequest) -> SearchFolder:
+    return SearchFolder(request.folder.path.absolute().parents[2])
 
 
 def _avoided(pilot: Pilot, request: LaunchRequest) -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot_jobs import SILENT_S, Pilots
 from orchestrator.launchers.slurm_pilot_plan import SLOW_START_S, STARTUP_S, TAIL_S, PilotRules, WorkLeft, least_s
@@ -43,7 +44,15 @@ class Rig:
         jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
         rules, options = PilotRules(2, 2), JobOptions(container=container)
         return SlurmPilotLauncher(
-            self.slurm, options, rules, PollPace(5.0), jobs, lambda: self.work, self.cluster.advance, self.notes.append
+            self.slurm,
+            options,
+            rules,
+            PollPace(5.0),
+            jobs,
+            lambda: self.work,
+            self.cluster.advance,
+            self.notes.append,
+            self.root / "searches" / "demo-abc234" / "launcher.json",
         )
 
     def request(self, trial: str = "t0001", **changes):
@@ -226,6 +235,25 @@ def test_what_a_pilot_held_and_no_step_paid_is_reserved_and_falls_on_the_next(ri
     assert plan.owes_for == ("p0001",)
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain
     assert held > 400
+
+
+def test_what_is_unpaid_is_reserved_by_the_next_driver_that_has_nothing_in_flight(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    rig.serve()
+    finish(rig.pilot(), "t0001.a1", node_s=0.0)
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    unpaid_s = held_node_s(rig.job()) / 2
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unpaid_s > plain
+
+
+def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
+    monkeypatch.setattr(Pilots, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
+    with pytest.raises(LaunchPostponed, match="stale"):
+        rig.launcher.longest_s(LIMIT_S, 2)
 
 
 def test_the_next_driver_knows_what_runs_what_waits_and_what_was_never_taken(rig):
