@@ -22,6 +22,7 @@ from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
 from orchestrator.own_files import YAML_SHA256, require_own_files, yaml_sha256
+from orchestrator.pilots_left import end_pilots
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -185,6 +186,7 @@ def drive(
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
         search, patience_s = history.search, MLFLOW_LAST_CALL_S
+        needs_launcher = not search.state.is_ended and not (cancelling and not search.in_flight)
         if not search.state.is_ended:
             if not cancelling:
                 require_own_files(folder, search)
@@ -198,6 +200,8 @@ def drive(
                     search = go(driver)
             if driver.is_interrupted and not search.state.is_ended:
                 patience_s = MLFLOW_INTERRUPTED_S
+        if search.state.is_ended and not needs_launcher:  # else its launcher has given everything back
+            end_pilots(folder, spec, watcher.note)
         if search.state.is_ended and not folder.recipe.exists():
             write_best_recipe(folder, spec, search)
         if search.state.is_ended:  # also over what was exported while it ran

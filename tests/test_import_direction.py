@@ -44,6 +44,7 @@ ORCHESTRATOR = (
         "orchestrator.site_check",
         "orchestrator.trainer_check",
         "orchestrator.work_dir",
+        "orchestrator.pilots_left",
         "orchestrator.own_files",
         "orchestrator.replay",
         "orchestrator.one_job",

@@ -162,15 +162,17 @@ def resume(
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and everything it has in flight."""
     from orchestrator.cli.find import find_search
+    from orchestrator.pilots_left import end_pilots
 
     found = find_search(search, ledger)
-    unreached = end_driver_jobs(found.folder)
-    if found.record.state.is_ended:
-        say(f"search {found.record.search_id} has already ended: {found.record.state}")
-        _answer_cancel(found, found.record, unreached, as_json)
-        return
+    record, unreached = found.record, end_driver_jobs(found.folder)
     with explained(found.folder, as_json):
-        record = _cancelled(found)
+        if record.state.is_ended:
+            say(f"search {record.search_id} has already ended: {record.state}")
+        else:
+            record = _cancelled(found)
+        if record.state.is_ended:
+            unreached += end_pilots(found.folder, found.spec, say)
     _answer_cancel(found, record, unreached, as_json)
 
 
@@ -375,17 +377,17 @@ def _for_a_while(driver: Driver) -> Iterator[None]:
         alarm.cancel()
 
 
-def _answer_cancel(found: Found, record: SearchRecord, driver_jobs: Sequence[str], as_json: bool) -> None:
-    """`driver_jobs` are names of jobs that may still drive, or wait to."""
+def _answer_cancel(found: Found, record: SearchRecord, other_jobs: Sequence[str], as_json: bool) -> None:
+    """`other_jobs` are names of jobs that may still drive, or wait to, and of pilots that may live on."""
     before = {t.trial for t in found.record.trials if t.state.is_ended}
     cancelled = [f"{t.trial}" for t in record.trials if t.state == "cancelled" and t.trial not in before]
-    unreached = [*(f"{record.search_id}.{a.trial}.{a.attempt}" for a in record.in_flight), *driver_jobs]
+    unreached = [*(f"{record.search_id}.{a.trial}.{a.attempt}" for a in record.in_flight), *other_jobs]
     answer(
         {"schema": CANCEL_SCHEMA, "search_id": record.search_id, "cancelled": cancelled, "unreached": unreached},
         as_json,
         f"search {record.search_id} is {record.state}; {_cancelled_words(len(cancelled))}",
     )
-    if not record.state.is_ended or driver_jobs:
+    if not record.state.is_ended or other_jobs:
         say("not ended yet: " + (", ".join(unreached) or "its driver has not answered; try again"))
         raise Exit(ExitCode.CANCEL_INCOMPLETE)
 

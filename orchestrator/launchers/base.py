@@ -138,6 +138,13 @@ class Launcher(ABC):
         """
         time.sleep(seconds)
 
+    def release(self) -> list[str]:
+        """End what was held for a search that has ended, by whichever driver; names of the jobs that may live on.
+
+        Raises OSError where its folder cannot be read.
+        """
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Give back what the launcher holds. Attempts still alive are not touched unless they cannot outlive it."""

@@ -373,6 +373,14 @@ class SlurmPilotLauncher(Launcher):
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)
 
+    def release(self) -> list[str]:
+        """A driver that was killed once the search had ended leaves pilots that wait in the queue, or idle."""
+        if self._search is not None:
+            self._open(self._search)
+        left = [pilot for pilot in self._pilots.known if not pilot.is_over]
+        unreached = self._let_go(left)
+        return [pilot.key for pilot in left if pilot.job_id in unreached or self._pilots.may_come(pilot)]
+
     def close(self) -> None:
         """Pilots that nothing runs in and nothing waits for end now; the others end by themselves once they are idle,
         unless the next driver has more for them."""
@@ -380,7 +388,8 @@ class SlurmPilotLauncher(Launcher):
             self._let_go([pilot for pilot in self._pilots.known if not (pilot.is_over or pilot.live)])
         self._pilots.leave()
 
-    def _let_go(self, pilots: list[Pilot]) -> None:
+    def _let_go(self, pilots: list[Pilot]) -> set[str]:
+        """Ids of those that may live on."""
         unreached = {job_id for pilot in pilots for job_id in self._pilots.let_go(pilot)}
         deadline = self._slurm.monotonic() + _CLOSE_WAIT_S
         while left := [p for p in pilots if p.nodes and not (p.is_over or may_exist(p.folder.closed))]:
@@ -390,6 +399,7 @@ class SlurmPilotLauncher(Launcher):
             self._sleep(_LOOK_S)
         if unreached:
             self._note(f"pilots that nobody needs may still be there: scancel {' '.join(sorted(unreached))}")
+        return unreached
 
     def _in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
         return self._folders.call(str(pilot.folder.path), work)

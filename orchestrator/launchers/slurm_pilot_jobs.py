@@ -374,6 +374,10 @@ class Pilots:
         jobs = [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]
         return self._submissions.cancel(jobs) if jobs else set()
 
+    def may_come(self, pilot: Pilot) -> bool:
+        """Whether nobody can tell just now if it was ever submitted."""
+        return pilot.job_id is None and not pilot.is_over and self._questions.answer is None
+
     def leave(self) -> None:
         """Tell the next driver what is known."""
         self._submissions.leave()

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import pilots_left
 from orchestrator.cli import main, running
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.search_file import load_search_file
 from orchestrator.session import _hold, create_search, prepare
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
-from trials.folder import SearchFolder
+from trials.folder import SearchFolder, write_json
 from trials.ledger.events import EventKind
 from trials.ledger.place import ledger_url
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
 
 
 def search_with_a_job(folder: Path) -> SearchFolder:
@@ -46,3 +48,47 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
 @pytest.mark.parametrize(("count", "words"), [(0, "no trial was"), (1, "1 trial was"), (2, "2 trials were")])
 def test_what_was_cancelled_is_said_in_words(count, words):
     assert running._cancelled_words(count) == f"{words} cancelled"
+
+
+def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
+    """A cancelled search whose driver was killed before it had ended its pilot, which waits in Slurm's queue."""
+    path = write_search(folder, TINY_SEARCH + "tracking: {enabled: false}\n")
+    search = create_search(
+        load_search_file(path, ["launcher.kind=slurm_pilot", f"work_dir={folder / 'runs'}"]), ledger_url()
+    )
+    with _hold(search, ledger_url()) as hold, hold.opened_history() as history:
+        history.record(EventKind.SEARCH_STATE, state="cancelled", end_reason="cancelled_by_user", detail=None)
+    pilot = PilotFolder(search.pilots / "p0001")
+    pilot.steps.mkdir(parents=True)
+    write(pilot.plan, PilotPlan(1, 1, 600.0, "python3", str(search.code), 120.0, 150.0, submitted_at=1_800_000_000.0))
+    write_json(pilot.job, {"schema": PILOT_SCHEMA, "job_id": "4711"})
+    (pilot.path / "job.sh").write_text("")
+    return search
+
+
+@pytest.mark.timeout(30)
+def test_a_pilot_that_an_ended_search_left_and_slurm_does_not_end_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    search = ended_search_with_a_pilot(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
+    assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
+    assert json.loads(capsys.readouterr().out)["unreached"] == [f"{search.search_id}.p0001"]
+    assert PilotFolder(search.pilots / "p0001").let_go.exists()
+
+
+@pytest.mark.timeout(30)
+def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    search = ended_search_with_a_pilot(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    main.run(["resume", str(search.path)])
+    assert "pilots that nobody needs may still be there: scancel 4711" in capsys.readouterr().err
+    assert PilotFolder(search.pilots / "p0001").let_go.exists()
+
+
+def test_of_pilots_that_are_over_slurm_is_asked_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    search = ended_search_with_a_pilot(tmp_path)
+    PilotFolder(search.pilots / "p0001").closed.write_text("{}")
+    monkeypatch.setattr(pilots_left, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
+    assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.DONE

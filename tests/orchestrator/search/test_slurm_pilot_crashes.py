@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.launchers import slurm_pilot, slurm_pilot_jobs
 from orchestrator.search import attempts
+from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
@@ -107,3 +108,30 @@ def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tm
     rig.check_pilots(search)
     assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
     assert search.best_trial is None
+
+
+@pytest.mark.parametrize("startup_s", [3.0, None], ids=["idle", "waiting"])
+def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases_them(tmp_path, startup_s):
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s, rig.limits = startup_s, Limits(1, 1)
+    began = rig.cluster.time
+    if startup_s is None:
+        rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    search = rig.open_driver().run()
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [False]
+    rig.open_driver()
+    assert rig.launcher.release() == []
+    rig.cluster.advance(10.0)
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
+    assert search.state.is_ended
+
+
+def test_a_pilot_that_slurm_does_not_end_is_named(tmp_path):
+    rig = eventful(tmp_path / "rig")
+    rig.limits, rig.startup_s = Limits(1, 1), None
+    began = rig.cluster.time
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    rig.open_driver().run()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.open_driver()
+    assert rig.launcher.release() == ["rig-aaaaaa.p0001"]
