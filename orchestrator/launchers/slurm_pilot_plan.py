@@ -16,7 +16,7 @@ TAIL_S = IDLE_S + 30.0
 """How long a pilot's nodes may be held after its last step: until the agent ends, and Slurm has seen it. Nobody could
 be charged with it afterwards, so its first step is, beforehand."""
 
-STARTUP_S = 600.0
+STARTUP_S = 300.0
 """From the start of a job until its agent serves, at most: prologs, modules and a first Python from a cold file system
 take seconds, or minutes. What has left no sign of life by then hangs, and is cancelled: it would hold its nodes up to
 its own limit."""

@@ -411,7 +411,9 @@ def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(b
     key = request.spec.attempt_key
     adopted = launcher.adopt({key: request})
     ending = wait_until_started(launcher, request)
-    assert (ending.life, ending.job_id) == (Life.ALIVE, adopted[key])
+    assert ending.life is Life.ALIVE
+    # A step's number is known once it has its nodes, which may be after it was taken over.
+    assert str(ending.job_id).partition(".")[0] == adopted[key].partition(".")[0]
     assert bench.has_processes(request)
     assert launcher.cancel([key]) == set()
     assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH

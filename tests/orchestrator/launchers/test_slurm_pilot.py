@@ -381,7 +381,7 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     assert rig.job().state is JobState.CANCELLED
     ending = rig.ending(first)
     assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
-    assert "its agent did not come to life within 10 minutes: see " in (ending.detail or "")
+    assert "its agent did not come to life within 5 minutes: see " in (ending.detail or "")
     assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not come to life" in note]) == 1
     assert 2 * STARTUP_S <= ending.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
 
