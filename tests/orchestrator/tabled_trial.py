@@ -26,15 +26,16 @@ def main(spec_path: Path) -> int:
     table = json.loads(Path(__file__).with_name("table.json").read_text())
     row = DEFAULT_ROW | table.get(spec.layout.canonical().key, {})
     env = RankEnvironment.read(os.environ)
-    if env.rank == 0:
-        folder, started_at = AttemptFolder(spec_path.parent), utc_text()
-        write_metrics(spec, folder.metrics(env.restart), row["step_time_s"])
-        time.sleep(row.get("takes_s", 0.0))
-        outcome = outcome_of(spec, row, env.world_size)
-        write_json(
-            folder.outcome(env.restart),
-            outcome.to_json() | {"restart": env.restart, "started_at": started_at, "ended_at": utc_text()},
-        )
+    if env.rank != 0:
+        return 0  # One that failed would have rank 0 killed before its outcome is written.
+    folder, started_at = AttemptFolder(spec_path.parent), utc_text()
+    write_metrics(spec, folder.metrics(env.restart), row["step_time_s"])
+    time.sleep(row.get("takes_s", 0.0))
+    outcome = outcome_of(spec, row, env.world_size)
+    write_json(
+        folder.outcome(env.restart),
+        outcome.to_json() | {"restart": env.restart, "started_at": started_at, "ended_at": utc_text()},
+    )
     return 1 if row.get("reason") else 0
 
 
