@@ -32,11 +32,12 @@ from slurm.fake_placement import FakeNode
 from slurm.interface import Slurm
 from slurm.pace import PollPace
 from slurm.shared_answer import SharedAnswer
+from tests.orchestrator.search.scripted import measured_outcome
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-from trials.trial import Outcome, OutcomeStatus, TrialSpec
+from trials.trial import Outcome, TrialSpec
 
 POLL_S = 30.0
 FIRST, EVERY = 100, 300
@@ -197,7 +198,9 @@ class Service:
         folder = AttemptFolder(job.directory)
         spec = TrialSpec.from_json(read_json(folder.spec) or {})
         seconds = self._random.uniform(self.load.shortest_s, self.load.longest_s)
-        return JobPlan(seconds, on_end=partial(self._leave, folder, measured_outcome(spec, self._random)))
+        return JobPlan(
+            seconds, on_end=partial(self._leave, folder, measured_outcome(spec, self._random.uniform(1000.0, 2000.0)))
+        )
 
     def _leave(self, folder: AttemptFolder, outcome: Outcome) -> None:
         write_json(folder.outcome(), outcome.to_json())
@@ -206,33 +209,6 @@ class Service:
     def _sample(self) -> Sample:
         ledger, folders = _bytes_of(self.folder, "ledger.db*"), _bytes_of(self.folder / "runs", "**/trials/**/*")
         return Sample(self._trials, self.cpu_s, ledger, folders, self.cluster.time, Counter(self.meter.calls))
-
-
-def measured_outcome(spec: TrialSpec, chance: random.Random) -> Outcome:
-    """An outcome that a search believes, with a 1 % interval."""
-    layout, tokens = spec.layout, spec.global_batch_size * spec.model.seq_length
-    tokens_per_sec = chance.uniform(1000.0, 2000.0)
-    measured = {
-        "measured_steps": spec.measure.min_steps,
-        "step_time_s": tokens / tokens_per_sec,
-        "tokens_per_sec": tokens_per_sec,
-        "tokens_per_sec_low": tokens_per_sec * 0.995,
-        "tokens_per_sec_high": tokens_per_sec * 1.005,
-        "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
-        "samples_per_sec": tokens_per_sec / spec.model.seq_length,
-    }
-    proof = {
-        "world_size": spec.num_gpus,
-        "tensor_parallel": layout.tensor_parallel,
-        "pipeline_parallel": layout.pipeline_parallel,
-        "data_parallel": layout.data_parallel,
-        "parameters": spec.model.parameters,
-        "local_parameters_sum": spec.model.parameters,
-        "micro_batches_per_step": layout.grad_accum_steps,
-        "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
-    }
-    ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
-    return Outcome(*ids, OutcomeStatus.MEASURED, measured=measured, proof=proof)
 
 
 def _bytes_of(folder: Path, pattern: str) -> int:
