@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -59,8 +59,10 @@ class Door:
 
 
 @contextmanager
-def watched(name: str, door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    owner, attribute = DOORS[name]
+def watched(
+    name: str, door: Door, monkeypatch: pytest.MonkeyPatch, doors: Mapping[str, tuple] = DOORS
+) -> Iterator[None]:
+    owner, attribute = doors[name][:2]
     with monkeypatch.context() as patch:
         patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
         yield
@@ -71,16 +73,18 @@ def eventful(path) -> SlurmRig:
     rig = slurm_rig(path, min_job_age_s=86400.0)
     rig.limits = Limits(4, 2, budget_node_hours=5.0, finalists=1, finalist_repeats=1)
 
-    def script(spec, restart) -> Script:
-        if spec.trial == "t0002":
-            return Script(reason=FailureReason.GPU_OOM)
-        return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
-
-    rig.script = script
+    rig.script = one_does_not_fit
     rig.cluster.at(rig.cluster.time + 70, lambda: rig.cluster.fail_node("n1"))
     rig.cluster.at(rig.cluster.time + 75, lambda: rig.cluster.resume_node("n1"))
     rig.cluster.at(rig.cluster.time + 200, lambda: _requeue_the_last(rig))
     return rig
+
+
+def one_does_not_fit(spec, restart) -> Script:
+    """What becomes of the trials of an eventful search."""
+    if spec.trial == "t0002":
+        return Script(reason=FailureReason.GPU_OOM)
+    return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
 
 
 def _requeue_the_last(rig: SlurmRig) -> None:

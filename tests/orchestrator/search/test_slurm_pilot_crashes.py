@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,9 @@ from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.scripted import Script
-from tests.orchestrator.search.slurm_rig import speed_of
-from tests.orchestrator.search.test_slurm_crashes import Door, Killed, story
+from tests.orchestrator.search.test_slurm_crashes import Door, Killed, one_does_not_fit, story, watched
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
-from trials.trial import FailureReason
 
 DOORS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
@@ -38,26 +33,13 @@ DOORS: dict[str, tuple[object, str, int]] = {
 """The driver's ways to the outside, and which calls are killed: every one, or every so many of those that are many."""
 
 
-@contextmanager
-def watched(name: str, door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    owner, attribute, _ = DOORS[name]
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
-        yield
-
-
 def eventful(path: Path) -> PilotRig:
     """A short search in which a layout does not fit, the pilot is cancelled by others and the best is repeated."""
     path.mkdir()
     rig = pilot_rig(path)
     rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=1, finalist_repeats=1)
 
-    def script(spec, restart) -> Script:
-        if spec.trial == "t0002":
-            return Script(reason=FailureReason.GPU_OOM)
-        return Script(duration_s=50.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
-
-    rig.script = script
+    rig.script = one_does_not_fit
     rig.cluster.at(rig.cluster.time + 150, lambda: _cancel_the_last(rig))
     return rig
 
@@ -87,7 +69,7 @@ def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path,
     for number in range(1, 500, DOORS[name][2]):
         rig, door = eventful(tmp_path / str(number)), Door(number, after)
         try:
-            with watched(name, door, monkeypatch):
+            with watched(name, door, monkeypatch, DOORS):
                 search = rig.open_driver().run()
         except Killed:
             rig.cluster.advance(7.0)
