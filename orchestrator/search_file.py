@@ -247,12 +247,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     if space.candidates is not None:
         with _collected(problems, document, "space", "candidates"):
             candidates = _layouts_in(resolved_path(document.folder, space.candidates), file)
-    if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, space):
-        with _collected(problems, document, "launcher", "table"):
-            _layouts_in(Path(file.launcher.table), file)
-    if (table := file.search.earlier_table) is not None:
-        with _collected(problems, document, "search", "earlier_trials"):
-            _require_rows_of(table, cluster)
+    _check_tables(file, document, cluster, problems)
     trainer = file.trainer
     with _collected(problems, document, "trainer", "data", "path"):
         trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
@@ -285,6 +280,16 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         yaml_text=document.text,
         places=places,
     )
+
+
+def _check_tables(file: SearchFile, document: Document, cluster: Cluster, problems: list[Problem]) -> None:
+    """What is wrong with the tables that the launcher plays from and that the models learn from."""
+    if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, file.space):
+        with _collected(problems, document, "launcher", "table"):
+            _layouts_in(Path(file.launcher.table), file)
+    if (table := file.search.earlier_table) is not None:
+        with _collected(problems, document, "search", "earlier_trials"):
+            _require_rows_of(table, cluster)
 
 
 def _trainer_problems(file: SearchFile) -> Iterator[Problem]:
