@@ -15,7 +15,7 @@ from orchestrator.service.executors import Executor, ThreadExecutor
 from orchestrator.service.place import OwnSearch, ServicePlace
 from orchestrator.service.share_file import ShareFile
 from trials.folder import SearchFolder
-from trials.ledger.events import fold
+from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
 
 MOST_FAILURES = 5
@@ -25,6 +25,8 @@ BACK_OFF_S = 1.0
 HELD_WAIT_S = 5.0
 HEALTHY_S = 600.0
 """A turn that lasted as long has made up for the failures before it."""
+LOOK_AGAIN_S = 60.0
+"""Between two looks at the stopped searches, which others may drive."""
 STOP_LIMIT_S = 30.0
 _TURN_S = 0.5
 
@@ -67,12 +69,13 @@ class Keeper:
         self._note = note
         self._clock = clock
         self._said: set[str] = set()
+        self._looks_at = clock() + LOOK_AGAIN_S
         self._lock = threading.Lock()
         self._kept = {search.search_id: Kept(search) for search in place.own_searches().values()}
         self._stopping = threading.Event()
         self._wake = threading.Event()
         if self._shares is not None:
-            self._shares.reset({name: _num_held(kept.search) for name, kept in self._kept.items()})
+            self._shares.reset({name: _num_held(_record_of(kept.search)) for name, kept in self._kept.items()})
 
     def take(self, search: OwnSearch) -> None:
         """Drive this search until it has ended, also after a restart of the service."""
@@ -113,6 +116,9 @@ class Keeper:
                     self._after(kept, result)
             elif kept.state is DriverState.WAITING and self._clock() >= kept.begins_at:
                 self._begin(kept)
+        if self._clock() >= self._looks_at:
+            self._looks_at = self._clock() + LOOK_AGAIN_S
+            self._look_at_stopped()
 
     def _begin(self, kept: Kept) -> None:
         search = kept.search
@@ -122,9 +128,9 @@ class Keeper:
     def _after(self, kept: Kept, result: TurnResult) -> None:
         now, search_id = self._clock(), kept.search.search_id
         if self._shares is not None:
-            self._shares.expect(search_id, _num_held(kept.search))
+            self._shares.expect(search_id, _num_held(_record_of(kept.search)))
         if result.end is TurnEnd.ENDED:
-            self._forget(search_id)
+            self._forget(kept)
         elif result.end is TurnEnd.HELD:
             waiting = replace(kept, state=DriverState.WAITING, begins_at=now + HELD_WAIT_S, detail=result.detail)
             self._set(replace(waiting, turn=None))
@@ -146,6 +152,17 @@ class Keeper:
     def _give_up(self, kept: Kept, detail: str) -> None:
         self._note(f"{kept.search.search_id} is not driven any more: {detail}")
         self._set(replace(kept, state=DriverState.STOPPED, detail=detail, turn=None))
+
+    def _look_at_stopped(self) -> None:
+        """Searches that were given up here, and that somebody may drive by hand: what they hold, and whether they have
+        ended."""
+        for kept in self.kept().values():
+            if kept.state is DriverState.STOPPED:
+                record = _record_of(kept.search)
+                if self._shares is not None:
+                    self._shares.expect(kept.search.search_id, _num_held(record))
+                if record is not None and record.state.is_ended:
+                    self._forget(kept)
 
     def _go_on_in_threads(self) -> None:
         """Anything asked of a dead Ray ends this process. Its actors have died, or soon will, with their searches."""
@@ -181,9 +198,10 @@ class Keeper:
         with self._lock:
             self._kept[kept.search.search_id] = kept
 
-    def _forget(self, search_id: str) -> None:
+    def _forget(self, ended: Kept) -> None:
+        """One that somebody has asked for again meanwhile has another turn, which ends at once."""
         with self._lock:
-            self._remember({name: kept for name, kept in self._kept.items() if name != search_id})
+            self._remember({name: kept for name, kept in self._kept.items() if kept is not ended})
 
     def _remember(self, kept: dict[str, Kept]) -> None:
         """On disk first: a search that a full disk keeps from being taken is refused, and not driven all the same."""
@@ -191,11 +209,15 @@ class Keeper:
         self._kept = kept
 
 
-def _num_held(search: OwnSearch) -> int:
-    """The trials of the search that have not ended; 0 where its folder cannot be read now."""
+def _record_of(search: OwnSearch) -> SearchRecord | None:
+    """The search as its journal tells it; None where that cannot be read now."""
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
-            record = fold(search.search_id, journal.read())
+            return fold(search.search_id, journal.read())
     except Exception:  # a damaged journal is told by the turn that reads it
-        return 0
+        return None
+
+
+def _num_held(record: SearchRecord | None) -> int:
+    """The trials of the search that have not ended."""
     return 0 if record is None else sum(not trial.state.is_ended for trial in record.trials)

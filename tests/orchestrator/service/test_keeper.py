@@ -13,12 +13,15 @@ from orchestrator.service.keeper import (
     BACK_OFF_S,
     HEALTHY_S,
     HELD_WAIT_S,
+    LOOK_AGAIN_S,
     MOST_FAILURES,
     DriverState,
     Keeper,
 )
 from orchestrator.service.place import OwnSearch, ServicePlace
+from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
+from tests.orchestrator.search.scripted import Rig as SearchRig
 
 
 class ScriptedExecutor(Executor):
@@ -52,11 +55,11 @@ class ScriptedExecutor(Executor):
 
 
 class Rig:
-    def __init__(self, home: Path):
+    def __init__(self, home: Path, max_in_flight: int | None = None):
         self.place = ServicePlace.of(home)
         self.place.folder.mkdir(parents=True, exist_ok=True)
         self.executor, self.now, self.notes = ScriptedExecutor(), 0.0, []
-        self.keeper = Keeper(self.place, self.executor, None, self.notes.append, lambda: self.now)
+        self.keeper = Keeper(self.place, self.executor, max_in_flight, self.notes.append, lambda: self.now)
 
     def take(self, *names: str) -> None:
         for name in names:
@@ -122,6 +125,30 @@ def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
     assert (rig.kept().state, rig.kept().detail) == (DriverState.STOPPED, "code has changed")
     rig.take("a")
     assert (rig.kept().state, rig.kept().failures) == (DriverState.DRIVING, 0)
+
+
+def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
+    rig, shares = Rig(tmp_path, max_in_flight=2), ShareFile(tmp_path / "service" / "shares.json", 2)
+    search = SearchRig(tmp_path)
+    driver = search.open_driver()
+    driver.recover()
+    driver.turn()
+    name, folder = driver.search.search_id, tmp_path / "runs" / driver.search.search_id
+    rig.keeper.take(OwnSearch(name, folder, "sqlite:////nowhere/ledger.db"))
+    rig.keeper.turn()
+    rig.end(TurnEnd.REFUSED, "code has changed")
+    assert shares.ask("other", 0, 2) == 0
+    search.open_driver().run()
+    rig.after(LOOK_AGAIN_S)
+    assert shares.ask("other", 0, 2) == 2
+    assert rig.keeper.kept() == rig.place.own_searches() == {}
+
+
+def test_a_stopped_search_whose_files_have_gone_is_still_there_to_be_asked_for(rig):
+    rig.take("a")
+    rig.end(TurnEnd.REFUSED, "it has no journal")
+    rig.after(LOOK_AGAIN_S)
+    assert rig.kept().state is DriverState.STOPPED
 
 
 def test_a_search_that_another_driver_holds_is_waited_for_and_that_is_no_failure(rig):
