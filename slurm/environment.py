@@ -16,7 +16,8 @@ _FOREIGN_PREFIXES = (
     *("PMI", "OMPI_", "MPI_", "TORCHELASTIC_"),
 )
 
-_FINDS_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_SACK_SOCKET")
+_NAME_THE_CLUSTER = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+_FINDS_THE_CLUSTER = (*_NAME_THE_CLUSTER, "SLURM_JWT", "SLURM_SACK_SOCKET")
 """Kept: without them the commands would ask another cluster than the user's own do, or would not be let in.
 
 SLURM_CLUSTERS is read by every command alike; SBATCH_CLUSTERS by sbatch alone, whose jobs squeue would then not see.
@@ -95,7 +96,12 @@ def _with_gpus(gres: CarriedOption | None, gpus: CarriedOption) -> CarriedOption
 
 def cluster_key(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What tells two clusters apart that may be asked from one machine."""
-    return tuple(environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"))
+    return tuple(cluster_variables(environ).get(name, "") for name in _NAME_THE_CLUSTER)
+
+
+def cluster_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those variables that say which cluster is asked; none where it is the machine's own."""
+    return {name: environ[name] for name in _NAME_THE_CLUSTER if environ.get(name)}
 
 
 def _is_foreign(name: str) -> bool:

@@ -11,6 +11,7 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
 from search_spaces.errors import OutsideRefused, Problem
+from slurm.environment import cluster_variables
 from trials.text import counted
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     if found is None:
         return None
     client, health = found
-    if spec.launcher.kind.startswith("slurm") and health["slurm_conf"] != os.environ.get("SLURM_CONF"):
-        say(f"the service (process {health['pid']}) has another SLURM_CONF: the search gets a driver of its own")
+    if spec.launcher.kind.startswith("slurm") and (other := _other_slurm(health.get("slurm"))):
+        say(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
         return None
     try:
         client.resume(folder.search_id, folder.path, url)
@@ -88,6 +89,15 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
         say(f"{refused}; the search gets a driver of its own")
         return None
     return int(health["pid"])
+
+
+def _other_slurm(of_service: Mapping[str, str] | None) -> str:
+    """The variables by which the service asks another Slurm than this shell does; "" for the same one. A service of an
+    older version does not say."""
+    if of_service is None:
+        return "version"
+    here = cluster_variables(os.environ)
+    return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
 
 
 def _where(about: Mapping[str, Any], place: ServicePlace) -> str:

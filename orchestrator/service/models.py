@@ -68,7 +68,7 @@ class HealthAnswer(Answer):
     pid: int
     executor: ExecutorKind
     max_in_flight: int | None
-    slurm_conf: str | None = Field(description="SLURM_CONF of the service: which Slurm its searches use.")
+    slurm: dict[str, str] = Field(description="The variables of the service that say which Slurm its searches use.")
     drivers: dict[DriverState, int]
 
 

@@ -19,6 +19,7 @@ from orchestrator.service.executors import ExecutorKind, make_executor
 from orchestrator.service.guard import Door
 from orchestrator.service.keeper import Keeper
 from orchestrator.service.place import ServicePlace, loopback_socket, unix_socket
+from slurm.environment import cluster_variables
 
 _STREAMS_END_S = 5
 """Seconds that a client who follows a search is given to hang up."""
@@ -49,7 +50,7 @@ def serve(
         try:
             keeper = Keeper(place, executor, wanted.max_in_flight, note)
             about = {"executor": executor.kind, "max_in_flight": wanted.max_in_flight}
-            desk = Desk(keeper, ledger_url, about | {"slurm_conf": os.environ.get("SLURM_CONF")})
+            desk = Desk(keeper, ledger_url, about | {"slurm": cluster_variables(os.environ)})
             _run(
                 keeper,
                 desk,

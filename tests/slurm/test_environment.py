@@ -5,6 +5,7 @@ from slurm.environment import (
     CarriedOption,
     carried_options,
     cluster_key,
+    cluster_variables,
     query_environment,
     submission_environment,
 )
@@ -63,6 +64,9 @@ def test_gpus_of_a_kind_and_whom_nodes_are_shared_with_are_carried_as_they_were_
     assert all(variable in " ".join(option.variable for option in found.values()) for variable in environ)
 
 
-def test_two_configurations_are_two_clusters():
-    assert cluster_key({"SLURM_CONF": "/a"}) != cluster_key({"SLURM_CONF": "/b"})
+@pytest.mark.parametrize("variable", ["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"])
+def test_two_configurations_are_two_clusters(variable):
+    assert cluster_key({variable: "/a"}) != cluster_key({variable: "/b"})
+    assert cluster_variables({variable: "/a", "SBATCH_CLUSTERS": "b", "SLURM_JOB_ID": "7"}) == {variable: "/a"}
+    assert cluster_variables({variable: ""}) == {}
     assert cluster_key(USERS_OWN) == cluster_key({})

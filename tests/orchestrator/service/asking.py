@@ -55,7 +55,7 @@ def served(home: Path, folder: Path, door: Door | None = None, max_in_flight: in
     place, log = ServicePlace.of(home), []
     with place.held():
         keeper = Keeper(place, ThreadExecutor(), max_in_flight, log.append)
-        desk = Desk(keeper, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm_conf": None})
+        desk = Desk(keeper, ledger_url(), {"executor": "thread", "max_in_flight": max_in_flight, "slurm": {}})
         app = make_app(desk, door or Door(), log.append)
         thread = threading.Thread(target=keeper.run)
         thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ class TakingClient:
 @pytest.fixture
 def service(monkeypatch):
     client = TakingClient()
-    health = {"pid": 4711, "slurm_conf": "/etc/slurm.conf"}
+    health = {"pid": 4711, "slurm": {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big"}}
     monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (client, health))
     return client
 
@@ -140,21 +141,32 @@ def test_a_running_service_takes_a_search_over(service, search, spec):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "slurm_conf", "taker"),
+    ("launcher", "here", "taker"),
     [
-        ({"kind": "slurm"}, "/etc/slurm.conf", 4711),
-        ({"kind": "slurm"}, "/opt/other.conf", None),
-        ({"kind": "ray", "address": "auto"}, "/etc/slurm.conf", None),
-        ({"kind": "local"}, "/opt/other.conf", 4711),
+        ({"kind": "slurm"}, {}, 4711),
+        ({"kind": "slurm"}, {"SLURM_CONF": "/opt/other.conf"}, None),
+        ({"kind": "slurm_pilot"}, {"SLURM_CLUSTERS": "small"}, None),
+        ({"kind": "slurm"}, {"SLURM_CLUSTERS": ""}, None),
+        ({"kind": "slurm"}, {"SLURM_CONF_SERVER": "ctl1:6817"}, None),
+        ({"kind": "ray", "address": "auto"}, {}, None),
+        ({"kind": "local"}, {"SLURM_CONF": "/opt/other.conf"}, 4711),
     ],
 )
 def test_a_service_takes_only_what_it_would_run_in_the_same_place(
-    service, search, spec, monkeypatch, launcher, slurm_conf, taker
+    service, search, spec, monkeypatch, launcher, here, taker
 ):
-    monkeypatch.setenv("SLURM_CONF", slurm_conf)
+    for name, value in {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big", **here}.items():
+        monkeypatch.setenv(name, value)
     object.__setattr__(spec, "launcher", spec.launcher.model_copy(update={"table": None, **launcher}))
     assert hand_over(search, spec, ledger_url()) == taker
     assert (service.taken is not None) == (taker is not None)
+
+
+def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search, spec, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
+    assert hand_over(search, spec, ledger_url()) is None
+    assert "has another SLURM_CLUSTERS: the search gets a driver of its own" in capsys.readouterr().err
 
 
 def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
