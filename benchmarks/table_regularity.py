@@ -1,0 +1,122 @@
+"""How well the rows of a measured table foretell each other: what a model may hope for after a few trials of it.
+
+    python -m benchmarks.table_regularity TABLE.csv ... [--seeds 3] [--problem NAME] [--json]
+
+A forest learns nine tenths of a problem's rows and foretells the last tenth, each tenth in turn. It is told the
+layout's numbers and what the cold model says (`with_model`), or the numbers alone. A search's model knows five rows
+where the forest knows dozens: what even the forest cannot tell does not follow from the layout, as far as the table
+shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.model_selection import KFold
+
+from benchmarks.cost_model import Case
+from search_spaces.calibration import TimeBelief
+from search_spaces.layout import Layout
+from search_spaces.measured import read_table
+from search_spaces.measured_problem import MeasuredProblem, problems_in
+
+NUM_FOLDS = 10
+_FEWEST_ROWS = 2 * NUM_FOLDS
+_NUM_TREES = 200
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows = (row for path in arguments.tables for row in read_table(path).require_whole().observations)
+    problems = {name: problem for name, problem in problems_in(rows).items() if arguments.problem in name}
+    lines = []
+    for line in lines_of(problems.items(), arguments.seeds):
+        lines.append(line)
+        _show(line, arguments.json)
+    for summary in summaries(lines):
+        _show(summary, arguments.json)
+
+
+def lines_of(problems: Iterable[tuple[str, MeasuredProblem]], seeds: int) -> Iterator[dict[str, Any]]:
+    """A line a problem of at least two rows a fold: the median error of what was foretold, over rows and seeds."""
+    for name, problem in problems:
+        rows = [row for row in problem.answers.values() if row.step_time_s is not None]
+        if len(rows) < _FEWEST_ROWS:
+            continue
+        case = Case.of(name, rows)
+        log_measured = np.log([row.step_time_s or np.nan for row in rows])
+        log_model = TimeBelief(case.terms, (), 0, case.task.knowledge.time).predict(case.terms)[0]
+        numbers = np.array([_numbers(row.layout) for row in rows])
+        yield {
+            "problem": name,
+            "source": rows[0].source,
+            "num_nodes": case.task.cluster.num_nodes,
+            "rows": len(rows),
+            "error_median": median_error(numbers, log_measured, seeds),
+            "error_median_with_model": median_error(np.column_stack([numbers, log_model]), log_measured, seeds),
+        }
+
+
+def median_error(features: np.ndarray, log_measured: np.ndarray, seeds: int) -> float:
+    """Of `features` (rows, columns) and log seconds (rows): the median of |foretold / measured - 1|."""
+    errors = []
+    for seed in range(seeds):
+        for known, asked in KFold(NUM_FOLDS, shuffle=True, random_state=seed).split(features):
+            forest = ExtraTreesRegressor(_NUM_TREES, random_state=seed).fit(features[known], log_measured[known])
+            errors.append(np.abs(np.exp(forest.predict(features[asked]) - log_measured[asked]) - 1))
+    return round(float(np.median(np.concatenate(errors))), 4)
+
+
+def summaries(lines: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A line a source and size of machine: the median over its problems."""
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        kinds[line["source"], "many" if line["num_nodes"] > 1 else "one"].append(line)
+    for (source, nodes), found in kinds.items():
+        errors = {name: median(line[name] for line in found) for name in ("error_median", "error_median_with_model")}
+        yield {"summary": True, "source": source, "nodes": nodes, "problems": len(found), **errors}
+
+
+def _numbers(layout: Layout) -> list[float]:
+    counts = (
+        layout.tensor_parallel,
+        layout.pipeline_parallel,
+        layout.data_parallel,
+        layout.micro_batch_size,
+        layout.grad_accum_steps,
+    )
+    return [*np.log(counts), layout.zero_stage, layout.sequence_parallel]
+
+
+def _show(line: dict[str, Any], as_json: bool) -> None:
+    print(json.dumps(line) if as_json else _readable(line), flush=True)
+
+
+def _readable(line: dict[str, Any]) -> str:
+    if "summary" in line:
+        name, count = f"= {line['source']}, {line['nodes']} node(s)", f"{line['problems']} problems"
+    else:
+        name, count = line["problem"], f"{line['rows']} rows"
+    errors = (line["error_median"], line["error_median_with_model"])
+    return f"{name:36} {count:>12}  off {errors[0]:6.1%}, with the model {errors[1]:6.1%}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help="measured tables")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 0, 1, ... of folds and forests")
+    parser.add_argument("--problem", default="", help="only problems whose name contains this")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
