@@ -50,13 +50,17 @@ class Lease:
     heartbeat_at: float
     expires: float
 
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.search_id, self.fencing
+
     def is_held(self, now: float) -> bool:
         """Whether the holder may still be at work, or go back to it.
 
         A process of this machine holds its lease as long as it lives: one that was stopped, or whose machine slept,
         goes on where it was. Of any other only the heartbeat tells.
         """
-        if self.expires <= self.heartbeat_at:
+        if self.expires <= self.heartbeat_at or self.key in _unfreed:
             return False
         lives = self._lives()
         return self.is_fresh(now) if lives is None else lives
@@ -93,6 +97,10 @@ class Lease:
         return cls(**values | times)
 
 
+_unfreed: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
+"""Leases that this process has given up and could not write as free, on a full disk: nobody holds them."""
+
+
 class LeaseHeld(Exception):
     """Another driver holds the search; `lease` is its lease, `now` when it was looked at (UTC seconds)."""
 
@@ -123,7 +131,12 @@ def acquire(folder: SearchFolder, now: float, duration_s: float = LEASE_DURATION
     lease = _mine(folder, 1 if newest is None else newest.fencing + 1, now, duration_s)
     if not _claim(folder, lease):
         raise LeaseHeld(_claimed(folder, lease.fencing), now)
-    write_json(folder.lease, lease.to_json())
+    _unfreed.pop(lease.key, None)  # of another folder of that name
+    try:
+        write_json(folder.lease, lease.to_json())
+    except OSError:
+        _unfreed[lease.key] = folder, lease
+        raise
     return lease
 
 
@@ -139,7 +152,30 @@ def renew(folder: SearchFolder, lease: Lease, now: float, duration_s: float = LE
 
 
 def release(folder: SearchFolder, lease: Lease, now: float) -> None:
-    """Free the lease for the next driver at once. LeaseLost when another one already has it."""
+    """Free the lease for the next driver at once. LeaseLost when another one already has it.
+
+    Where that cannot be written, on a full disk, it is free for this process all the same; for others it is once
+    `release_again` has written it, or this process has ended.
+    """
+    try:
+        _free(folder, lease, now)
+    except OSError:
+        _unfreed[lease.key] = folder, lease
+
+
+def release_again(now: float) -> None:
+    """Free what `release` could not, as far as it can be now: for a process that goes on after its drivers."""
+    for key, (folder, lease) in list(_unfreed.items()):
+        try:
+            _free(folder, lease, now)
+        except OSError:
+            continue
+        except LeaseLost:
+            pass
+        _unfreed.pop(key, None)
+
+
+def _free(folder: SearchFolder, lease: Lease, now: float) -> None:
     _require_newest(folder, lease)
     write_json(folder.lease, replace(lease, heartbeat_at=now, expires=now).to_json())
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from orchestrator.search import lease as leases
 from orchestrator.service.driving import DriverTurn, TurnEnd, TurnResult
 from orchestrator.service.executors import Executor, ThreadExecutor
 from orchestrator.service.place import OwnSearch, ServicePlace
@@ -108,6 +109,7 @@ class Keeper:
 
     def turn(self) -> None:
         """Everything that is to be done now, once."""
+        leases.release_again(time.time())
         if not self._executor.is_alive:
             self._go_on_in_threads()
         for kept in self.kept().values():

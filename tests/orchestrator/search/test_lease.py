@@ -20,6 +20,7 @@ from orchestrator.search.lease import (
     acquire,
     current,
     release,
+    release_again,
     renew,
 )
 from trials.folder import SearchFolder, read_json, write_json
@@ -55,6 +56,10 @@ def other_driver(folder: SearchFolder, **changes) -> Lease:
     theirs = replace(mine, host="login2", pid=4711, pid_scope="another boot pid:[1]", **changes)
     write_json(folder.lease, theirs.to_json())
     return theirs
+
+
+def full(*_) -> None:
+    raise OSError("No space left on device")
 
 
 class TestTakingIt:
@@ -155,6 +160,38 @@ class TestKeepingIt:
         lease = renew(folder, acquire(folder, NOON), NOON + 10 * LEASE_DURATION_S)
         assert lease.is_held(NOON + 11 * LEASE_DURATION_S - 1)
         assert current(folder) == lease
+
+    def test_what_a_full_disk_kept_from_being_freed_is_held_by_nobody_here_and_freed_once_there_is_room(
+        self, folder, monkeypatch
+    ):
+        mine = acquire(folder, NOON)
+        with monkeypatch.context() as patched:
+            patched.setattr(leases, "write_json", full)
+            release(folder, mine, NOON + 1)
+            release_again(NOON + 2)
+        assert not mine.is_held(NOON + 3)
+        assert current(folder).expires == mine.expires
+        release_again(NOON + 4)
+        assert current(folder).expires == NOON + 4
+        assert acquire(folder, NOON + 5).is_held(NOON + 5)
+
+    def test_what_was_taken_meanwhile_is_not_freed_again(self, folder, monkeypatch):
+        mine = acquire(folder, NOON)
+        with monkeypatch.context() as patched:
+            patched.setattr(leases, "write_json", full)
+            release(folder, mine, NOON + 1)
+        following = acquire(folder, NOON + 2)
+        release_again(NOON + 3)
+        assert following.fencing == 2
+        assert current(folder) == following
+
+    def test_a_lease_that_a_full_disk_kept_from_being_taken_is_held_by_nobody(self, folder, monkeypatch):
+        calls = iter([write_json, full])
+        with monkeypatch.context() as patched:
+            patched.setattr(leases, "write_json", lambda path, data: next(calls)(path, data))
+            with pytest.raises(OSError, match="No space"):
+                acquire(folder, NOON)
+        assert acquire(folder, NOON + 1).fencing == 2
 
     @pytest.mark.parametrize("use", [renew, release])
     def test_a_holder_that_was_taken_over_can_neither_keep_nor_free_it(self, folder, use):

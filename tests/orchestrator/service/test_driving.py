@@ -16,7 +16,7 @@ from orchestrator.service.driving import DriverTurn, TurnEnd
 from orchestrator.session import create_search
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
-from trials.folder import SearchFolder
+from trials.folder import SearchFolder, write_json
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState, fold
 from trials.ledger.journal import Journal
@@ -67,6 +67,21 @@ def test_a_search_that_is_held_is_left_alone(search):
     result = turn_of(search).run()
     assert result.end is TurnEnd.HELD
     assert "driven by process" in result.detail
+
+
+def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
+    search, monkeypatch
+):
+    def written(path: Path, data: dict) -> None:
+        if data["expires"] == data["heartbeat_at"]:
+            raise OSError("No space left on device")
+        write_json(path, data)
+
+    monkeypatch.setattr(lease, "write_json", written)
+    stopped = turn_of(search)
+    stopped.stop()
+    assert stopped.run().end is TurnEnd.STOPPED
+    assert turn_of(search).run().end is TurnEnd.ENDED
 
 
 def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(search):
