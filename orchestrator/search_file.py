@@ -13,7 +13,8 @@ from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm_pilot_plan import pilot_nodes
 from orchestrator.launchers.slurm_site import cpu_problems
-from orchestrator.search_schema import SearchFile, SearchSection
+from orchestrator.search_notify import notify_problems
+from orchestrator.search_schema import NotifySection, SearchFile, SearchSection
 from search_spaces.axes import complete_axes
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, shown
@@ -62,6 +63,7 @@ class SearchSpec:
     launcher: LauncherSection
     tracking: TrackingSection
     ledger: LedgerSection
+    notify: NotifySection
     work_dir: Path
     yaml_text: str = field(default="", compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
@@ -226,6 +228,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
     "launcher": LauncherSection,
     "tracking": TrackingSection,
     "ledger": LedgerSection,
+    "notify": NotifySection,
 }
 """The sections a SearchSpec keeps as they are; the others are resolved."""
 
@@ -254,6 +257,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     launcher = file.launcher
     with _collected(problems, document, "launcher", "slurm", "site"):
         launcher = launcher.with_site()
+    problems += [_placed(problem, places) for problem in notify_problems(file.notify)]
     if launcher.kind.startswith("slurm"):
         problems += [_placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
     with _collected(problems, document, "work_dir"):
@@ -276,6 +280,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         launcher=launcher,
         tracking=file.tracking,
         ledger=file.ledger,
+        notify=file.notify,
         work_dir=work_dir,
         yaml_text=document.text,
         places=places,
@@ -379,6 +384,7 @@ def _placed(problem: Problem, places: Mapping[str, Place]) -> Problem:
 
 def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     candidates = data["candidates"]
+    data = {"notify": {}} | dict(data)  # searches of older versions have none
     sections = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
     return {
         "name": _typed(data, "name", str),

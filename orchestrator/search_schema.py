@@ -101,6 +101,46 @@ class SearchSection(Section):
         return None if self.earlier_trials in (FROM_LEDGER, FROM_NOTHING) else Path(self.earlier_trials)
 
 
+class NotifySection(Section):
+    """Who is told when the search has ended, once. Both get what `parlay status --json` prints."""
+
+    command: list[Annotated[str, Field(min_length=1, max_length=4096)]] = Field(
+        default=[],
+        max_length=100,
+        description="Program and arguments, started without a shell; the search as JSON is its standard input. It may"
+        " take 30 s.",
+    )
+    webhook: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="A file that only you can read (mode 0600) with the http or https address that gets the search as"
+        " JSON by POST: an address may hold a token, so it stands in no search file.",
+    )
+
+    @field_validator("command")
+    @classmethod
+    def _resolve_program(cls, given: list[str], info: ValidationInfo) -> list[str]:
+        """A program that is named by its path is looked for from the search file's folder."""
+        if not given or not ("/" in given[0] or given[0].startswith("~")):
+            return given
+        return [str(resolved_path(folder_of(info), given[0])), *given[1:]]
+
+    @field_validator("webhook")
+    @classmethod
+    def _resolve_webhook(cls, given: str | None, info: ValidationInfo) -> str | None:
+        if given is None:
+            return None
+        if "://" in given:
+            raise InputError.of(
+                "secret",
+                "is an address, and an address may hold a token",
+                rule="no secret stands in a configuration file or on a command line",
+                fix="write the address into a file that only you can read (mode 0600), and name that file here",
+            )
+        return str(resolved_path(folder_of(info), given))
+
+
 class SearchFile(Section):
     """A search for the fastest layout: what is trained, on what, and what may be tried.
 
@@ -135,6 +175,7 @@ class SearchFile(Section):
     launcher: LauncherSection = LauncherSection()
     tracking: TrackingSection = TrackingSection()
     ledger: LedgerSection = LedgerSection()
+    notify: NotifySection = NotifySection()
     work_dir: str = Field(
         default="runs",
         min_length=1,

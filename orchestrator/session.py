@@ -20,6 +20,7 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
+from orchestrator.notifying import is_owed, notify_end
 from orchestrator.observations import leave_measured
 from orchestrator.own_files import YAML_SHA256, require_own_files, yaml_sha256
 from orchestrator.pilots_left import end_pilots
@@ -36,7 +37,7 @@ from orchestrator.search.limits import Limits, layouts_left
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
 from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
 from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
 from search_spaces.yaml_source import Place
@@ -208,6 +209,8 @@ def drive(
             leave_measured(folder, spec, search, watcher.note)
         if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
             _last_call(worker, search, folder, patience_s, watcher.note)
+        if search.state.is_ended and is_owed(folder, spec):
+            _tell_of_end(hold, spec, search, watcher.note)
         return search
 
 
@@ -410,6 +413,16 @@ def _last_call(
         note(f"MLflow did not take {len(unsent)} runs; `parlay sync {search.search_id}` sends them again")
     if worker.report is not None:
         write_json(folder.mlflow, mlflow_json(worker.report))
+
+
+def _tell_of_end(hold: _Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+    """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
+    try:
+        hold.keep()
+    except (leases.LeaseLost, OutsideRefused, OSError) as error:
+        note(f"nobody was told of the search's end: {error}")
+        return
+    notify_end(hold.folder, spec, search, note)
 
 
 def mlflow_json(report: SyncReport) -> dict[str, str]:

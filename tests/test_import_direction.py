@@ -40,6 +40,8 @@ ORCHESTRATOR = (
         "orchestrator.scaled_belief",
         "orchestrator.forecast",
         "orchestrator.session",
+        "orchestrator.status",
+        "orchestrator.notifying",
         "orchestrator.driver_job",
         "orchestrator.site_check",
         "orchestrator.trainer_check",

@@ -136,6 +136,11 @@ class SearchFolder:
         return self.path / "measured.csv"
 
     @property
+    def notified(self) -> Path:
+        """Written when whoever `notify` names is about to be told of the search's end."""
+        return self.path / "notified.json"
+
+    @property
     def code(self) -> Path:
         """The snapshot of the compute-side source that every trial of this search runs."""
         return self.path / "code"

@@ -64,7 +64,8 @@ def exit_code_of(search: SearchRecord) -> ExitCode:
 
 def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
     """The search as `status` tells it."""
-    from orchestrator.cli.summary import search_summary, show_search
+    from orchestrator.cli.summary import show_search
+    from orchestrator.status import search_summary
 
     answer(search_summary(search, spec, folder), as_json)
     if not as_json:

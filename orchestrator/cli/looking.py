@@ -56,7 +56,8 @@ def status(
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.find import find_search
-    from orchestrator.cli.summary import search_summary, show_search
+    from orchestrator.cli.summary import show_search
+    from orchestrator.status import search_summary
 
     found = find_search(search, ledger)
     spec = found.spec
@@ -70,7 +71,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     """Print the best layout of a search and where its recipe lies."""
     from dashboards.trial_words import flag_words, time_words
     from orchestrator.cli.find import find_search
-    from orchestrator.cli.summary import answer_in_words, recipe_path
+    from orchestrator.cli.summary import answer_in_words
+    from orchestrator.status import recipe_path
     from trials.ranking import best_json, rank
 
     found = find_search(search, ledger)

@@ -1,25 +1,23 @@
-"""A search in the contract's words and in a person's, for `run`, `resume`, `status` and `best`."""
+"""A search in a person's words, for `run`, `resume`, `status`, `watch` and `best`."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dashboards.live import console_for, headline, node_hours_words, results_table
 from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.search_file import SearchSpec, nodes_of_pilots
-from trials.folder import SearchFolder, read_json
+from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
-from trials.ranking import best_json, rank
+from trials.ranking import rank
 from trials.text import counted
 from trials.trial import FailureReason, TrialState
 
 if TYPE_CHECKING:
     from search_spaces.space import SearchSpace
-
-STATUS_SCHEMA = "parlay.status/1"
 
 _WHAT_TO_TRY = {
     FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
@@ -33,29 +31,6 @@ _WHAT_TO_TRY = {
 }
 _END_WORDS = {EndReason.CONVERGED: "converged: no layout that is left promises to be worth its trial"}
 _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
-
-
-def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
-    """The contract's object of a search; what is unknown or not there is null."""
-    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
-    return {
-        "schema": STATUS_SCHEMA,
-        "search_id": search.search_id,
-        "state": search.state,
-        "end_reason": search.end_reason,
-        "detail": search.detail,
-        "best": best_json(ranking),
-        "num_trials": len(search.trials),
-        "trials": _counts(search),
-        "reasons": dict(Counter(t.reason.value for t in search.trials if t.reason is not None)),
-        "budget": {
-            "node_hours_used": search.node_hours_used,
-            "node_hours_reserved": search.node_hours_reserved,
-            "node_hours_limit": spec.search.budget_node_hours,
-        },
-        "recipe": recipe_path(folder),
-        "mlflow": _mlflow(folder),
-    }
 
 
 def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
@@ -112,28 +87,6 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     if reason is not FailureReason.GPU_OOM or limit_gib is None:
         return words
     return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
-
-
-def recipe_path(folder: SearchFolder) -> str | None:
-    """The recipe's folder, once there is one."""
-    return str(folder.recipe) if folder.recipe.exists() else None
-
-
-def _counts(search: SearchRecord) -> dict[str, int]:
-    states = Counter(trial.state for trial in search.trials)
-    ended = (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)
-    return {state.value: states[state] for state in ended} | {
-        "in_flight": sum(count for state, count in states.items() if not state.is_ended)
-    }
-
-
-def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
-    """Where MLflow shows the search; a file that says nothing whole is as good as none."""
-    try:
-        data = read_json(folder.mlflow) or {}
-        return {"uri": data["uri"], "run_id": data["run_id"]}
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _state_words(search: SearchRecord) -> str:

@@ -98,10 +98,12 @@ def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
 
 def _ticked(found: Found) -> SearchRecord:
     """The search's record after one turn; one that has ended is left in order, once."""
+    from orchestrator.notifying import is_owed
     from orchestrator.search.driver import Driver
     from orchestrator.session import Watcher, drive, prepare, tracking_of
 
-    if found.record.state.is_ended and found.folder.measured.exists():
+    is_in_order = found.folder.measured.exists() and not is_owed(found.folder, found.spec)
+    if found.record.state.is_ended and is_in_order:
         return found.record
     candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
     watcher = Watcher(say, driving=Signals().steering)
@@ -119,8 +121,8 @@ def _words(record: SearchRecord) -> str:
 def _tick_all(ledger: str | None, as_json: bool) -> None:
     """A turn for every search that has not ended; one that is held or refused keeps no other from its turn."""
     from orchestrator.cli.find import find_search
-    from orchestrator.cli.summary import search_summary
     from orchestrator.search.lease import LeaseHeld, LeaseLost
+    from orchestrator.status import search_summary
     from trials.ledger.events import Fenced
     from trials.ledger.place import ledger_url
     from trials.ledger.reader import LedgerReader

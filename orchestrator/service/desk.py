@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.cli.find import Found, find_attempt
-from orchestrator.cli.summary import recipe_path, search_summary
 from orchestrator.earlier import collected
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
@@ -22,6 +21,7 @@ from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
 from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
 from orchestrator.site_check import require_site
+from orchestrator.status import recipe_path, search_summary
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
