@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,10 +111,19 @@ def selftest(
     return SelftestReport(tuple(cases), found, detail)
 
 
-def record(report: SelftestReport, launcher: str, world: Cluster, home: Path) -> None:
-    """Note in selftest.json of Parlay's home when this kind of machine was tested last, and with what result."""
+def record(
+    report: SelftestReport,
+    launcher: str,
+    world: Cluster,
+    home: Path,
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Note in selftest.json of Parlay's home when this kind of machine was tested last, and with what result.
+
+    A file that is damaged is told, and replaced: what it said of other machines can be found out again. One that cannot
+    be read or written is told.
+    """
     path = home / "selftest.json"
-    known = (read_json(path) or {}).get("selftests", {})
     entry = {
         "at": utc_text(),
         "passed": report.passed,
@@ -126,7 +135,23 @@ def record(report: SelftestReport, launcher: str, world: Cluster, home: Path) ->
         "fingerprint": dict(report.found.fingerprint),
         "detail": report.detail,
     }
-    write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
+    try:
+        known = _of_other_machines(path, note)
+        write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
+    except OSError as error:
+        note(f"{path} does not tell of this selftest: {error}")
+
+
+def _of_other_machines(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
+    """The last selftests by accelerator, as the file has them."""
+    try:
+        known = (read_json(path) or {}).get("selftests", {})
+        if isinstance(known, dict):
+            return known
+        note(f"{path}: selftests is {type(known).__name__}, not an object: written anew, with this one alone")
+    except ValueError as damage:
+        note(f"{damage}: written anew, with this selftest alone")
+    return {}
 
 
 class _Seen:

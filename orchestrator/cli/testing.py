@@ -80,7 +80,7 @@ def selftest(
     report = _run(spec, world, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
     if not names:
-        record(report, spec.launcher.kind, world, home_folder())
+        record(report, spec.launcher.kind, world, home_folder(), say)
     answer(report.to_json(), as_json, _verdict(report, world))
     if not report.passed:
         raise Exit(ExitCode.NO_MEASUREMENT)

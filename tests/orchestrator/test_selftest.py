@@ -159,3 +159,24 @@ def test_the_last_selftest_of_each_accelerator_is_kept(tmp_path):
     assert (entry["launcher"], entry["num_nodes"], entry["gpus_per_node"]) == ("slurm", 2, 4)
     assert entry["fingerprint"] == {"torch": "2.13.0"}
     assert entry["at"].endswith("Z")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "Expecting property name"), ("[]", "not a JSON object"), ('{"selftests": 7}', "is int")]
+)
+def test_a_damaged_record_is_told_and_replaced_and_the_result_is_not_lost(tmp_path, text, words):
+    notes: list[str] = []
+    (tmp_path / "selftest.json").write_text(text)
+    record(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path, notes.append)
+    assert (read_json(tmp_path / "selftest.json") or {})["selftests"]["cpu"]["passed"]
+    [note] = notes
+    assert words in note
+    assert str(tmp_path / "selftest.json") in note
+
+
+def test_a_record_that_cannot_be_written_is_told(tmp_path):
+    notes: list[str] = []
+    (tmp_path / "home").touch()
+    record(SelftestReport(tuple(CASES), Results(tuple(GOOD), {})), "local", PAIR, tmp_path / "home", notes.append)
+    [note] = notes
+    assert "does not tell of this selftest" in note
