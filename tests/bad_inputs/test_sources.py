@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ SHELLS = {
     "subprocess.getstatusoutput",
     "asyncio.create_subprocess_shell",
 }
+NAMES = {"sh", "bash", "dash", "ksh", "zsh"}
 EVALUATORS = {"eval", "exec", "compile", "__import__"}
 UNPICKLERS = ("pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib")
 MAKERS_OF_OBJECTS = {
@@ -98,19 +100,51 @@ def test_each_of_them_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.security("no_shell")
 def test_a_shell_is_started_for_scripts_of_ours_alone():
     """Wherever `sh -c` or `bash -c` stands, the script after it is a constant, and whatever else its arguments."""
-    found = [
-        str(path.relative_to(ROOT))
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (ast.List, ast.Tuple)) and _is_shell_with_made_up_script(node)
-    ]
-    assert set(found) == MADE_OF_CHECKED_WORDS
+    assert {str(path.relative_to(ROOT)) for path in SOURCES if _starts_made_up_scripts(path)} == MADE_OF_CHECKED_WORDS
 
 
-def _is_shell_with_made_up_script(node: ast.List | ast.Tuple) -> bool:
-    words = [item.value if isinstance(item, ast.Constant) else None for item in node.elts]
-    places = [n for n, word in enumerate(words[:-1]) if word == "-c" and str(words[max(0, n - 1)]).endswith("sh")]
-    return any(isinstance(node.elts[n + 1], (ast.JoinedStr, ast.BinOp, ast.Call)) for n in places)
+@pytest.mark.security("no_shell")
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ("run(['sh', '-c', 'exit 1'])", False),
+        ("SCRIPT = 'exit 1'\nrun(('/bin/sh', '-c', SCRIPT, 'sh'))", False),
+        ("run(['python3', '-c', program])", False),
+        ("def f(script): run(['sh', '-c', script])", True),
+        ("SCRIPT = 'exit 1'\nSCRIPT = made()\nrun(['sh', '-c', SCRIPT])", True),
+        ("def f():\n    script = 'a' + b\n    run(['bash', '-e', '-c', script])", True),
+        ("run(['bash', '-lc', f'cd {folder}'])", True),
+        ("run(['sh', '-c', self.script])", True),
+        ("run(['sh', '-c', *words])", True),
+    ],
+)
+def test_a_script_that_is_no_constant_would_be_found(tmp_path: Path, source: str, is_found: bool):
+    (tmp_path / "x.py").write_text(source + "\n")
+    assert _starts_made_up_scripts(tmp_path / "x.py") is is_found
+
+
+def _starts_made_up_scripts(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lists = [node for node in ast.walk(tree) if isinstance(node, (ast.List, ast.Tuple))]
+    return any(not _is_constant(script, tree) for node in lists for script in _shell_scripts(node))
+
+
+def _shell_scripts(node: ast.List | ast.Tuple) -> Iterator[ast.expr]:
+    """What a shell would run of these words: what follows on a -c of its, also within -lc or -ec."""
+    words = [str(item.value) if isinstance(item, ast.Constant) else "" for item in node.elts]
+    for place, word in enumerate(words[:-1]):
+        if re.fullmatch("-[a-z]*c", word) and any(before.rpartition("/")[2] in NAMES for before in words[:place]):
+            yield node.elts[place + 1]
+
+
+def _is_constant(script: ast.expr, tree: ast.Module) -> bool:
+    """Text as it stands, or the name of such a text: whatever is assigned to that name in the file is one."""
+    if not isinstance(script, ast.Name):
+        return isinstance(script, ast.Constant)
+    bound = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == script.id]
+    values = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0] in bound]
+    stored = [node for node in bound if isinstance(node.ctx, ast.Store)]
+    return len(values) == len(stored) == 1 and isinstance(values[0], ast.Constant)
 
 
 @pytest.mark.security("ray")
