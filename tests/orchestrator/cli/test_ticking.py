@@ -12,10 +12,11 @@ import pytest
 
 from orchestrator.cli import find, ticking
 from orchestrator.cli.output import Exit
+from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, write_search
-from tests.orchestrator.slurm_searches import Bench, record_of
+from tests.orchestrator.slurm_searches import Bench, record_of, until
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
@@ -60,9 +61,10 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(bench):
-    driver = bench.start("run", bench.write(takes_s=30.0), *FEW)
+    driver = bench.start("run", bench.write(free=0), *FEW, tabled=True)
     try:
         folder = bench.the_search()
+        until(lambda: record_of(folder).state, lambda state: state is SearchState.RUNNING)
         held = bench.parlay("tick", str(folder.path), "--json")
         assert (held.code, held.json["error"]["code"]) == (5, "held")
         of_all = bench.parlay("tick", "--all", "--json")
@@ -82,6 +84,17 @@ def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_wri
     both = parlay("submit", path, "--tick", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
     assert (both.code, both.json["error"]["key"]) == (2, "--tick")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("kind", ["slurm_pilot", "local", "ray"])
+def test_only_jobs_of_their_own_may_be_left_to_ticks(kind):
+    """Between two turns a pilot would stand idle, and end."""
+    with pytest.raises(InputError) as refused:
+        ticking.require_jobs_that_stay(LauncherSection(kind=kind), "--tick")
+    [problem] = refused.value.problems
+    assert (problem.key, problem.value, problem.message) == ("--tick", kind, f"launcher.kind is {kind}")
+    assert problem.fix == "--launcher slurm, or `parlay submit` without --tick"
+    ticking.require_jobs_that_stay(LauncherSection(kind="slurm"), "--tick")
 
 
 def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, monkeypatch, capsys):
@@ -116,10 +129,10 @@ sys.exit(code)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", ["run", "tick"])
 def test_a_driver_on_slurm_imports_no_ray(bench, verb):
-    path = bench.write(takes_s=0.2)
+    path, one = bench.write(takes_s=0.2), ("--set", "search.max_trials=1")
     if verb == "tick":
-        assert bench.parlay("submit", path, "--tick", *FEW).code == 0
-    words = ["run", str(path), *FEW] if verb == "run" else ["tick", str(bench.the_search().path)]
+        assert bench.parlay("submit", path, "--tick", *one).code == 0
+    words = ["run", str(path), *one] if verb == "run" else ["tick", str(bench.the_search().path)]
     command = [sys.executable, "-P", "-c", _TELLS_WHAT_IT_IMPORTED, *words]
     done = subprocess.run(command, cwd=bench.place, env=bench.environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
