@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from orchestrator.search_file import candidates_of, load_search_file
 from slurm.daemons import living_processes
@@ -37,6 +38,7 @@ measure: {time_limit: 2m}
 tracking: {enabled: false}
 launcher: {kind: slurm, slurm: {poll_interval: 1s}}
 """
+ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -46,19 +48,38 @@ class Bench:
     place: Path
     cluster: SlurmSandbox
 
-    def write(self, takes_s: float = 0.5, text: str = SEARCH, slow: Mapping[int, float] | None = None) -> Path:
+    def write(
+        self,
+        takes_s: float = 0.5,
+        text: str = SEARCH,
+        free: int | None = None,
+        held: Mapping[int, str] = MappingProxyType({}),
+    ) -> Path:
         """A search file, and a table in which every one of its layouts has a step time of its own.
 
-        A trial takes `takes_s` seconds, those of the layouts numbered in `slow`, as the grid has them, so many.
+        A trial takes `takes_s` seconds. Those after the first `free` do not end before `let_go`: however long a test
+        takes, its search is not over meanwhile. `held` are numbers of layouts, as the grid has them, whose trials do
+        not end before the `let_go` of this name.
         """
         path = write_search(self.place, text)
         self._table.write_text("{}")
         layouts = [layout.key for layout in candidates_of(load_search_file(path)).feasible]
         # In an order that is not the grid's, so that the best is neither the first nor the last.
-        seconds = [(slow or {}).get(number, takes_s) for number in range(len(layouts))]
-        rows = [{"step_time_s": 0.5 + 37 * number % 101 / 100, "takes_s": s} for number, s in enumerate(seconds)]
+        rows: list[dict[str, Any]] = [
+            {"step_time_s": 0.5 + 37 * number % 101 / 100, "takes_s": takes_s} for number in range(len(layouts))
+        ]
+        kept = {} if free is None else dict.fromkeys(range(free, len(rows)), ALL)
+        for number, gate in {**kept, **held}.items():
+            rows[number]["waits_for"] = str(self._gate(gate))
         self._table.write_text(json.dumps(dict(zip(layouts, rows, strict=True))))
         return path
+
+    def let_go(self, gate: str = ALL) -> None:
+        """Let the trials end that `write` holds, all those of its `free` or those of this name."""
+        self._gate(gate).touch()
+
+    def _gate(self, gate: str) -> Path:
+        return self.place / f"let_go-{gate}"
 
     @property
     def _table(self) -> Path:
@@ -92,8 +113,8 @@ class Bench:
     def jobs(self, name: str, *states: str) -> dict[str, str]:
         """Ids and states of the jobs whose name begins so, of these states, or of all that the controller knows."""
         wanted = f"--states={','.join(states) or 'all'}"
-        done = self.cluster.ask("squeue", "--noheader", wanted, "--format=%A|%T|%j")
-        rows = [line.split("|") for line in done.stdout.splitlines()]
+        lines = answered(self.cluster, "squeue", "--noheader", wanted, "--format=%A|%T|%j").splitlines()
+        rows = [line.split("|") for line in lines]
         return {job: state for job, state, job_name in rows if job_name.startswith(name)}
 
     def processes_of(self, job: str) -> list[int]:
@@ -122,7 +143,17 @@ def num_ended(folder: SearchFolder) -> int:
     return sum(trial.state.is_ended for trial in record_of(folder).trials)
 
 
-def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 60.0) -> T:
+def answered(cluster: SlurmSandbox, *command: str) -> str:
+    """What a command of Slurm's says, asked again while the controller is too busy for it: no answer is not "none"."""
+    return until(lambda: cluster.ask(*command), lambda done: done.returncode == 0).stdout
+
+
+def ids_of_jobs(cluster: SlurmSandbox) -> set[str]:
+    """Of all that the controller knows, also those that have ended."""
+    return set(answered(cluster, "squeue", "--noheader", "--states=all", "--format=%A").split())
+
+
+def until(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 120.0) -> T:
     """What `look` found once it is `wanted`; fails with the last thing found."""
     deadline = time.monotonic() + timeout_s
     while not wanted(found := look()):

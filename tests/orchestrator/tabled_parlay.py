@@ -3,6 +3,7 @@
 Everything but the trial program is the real thing. A search records the code it was given, so it is resumed, cancelled
 and looked at by the real command as well. PARLAY_TEST_TABLE is the path of a JSON object of rows by layout key, such as
 {"step_time_s": 0.2, "takes_s": 0.1, "reason": "gpu_oom"}; each field may be absent, and so may a layout: one second.
+A row's "waits_for" is the path of a file before which its trial does not end, however long a test takes meanwhile.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ def main(spec_path: Path) -> int:
     table = json.loads(Path(__file__).with_name("table.json").read_text())
     row = DEFAULT_ROW | table.get(spec.layout.canonical().key, {})
     env = RankEnvironment.read(os.environ)
+    while "waits_for" in row and not Path(row["waits_for"]).exists():
+        time.sleep(0.05)
     if env.rank != 0:
         return 0  # One that failed would have rank 0 killed before its outcome is written.
     folder, started_at = AttemptFolder(spec_path.parent), utc_text()
