@@ -41,7 +41,8 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._descriptor: int | None = None
-        self._known = _Contents((), 0, 0)
+        self._known = _NOTHING
+        self._told = _NOTHING
 
     def read(self) -> list[Event]:
         """All events that count, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
@@ -49,6 +50,23 @@ class Journal:
             return list(_parse(self.path, self.path.read_bytes()).events)
         except FileNotFoundError:
             return []
+
+    def read_on(self) -> list[Event]:
+        """The events that count and were not told by this method before, oldest first; only what is new is read.
+
+        Raises JournalDamaged, also where a line that was told of is there no more: its writer may take back one that
+        never came to the disk. Then another Journal reads what is true.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size < self._told.size:
+                    raise JournalDamaged(f"{self.path}: was shortened from {self._told.size} bytes to {size}")
+                stream.seek(self._told.size)
+                self._told = _parse(self.path, stream.read(), self._told)
+        except FileNotFoundError:
+            return []
+        return list(self._told.events)
 
     def append(self, event: Event) -> None:
         """Write `event` to disk as the next line; it is there for good when this returns.
@@ -101,7 +119,7 @@ class Journal:
     def _with_written(self, descriptor: int, event: Event, size: int) -> _Contents:
         """What the journal holds after `event` was written, which should have made it `size` bytes long."""
         if os.fstat(descriptor).st_size == size:
-            return _Contents((event,), event.fencing, size)
+            return _Contents((event,), event.fencing, size, event.seq + 1)
         self._known = _parse(self.path, self.path.read_bytes())
         if event not in self._known.events:
             self._require_next(event)
@@ -111,17 +129,17 @@ class Journal:
 
 @dataclass(frozen=True)
 class _Contents:
-    """The events of a journal that count (the last one is enough for its writer), the highest lease number that wrote
-    in it, and the bytes of its whole lines."""
+    """The events of a journal that count, or the newest of them, the highest lease number that wrote in it, the bytes
+    and the number of its whole lines, and the number of the event that is due."""
 
-    events: tuple[Event, ...]
-    fencing: int
-    size: int
+    events: tuple[Event, ...] = ()
+    fencing: int = 0
+    size: int = 0
+    due: int = 1
+    lines: int = 0
 
-    @property
-    def due(self) -> int:
-        """The number of the next event."""
-        return self.events[-1].seq + 1 if self.events else 1
+
+_NOTHING = _Contents()
 
 
 def _line(event: Event) -> bytes:
@@ -135,16 +153,18 @@ def _write_all(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _parse(path: Path, data: bytes) -> _Contents:
+def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
+    """What the journal holds whose bytes after those of `before` are `data`; `events` are those in `data`."""
     whole = data[: data.rfind(b"\n") + 1]
+    lines = whole.split(b"\n")[:-1]
     events: list[Event] = []
-    fencing = 0
-    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+    fencing = before.fencing
+    for number, line in enumerate(lines, start=before.lines + 1):
         try:
             event = _event(line)
         except (ValueError, KeyError, TypeError) as error:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
-        due = len(events) + 1
+        due = before.due + len(events)
         if event.fencing < fencing:
             continue  # the late word of a driver that was taken over
         if event.seq > due or (event.seq < due and event.fencing == fencing):
@@ -152,7 +172,9 @@ def _parse(path: Path, data: bytes) -> _Contents:
         if event.seq == due:
             events.append(event)
         fencing = event.fencing
-    return _Contents(tuple(events), fencing, len(whole))
+    return _Contents(
+        tuple(events), fencing, before.size + len(whole), before.due + len(events), before.lines + len(lines)
+    )
 
 
 def _event(line: bytes) -> Event:

@@ -37,6 +37,42 @@ def test_a_journal_nobody_wrote_is_empty_and_reading_makes_none(path):
     assert not path.exists()
 
 
+def test_who_reads_on_is_told_of_each_event_once_however_the_file_grows(path, tmp_path):
+    events = measured_story().events
+    old = replace(events[4], fencing=1)
+    taken_over = [*events[:4], *(replace(e, fencing=2) for e in events[4:])]
+    written(path, taken_over).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    late = tmp_path / "late.jsonl"
+    written(late, [*events[:4], old]).close()
+    lines.insert(6, late.read_bytes().splitlines(keepends=True)[4])  # the late word of the old driver
+    whole, step = b"".join(lines), 700
+    follower, told = Journal(tmp_path / "grows.jsonl"), []
+    assert follower.read_on() == []
+    for end in [*range(0, len(whole), step), len(whole)]:
+        follower.path.write_bytes(whole[:end])
+        told += follower.read_on()
+    assert told == Journal(follower.path).read() == taken_over
+    assert follower.read_on() == []
+
+
+def test_who_reads_on_is_told_by_its_number_which_line_is_damaged_and_when_one_was_taken_back(path):
+    *first, last = measured_story().events
+    journal = written(path, first)
+    follower = Journal(path)
+    assert follower.read_on() == first
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"{}\n")
+    with pytest.raises(JournalDamaged, match=f":{len(first) + 1}: "):
+        follower.read_on()
+    path.write_bytes(whole)
+    journal.append(last)
+    assert follower.read_on() == [last]
+    path.write_bytes(whole)
+    with pytest.raises(JournalDamaged, match="was shortened"):
+        follower.read_on()
+
+
 @pytest.mark.security("private_files")
 def test_only_its_owner_may_read_it_whatever_the_umask(path):
     old = os.umask(0)
