@@ -18,16 +18,15 @@ SILENCE_S = 15.0
 """After which a comment says that the line still stands."""
 
 
-def events_after(journal_file: Path, seq: int) -> list[Event]:
-    """The events that follow number `seq`, oldest first."""
-    with closing(Journal(journal_file)) as journal:
-        return [event for event in journal.read() if event.seq > seq]
+def news_after(journal_file: Path, seq: int) -> tuple[list[Event], bool]:
+    """The events that follow number `seq`, oldest first, and whether the search has ended with them.
 
-
-def has_ended(journal_file: Path) -> bool:
+    Of one reading: an end that is written between two would be told to nobody.
+    """
     with closing(Journal(journal_file)) as journal:
-        search = fold(journal_file.parent.name, journal.read())
-    return search is not None and search.state.is_ended
+        events = journal.read()
+    search = fold(journal_file.parent.name, events)
+    return [event for event in events if event.seq > seq], search is not None and search.state.is_ended
 
 
 async def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
@@ -38,10 +37,11 @@ async def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) 
         found = await asyncio.to_thread(journal_file.stat)  # one that hangs holds up nobody else
         if found.st_size != size:  # a journal only grows
             size = found.st_size
-            for event in await asyncio.to_thread(events_after, journal_file, seq):
+            events, has_ended = await asyncio.to_thread(news_after, journal_file, seq)
+            for event in events:
                 yield sse(event)
                 seq, told_at = event.seq, time.monotonic()
-            if await asyncio.to_thread(has_ended, journal_file):
+            if has_ended:
                 return
         if time.monotonic() - told_at > SILENCE_S:
             yield ": nothing new\n\n"
