@@ -32,21 +32,20 @@ class Association:
 
 @dataclass(frozen=True)
 class Qos:
-    """A quality of service. With `lifts_time_limit` or `lifts_node_limit` its own limit stands in the partition's
-    place; `max_nodes` and `max_gpus` are of one job."""
+    """A quality of service. A job under one that lifts a limit of its partition (MaxTime, MaxNodes, MinNodes) is held
+    to the QOS's own instead. Of a job's QOS and that of its partition the latter's limits come first, unless the former
+    `is_before_partitions`. `max_nodes` and `max_gpus` are of one job."""
 
     name: str
     lifts_time_limit: bool = False
     lifts_node_limit: bool = False
+    lifts_least_nodes: bool = False
+    is_before_partitions: bool = False
     max_wall_s: float = math.inf
     max_jobs: float = math.inf
     max_submit: float = math.inf
     max_nodes: float = math.inf
     max_gpus: float = math.inf
-
-    @property
-    def lifts_limits(self) -> bool:
-        return self.lifts_time_limit or self.lifts_node_limit
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,8 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
             name=name,
             lifts_time_limit="PartitionTimeLimit" in flags.split(","),
             lifts_node_limit="PartitionMaxNodes" in flags.split(","),
+            lifts_least_nodes="PartitionMinNodes" in flags.split(","),
+            is_before_partitions="OverPartQOS" in flags.split(","),
             max_wall_s=clock_s(wall),
             max_jobs=_count(jobs),
             max_submit=_count(submit),

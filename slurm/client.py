@@ -32,7 +32,6 @@ from slurm.parse import (
 )
 from slurm.partitions import (
     PartitionSnapshot,
-    beyond_limits,
     default_partition,
     named_partitions,
     parse_partitions,
@@ -132,8 +131,7 @@ class SlurmClient(Slurm):
             return None
         partitions, found = self.partitions(), parse_tested_partition(tested)
         named = named_partitions(request, partitions) if request.options.partition else []
-        words = beyond_limits(request, named or [p for p in partitions if p.name == found])
-        return None if words is None or self.may_lift_limits(request) else words
+        return self.beyond_limits(request, named or [p for p in partitions if p.name == found])
 
     def submit(self, request: JobRequest) -> Submission:
         argv = ["sbatch", "--parsable", f"./{request.script.name}"]

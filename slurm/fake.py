@@ -14,7 +14,7 @@ from slurm.fake_placement import choose, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
 from slurm.nodes import NodeSnapshot, why_it_waits
-from slurm.partitions import PartitionSnapshot, beyond_limits, named_partitions
+from slurm.partitions import PartitionSnapshot, named_partitions
 from slurm.request import JobRequest
 
 _REFUSED = "sbatch: error: Batch job submission failed: "
@@ -236,8 +236,7 @@ class FakeSlurm(Slurm):
         return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 
     def _beyond_partition(self, request: JobRequest) -> str | None:
-        words = beyond_limits(request, named_partitions(request, self.partitions()))
-        return None if words is None or self.may_lift_limits(request) else words
+        return self.beyond_limits(request, named_partitions(request, self.partitions()))
 
     def _nodes(self) -> list[NodeSnapshot]:
         """As sinfo lists them; the first partition is the default one."""

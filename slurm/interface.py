@@ -11,7 +11,7 @@ from enum import Enum
 from slurm.allowance import Allowance
 from slurm.jobs import JobSnapshot
 from slurm.nodes import NodeSnapshot
-from slurm.partitions import PartitionSnapshot
+from slurm.partitions import PartitionSnapshot, beyond_limits
 from slurm.request import JobRequest
 
 
@@ -96,16 +96,18 @@ class Slurm(ABC):
     def allowance(self) -> Allowance | None:
         """What accounting lets the user have: accounts, QOS and their limits (sacctmgr); None without accounting."""
 
-    def may_lift_limits(self, request: JobRequest) -> bool:
-        """Whether the QOS that the job would run under, a default one also, may lift its partition's limits. Of one
-        that is named, Slurm itself tells what is wrong with it."""
-        if request.options.qos is not None:
-            return True
+    def beyond_limits(self, request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
+        """Why none of these partitions ever starts the job, unless the QOS that it would run under, a default one also,
+        lifts that limit. Of one that is named and not known, Slurm itself tells what is wrong with it."""
+        if (words := beyond_limits(request, partitions)) is None:
+            return None
+        qos = None
         with suppress(SlurmUnreachable):
             allowance = self.allowance()
             qos = None if allowance is None else allowance.qos_of(request.options)
-            return qos is not None and qos.lifts_limits
-        return False
+        if qos is None:
+            return words if request.options.qos is None else None
+        return beyond_limits(request, partitions, qos)
 
     @abstractmethod
     def test(self, request: JobRequest) -> Submission:

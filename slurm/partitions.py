@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm.allowance import as_kept
+from slurm.allowance import Qos, as_kept
 from slurm.lengths import clock_s
 from slurm.request import JobRequest
+
+LIFTS_NOTHING = Qos("")
 
 _EVERYBODY = {"", "ALL", "(null)", "NONE", "N/A"}
 
@@ -23,7 +25,8 @@ class PartitionSnapshot:
     """One partition. `state_text` is Slurm's word: UP where jobs are taken and started.
 
     Limits are infinite where there is none. `over_time_s` are the seconds for which a job may run beyond its limit,
-    None where the cluster's own hold. Of who is let in (`allowed_*`) None is everybody.
+    None where the cluster's own hold. Of who is let in (`allowed_*`) None is everybody. `qos` is the partition's own,
+    whose limits all of its jobs are held to.
     """
 
     name: str
@@ -39,6 +42,7 @@ class PartitionSnapshot:
     allowed_qos: tuple[str, ...] | None = None
     denied_qos: tuple[str, ...] = ()
     allowed_groups: tuple[str, ...] | None = None
+    qos: str | None = None
 
     def lets_in_account(self, name: str) -> bool:
         return _lets_in(name, self.allowed_accounts, self.denied_accounts)
@@ -70,9 +74,10 @@ def named_partitions(request: JobRequest, partitions: Sequence[PartitionSnapshot
     return [partition for partition in partitions if partition.name in names]
 
 
-def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot]) -> str | None:
-    """Why none of these partitions ever starts the job, by Slurm's own name of the reason; None where one may."""
-    found = [_beyond(request, partition) for partition in partitions]
+def beyond_limits(request: JobRequest, partitions: Sequence[PartitionSnapshot], qos: Qos = LIFTS_NOTHING) -> str | None:
+    """Why none of these partitions ever starts the job, by Slurm's own name of the reason; None where one may. `qos` is
+    the job's."""
+    found = [_beyond(request, partition, qos) for partition in partitions]
     faults = [fault for fault in found if fault is not None]
     if not faults or len(faults) < len(found):
         return None
@@ -85,14 +90,14 @@ class _Fault:
     words: str
 
 
-def _beyond(request: JobRequest, partition: PartitionSnapshot) -> _Fault | None:
-    if request.time_limit_min * 60 > partition.max_time_s:
+def _beyond(request: JobRequest, partition: PartitionSnapshot, qos: Qos) -> _Fault | None:
+    if request.time_limit_min * 60 > partition.max_time_s and not qos.lifts_time_limit:
         longest = f"the longest time allowed in partition {partition.name} is {partition.max_time_s / 60:g} minutes"
         return _Fault("PartitionTimeLimit", longest)
-    if request.num_nodes > partition.max_nodes:
+    if request.num_nodes > partition.max_nodes and not qos.lifts_node_limit:
         most = f"partition {partition.name} gives a job {partition.max_nodes:g} nodes at most"
         return _Fault("PartitionNodeLimit", most)
-    if request.num_nodes < partition.min_nodes:
+    if request.num_nodes < partition.min_nodes and not qos.lifts_least_nodes:
         return _Fault("PartitionNodeLimit", f"partition {partition.name} takes jobs from {partition.min_nodes} nodes")
     return None
 
@@ -115,6 +120,7 @@ def _partition(line: str) -> PartitionSnapshot | None:
         allowed_qos=_names(_field(line, "AllowQos")),
         denied_qos=_names(_field(line, "DenyQos")) or (),
         allowed_groups=_names(_field(line, "AllowGroups")),
+        qos=(_names(_field(line, "QoS")) or (None,))[0],
     )
 
 

@@ -10,9 +10,10 @@ import grp
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from orchestrator.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.doctor.site_profile import site_findings
@@ -23,7 +24,7 @@ from search_spaces.space import SearchSpace
 from slurm.allowance import Allowance, Association, Qos, as_kept
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, why_it_waits
-from slurm.partitions import PartitionSnapshot, beyond_limits, named_partitions
+from slurm.partitions import LIFTS_NOTHING, PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobOptions, JobRequest
 
 _FIXES = {
@@ -34,6 +35,19 @@ _FIXES = {
 }
 _FAMILIES = ("v100", "t4", "a40", "a100", "h100", "h200", "mi250")
 """Of accelerators, as sites name their GPUs, too."""
+
+
+_WALL, _NODES, _GPUS = attrgetter("max_wall_s"), attrgetter("max_nodes"), attrgetter("max_gpus")
+_SUBMIT, _RUNNING = attrgetter("max_submit"), attrgetter("max_jobs")
+"""Limits of a Qos."""
+
+
+@dataclass(frozen=True)
+class _Most:
+    """A limit, and the QOS that sets it."""
+
+    most: float = math.inf
+    qos: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,15 +73,17 @@ def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator
     options, section, jobs = requests[0].options, spec.launcher.slurm, spec.search.parallel_trials
     partitions = list(partition_findings(options, requests[0], cluster))
     yield from partitions
+    entered = named_partitions(_where_it_may_run(requests[0], cluster), cluster.partitions)
     yield from account_findings(options, cluster)
     yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
     if not any(finding.level is Level.ERROR for finding in partitions):  # of which Slurm would only speak again
         for request in requests:
-            yield from job_findings(request, cluster, is_smallest=request is requests[0])
-            faults = list(_own_faults(request, cluster))
+            may_run = _where_it_may_run(request, cluster)
+            yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
+            faults = list(_own_faults(may_run, cluster))
             yield from faults or test_findings(slurm, request, spec)
     if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
-        yield from parallel_findings(jobs, options, cluster)
+        yield from parallel_findings(jobs, options, entered, cluster)
     found = named_partitions(requests[-1], cluster.partitions)
     yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
 
@@ -82,9 +98,7 @@ def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluste
         yield error("partition", f"there is no partition {', '.join(sorted(missing))}", fix)
     elif not found:
         yield error("partition", "no partition is named, and Slurm has no default one", fix)
-    for partition in found:
-        yield from _closed(partition, fix)
-        yield from _locked(partition, options, fix)
+    yield from _shut_findings(found, options, fix)
     if found and not missing:
         yield ok("partition", f"{', '.join(map(_partition_words, found))}")
 
@@ -145,9 +159,11 @@ def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterat
         yield ok("sbatch", f"{job_words(request)}: sbatch --test-only takes it")
 
 
-def parallel_findings(parallel_trials: int, options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
+def parallel_findings(
+    parallel_trials: int, options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
+) -> Iterator[Finding]:
     """How many jobs the user may have at once, beside search.parallel_trials."""
-    submit, running = _most_jobs(options, cluster)
+    submit, running = _most_jobs(options, partitions, cluster)
     if parallel_trials > submit:
         words = f"search.parallel_trials is {parallel_trials}, you may have {submit:g} jobs in the queue"
         yield warning("parallel_trials", words, f"set search.parallel_trials to {submit:g}: the others are refused")
@@ -160,8 +176,9 @@ def parallel_findings(parallel_trials: int, options: JobOptions, cluster: Cluste
 
 def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     """What keeps this job from ever starting, by our own comparison."""
-    partitions, qos = named_partitions(request, cluster.partitions), _qos_of(request.options, cluster)
-    if not (qos and qos.lifts_limits) and (words := beyond_limits(request, partitions)) is not None:
+    partitions = named_partitions(request, cluster.partitions)
+    qos = None if cluster.allowance is None else cluster.allowance.qos_of(request.options)
+    if (words := beyond_limits(request, partitions, qos or LIFTS_NOTHING)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
             "lower measure.time_limit (30 s are added to it, and whole minutes asked for), or name another partition"
@@ -173,25 +190,50 @@ def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
         yield error(
             shortage.resource.name.lower(), f"{job_words(request)}: {shortage.words}", _FIXES[shortage.resource]
         )
-    yield from _quota_faults(request, cluster)
+    yield from _quota_faults(request, partitions, cluster)
 
 
-def _quota_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+def _quota_faults(request: JobRequest, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> Iterator[Finding]:
     """Limits that accounting puts on a single job, of the QOS and of the account."""
-    qos = _qos_of(request.options, cluster)
-    asked_s = request.time_limit_min * 60
-    walls_s = [a.max_wall_s for a in _associations(request.options, cluster)]
-    wall_s = _first_limit(qos.max_wall_s if qos else math.inf, walls_s)
-    if asked_s > wall_s:
+    options, other = request.options, "name another launcher.slurm.qos or partition"
+    walls_s = [association.max_wall_s for association in _associations(options, cluster)]
+    wall_s = _first_limit(_of_qos(_WALL, options, partitions, cluster).most, walls_s)
+    if request.time_limit_min * 60 > wall_s:
         words = f"{job_words(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
-        yield error("time_limit", words, "lower measure.time_limit, or name another launcher.slurm.qos")
-    if qos is not None and request.num_nodes > qos.max_nodes:
-        words = f"{job_words(request)}: QOS {qos.name} allows {qos.max_nodes:g} nodes (MaxTRES)"
-        yield error("nodes", words, "lower constraints.max_nodes, or name another launcher.slurm.qos")
-    gpus = request.num_nodes * gpus_asked(request)
-    if qos is not None and gpus > qos.max_gpus:
-        words = f"{job_words(request)}: QOS {qos.name} allows {qos.max_gpus:g} GPUs (MaxTRES), {gpus} are asked for"
-        yield error("gpus", words, "lower constraints.max_nodes, or name another launcher.slurm.qos")
+        yield error("time_limit", words, f"lower measure.time_limit, or {other}")
+    nodes = _of_qos(_NODES, options, partitions, cluster)
+    if request.num_nodes > nodes.most:
+        words = f"{job_words(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
+        yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
+    asked, gpus = request.num_nodes * gpus_asked(request), _of_qos(_GPUS, options, partitions, cluster)
+    if asked > gpus.most:
+        words = f"{job_words(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
+        yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
+
+
+def _shut_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix: str) -> Iterator[Finding]:
+    """Of partitions that are closed, or closed to this user: remarks where another one that is named takes the jobs."""
+    entered = [partition for partition in found if not list(_locked(partition, options, fix))]
+    is_open = any(partition.state_text == "UP" for partition in entered)
+    for partition in found:
+        for finding in _closed(partition, fix):
+            yield _remark(finding, partition) if is_open else finding
+        for finding in _locked(partition, options, fix):
+            yield _remark(finding, partition) if entered else finding
+
+
+def _remark(finding: Finding, partition: PartitionSnapshot) -> Finding:
+    words = f"{finding.words}; the search's other partitions take its jobs"
+    return note(finding.name, words, f"nothing, or leave {partition.name} out of launcher.slurm.partition")
+
+
+def _where_it_may_run(request: JobRequest, cluster: Cluster) -> JobRequest:
+    """The request for those of its partitions that let the user in, as if it named no others."""
+    named = named_partitions(request, cluster.partitions)
+    entered = [partition.name for partition in named if not list(_locked(partition, request.options, ""))]
+    if request.options.partition is None or not entered:
+        return request
+    return replace(request, options=replace(request.options, partition=",".join(entered)))
 
 
 def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
@@ -220,12 +262,14 @@ def _qos_finding(name: str, associations: Sequence[Association], allowance: Allo
     return ok("qos", name)
 
 
-def _most_jobs(options: JobOptions, cluster: Cluster) -> tuple[float, float]:
+def _most_jobs(options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> tuple[float, float]:
     """In the queue, and running; infinite where nothing is said."""
-    associations, qos = _associations(options, cluster), _qos_of(options, cluster)
-    submit = _first_limit(qos.max_submit if qos else math.inf, [a.max_submit for a in associations])
-    running = _first_limit(qos.max_jobs if qos else math.inf, [a.max_jobs for a in associations])
-    return submit, running
+    associations = _associations(options, cluster)
+    submit, running = (_of_qos(limit, options, partitions, cluster).most for limit in (_SUBMIT, _RUNNING))
+    return (
+        _first_limit(submit, [association.max_submit for association in associations]),
+        _first_limit(running, [association.max_jobs for association in associations]),
+    )
 
 
 def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
@@ -237,8 +281,22 @@ def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, .
     return () if cluster.allowance is None else cluster.allowance.of(options)
 
 
-def _qos_of(options: JobOptions, cluster: Cluster) -> Qos | None:
-    return None if cluster.allowance is None else cluster.allowance.qos_of(options)
+def _of_qos(
+    limit: Callable[[Qos], float], options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
+) -> _Most:
+    """What the QOS allow: the first that says it holds, and of several partitions the most lenient may take the job."""
+    orders = [_in_order(partition.qos, options, cluster) for partition in partitions]
+    held = [next((_Most(limit(q), q.name) for q in order if limit(q) < math.inf), _Most()) for order in orders]
+    return max(held, key=lambda most: most.most, default=_Most())
+
+
+def _in_order(of_partition: str | None, options: JobOptions, cluster: Cluster) -> list[Qos]:
+    """The QOS that hold for a job in a partition of this own QOS, as Slurm asks them."""
+    if cluster.allowance is None:
+        return []
+    of_job, own = cluster.allowance.qos_of(options), cluster.allowance.qos(of_partition)
+    order = (of_job, own) if of_job is not None and of_job.is_before_partitions else (own, of_job)
+    return [qos for qos in order if qos is not None]
 
 
 def _partition_words(partition: PartitionSnapshot) -> str:

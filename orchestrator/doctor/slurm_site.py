@@ -103,7 +103,9 @@ def _version_findings(text: str) -> Iterator[Finding]:
 def _memory_of_jobs_finding(settings: SlurmSettings, poll_interval_s: float) -> Finding:
     """A job that the controller forgets between two questions is judged by the outcome that it left, or by sacct."""
     age_s, name = settings.min_job_age_s, "min_job_age"
-    if age_s == 0 or age_s >= 2 * poll_interval_s:
+    if age_s == 0:
+        return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {poll_interval_s:g} s")
+    if age_s >= 2 * poll_interval_s:
         return ok(name, f"an ended job is remembered for {age_s:g} s, and asked for every {poll_interval_s:g} s")
     words = f"an ended job is forgotten after {age_s:g} s (MinJobAge), and asked for every {poll_interval_s:g} s"
     fix = f"lower launcher.slurm.poll_interval below {age_s / 2:g} s"

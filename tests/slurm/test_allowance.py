@@ -19,6 +19,7 @@ QUALITIES = """\
 normal|||||
 fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2
 big|PartitionMaxNodes|||4|cpu=5000
+small|OverPartQOS,PartitionMinNodes||||
 """
 
 
@@ -31,13 +32,14 @@ def test_rows_are_associations_of_this_cluster():
 
 
 def test_rows_are_qualities_with_what_they_lift():
-    normal, fast, big = parse_qos(QUALITIES)
+    normal, fast, big, small = parse_qos(QUALITIES)
     assert normal == Qos("normal")
     assert fast == Qos(
         "fast", lifts_time_limit=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
     )
     assert big == Qos("big", lifts_node_limit=True, max_submit=4)
     assert big.max_gpus == math.inf
+    assert small == Qos("small", lifts_least_nodes=True, is_before_partitions=True)
 
 
 def test_a_job_runs_under_the_associations_of_its_account_and_partition():

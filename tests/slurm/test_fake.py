@@ -380,3 +380,5 @@ def test_a_job_beyond_its_partitions_limit_is_refused_unless_its_qos_lifts_that(
     rig.slurm.allowed = Allowance((Association("acc", default_qos="normal"),), (long, Qos("normal")))
     assert rig.slurm.test(request).status is SubmitStatus.REFUSED
     assert rig.slurm.test(rig.request("b", limit_s=600.0, qos="long")).status is SubmitStatus.ACCEPTED
+    assert rig.slurm.test(rig.request("c", limit_s=600.0, qos="normal")).status is SubmitStatus.REFUSED
+    assert rig.slurm.test(rig.request("d", limit_s=600.0, qos="unknown")).status is SubmitStatus.ACCEPTED

@@ -19,7 +19,7 @@ MaxCPUsPerNode=UNLIMITED Nodes=n[1-4] OverSubscribe=NO OverTimeLimit=NONE Preemp
 TotalNodes=4 SelectTypeParameters=NONE
 PartitionName=debug AllowGroups=physics,chem AllowAccounts=a,b DenyQos=slow Default=NO MaxNodes=2 MaxTime=01:00:00 \
 MinNodes=2 OverTimeLimit=5 State=DRAIN TotalNodes=8
-PartitionName=long DenyAccounts=a AllowQos=fast MaxTime=7-12:30:00 OverTimeLimit=UNLIMITED State=UP
+PartitionName=long DenyAccounts=a AllowQos=fast QoS=part-long MaxTime=7-12:30:00 OverTimeLimit=UNLIMITED State=UP
 PartitionName=odd MaxTime=soon OverTimeLimit=0 State=UP
 No partitions in the system
 """
@@ -47,6 +47,7 @@ def test_lines_are_partitions():
     )
     assert (long.max_time_s, long.over_time_s) == ((7 * 24 + 12.5) * 3600, math.inf)
     assert (odd.max_time_s, odd.over_time_s) == (math.inf, 0.0)
+    assert [p.qos for p in (main, debug, long, odd)] == [None, None, "part-long", None]
 
 
 def test_who_is_let_in():

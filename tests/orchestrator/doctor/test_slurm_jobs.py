@@ -33,8 +33,13 @@ MAIN = PartitionSnapshot("main", is_default=True, num_nodes=4)
 
 @pytest.fixture
 def slurm() -> FakeSlurm:
+    return slurm_with("main")
+
+
+def slurm_with(*partitions: str) -> FakeSlurm:
+    """Four nodes, all of them in each partition; the first is the default one."""
     nodes = [FakeNode(f"n{i}", cpus=8, memory_mib=64_000, gpu_kinds=("a100",)) for i in range(1, 5)]
-    return FakeSlurm(FakeCluster(nodes))
+    return FakeSlurm(FakeCluster(nodes, partitions=partitions))
 
 
 def examined(slurm: FakeSlurm, folder: Path, *changes: str) -> list[Finding]:
@@ -181,6 +186,62 @@ def test_a_qos_may_lift_the_partitions_limit(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     slurm.allowed = Allowance((Association("acc", qos=("long",)),), (Qos("long", lifts_time_limit=True),))
     assert faults(slurm, tmp_path, "launcher.slurm.qos=long") == []
+
+
+@pytest.mark.parametrize(
+    ("qos", "limits", "found"),
+    [
+        (Qos("q", lifts_node_limit=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("time_limit", Level.ERROR)]),
+        (Qos("q", lifts_time_limit=True), {"max_time_s": 3600.0, "max_nodes": 2}, [("nodes", Level.ERROR)]),
+        (Qos("q", lifts_least_nodes=True), {"min_nodes": 2}, []),
+        (Qos("q", lifts_node_limit=True), {"min_nodes": 2}, [("nodes", Level.ERROR)]),
+    ],
+)
+def test_a_qos_lifts_the_limits_it_says_and_no_others(tmp_path, slurm, qos, limits, found):
+    slurm.partition_limits["main"] = replace(MAIN, **limits)
+    slurm.allowed = Allowance((Association("acc", qos=("q",)),), (qos,))
+    assert list(dict.fromkeys(faults(slurm, tmp_path, "launcher.slurm.qos=q"))) == found
+
+
+@pytest.mark.parametrize(
+    ("of_partition", "of_job", "found"),
+    [
+        (Qos("part", max_wall_s=3600.0), Qos("mine"), {("time_limit", Level.ERROR)}),
+        (Qos("part", max_nodes=2), Qos("mine"), {("nodes", Level.ERROR)}),
+        (Qos("part", max_wall_s=86400.0), Qos("mine", max_wall_s=3600.0), set()),
+        (
+            Qos("part", max_wall_s=86400.0),
+            Qos("mine", max_wall_s=3600.0, is_before_partitions=True),
+            {("time_limit", Level.ERROR)},
+        ),
+        (Qos("part", max_submit=1), Qos("mine"), {("parallel_trials", Level.WARNING)}),
+    ],
+)
+def test_a_partitions_own_qos_stands_before_the_jobs(tmp_path, slurm, of_partition, of_job, found):
+    slurm.partition_limits["main"] = replace(MAIN, qos="part")
+    slurm.allowed = Allowance((Association("acc", qos=("mine",), default_qos="mine"),), (of_partition, of_job))
+    assert set(faults(slurm, tmp_path, "search.parallel_trials=2")) == found
+
+
+@pytest.mark.parametrize(
+    "shut", [{"state_text": "DOWN"}, {"allowed_groups": ("no-such-group",)}, {"denied_accounts": ("acc",)}]
+)
+def test_a_shut_partition_beside_an_open_one_is_a_remark(tmp_path, shut):
+    slurm = slurm_with("main", "b")
+    slurm.partition_limits["b"] = PartitionSnapshot("b", num_nodes=4, **shut)
+    changes = ("launcher.slurm.partition=main,b", "launcher.slurm.account=acc")
+    [finding] = [f for f in examined(slurm, tmp_path, *changes) if f.name == "partition" and f.level is not Level.OK]
+    assert finding.level is Level.NOTE
+    assert "partition b is " in finding.words
+    assert finding.fix == "nothing, or leave b out of launcher.slurm.partition"
+    assert ("partition", Level.NOTE) not in faults(slurm, tmp_path, "launcher.slurm.account=acc")
+
+
+def test_what_a_shut_partition_would_allow_helps_no_job(tmp_path):
+    slurm = slurm_with("main", "b")
+    slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
+    slurm.partition_limits["b"] = PartitionSnapshot("b", num_nodes=4, allowed_groups=("no-such-group",))
+    assert ("time_limit", Level.ERROR) in faults(slurm, tmp_path, "launcher.slurm.partition=main,b")
 
 
 def test_what_only_slurm_itself_knows_is_told_in_its_words_with_the_key(tmp_path, slurm):

@@ -95,6 +95,11 @@ def test_a_controller_that_forgets_a_job_before_it_is_asked_again(
     assert found(slurm, environ, poll_interval_s)["min_job_age"].level is level
 
 
+def test_a_controller_that_forgets_no_job_is_said_to(slurm, environ):
+    slurm.cluster.settings = replace(FAKE_SETTINGS, min_job_age_s=0.0)
+    assert found(slurm, environ)["min_job_age"].words.startswith("an ended job is never forgotten (MinJobAge is 0)")
+
+
 def test_limits_that_are_not_enforced_no_accounting_and_an_old_version_are_said(slurm, environ):
     slurm.cluster.settings = replace(FAKE_SETTINGS, version="19.05.5", has_accounting=False)
     findings = found(slurm, environ)
