@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm import shared_answer
 from slurm.interface import SlurmUnreachable
 from slurm.jobs import JobSnapshot, JobState
 from slurm.shared_answer import SharedAnswer
@@ -55,6 +56,18 @@ def test_a_second_driver_takes_the_first_ones_answer_while_it_is_young_enough(tm
     clock["now"] += 0.5
     assert shared(second, tmp_path).jobs(30.0).jobs == ()
     assert second.asked == 1
+
+
+def test_a_process_reads_an_answer_once_for_all_its_drivers(tmp_path, clock, monkeypatch):
+    slurm, parsed = CountingSlurm(JOB), []
+    parse = shared_answer._answer
+    monkeypatch.setattr(shared_answer, "_answer", lambda data, key: parsed.append(data) or parse(data, key))
+    shared(slurm, tmp_path).jobs(30.0)
+    answers = [shared(slurm, tmp_path).jobs(30.0) for _ in range(5)]
+    assert (len(parsed), slurm.asked, {answer.jobs for answer in answers}) == (1, 1, {(JOB,)})
+    shared(slurm, tmp_path).jobs(0)
+    shared(slurm, tmp_path).jobs(30.0)
+    assert len(parsed) == 2
 
 
 def test_who_needs_a_fresh_answer_asks(tmp_path, clock):
@@ -165,7 +178,7 @@ class SlowSlurm:
         self._folder, self._all_started = folder, all_started
 
     def jobs(self) -> tuple[JobSnapshot, ...]:
-        self._all_started.wait(20)
+        self._all_started.wait(60)
         (self._folder / f"asked-{os.getpid()}").touch()
         return (JOB,)
 
@@ -176,7 +189,7 @@ def ask(folder: Path, started, all_started, answers) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_of_drivers_that_ask_at_once_one_asks_slurm(tmp_path):
     context = multiprocessing.get_context("fork")
     started, all_started, answers = context.Semaphore(0), context.Event(), context.Queue()
@@ -184,9 +197,9 @@ def test_of_drivers_that_ask_at_once_one_asks_slurm(tmp_path):
     for driver in drivers:
         driver.start()
     for _ in drivers:
-        assert started.acquire(timeout=20)
+        assert started.acquire(timeout=60)
     all_started.set()
-    assert [answers.get(timeout=20) for _ in drivers] == [(JOB,)] * 4
+    assert [answers.get(timeout=60) for _ in drivers] == [(JOB,)] * 4
     for driver in drivers:
-        driver.join(20)
+        driver.join(60)
     assert len(list(tmp_path.glob("asked-*"))) == 1
