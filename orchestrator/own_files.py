@@ -1,8 +1,9 @@
-"""Whether a search that goes on is the one that was begun: its code and its file, as they lie in its folder."""
+"""Whether a search that goes on is the one that was begun: its folder's owner, its code and its file."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 from orchestrator.code_snapshot import code_hash
 from search_spaces.errors import InputError
@@ -18,7 +19,9 @@ def yaml_sha256(text: str) -> str:
 
 
 def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
-    """InputError for other code, and for another search.yaml, than the search was begun with."""
+    """InputError for a folder of somebody else, and for other code, or another search.yaml, than the search was begun
+    with. For whoever holds the search."""
+    _require_own_folder(folder)
     found = code_hash(folder.code)
     if found != search.code_hash:
         raise InputError.of(
@@ -40,6 +43,25 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
             rule="a search goes on with the space, objective and world that its trials were measured for",
             fix=f"put it back, or begin a new search, which learns from these trials: parlay run {folder.yaml}",
         )
+
+
+def _require_own_folder(folder: SearchFolder) -> None:
+    """Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose
+    code our jobs would run. Their folder stays theirs, while the lease, which we have just written, is ours."""
+    owner, us = _owner(folder.path), _owner(folder.lease)
+    if owner != us:
+        raise InputError.of(
+            "folder_of_another",
+            f"{folder.path} belongs to user {owner}, not to {us}",
+            key="folder",
+            value=str(folder.path),
+            rule="a search's jobs run the code in its folder, so that is the user's own",
+            fix="let its owner go on with it; or if somebody has put it there in the place of yours, tell the site",
+        )
+
+
+def _owner(path: Path) -> int:
+    return path.stat().st_uid
 
 
 def _sha256_of_yaml(folder: SearchFolder) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zlib
 from pathlib import Path
 
 import pytest
 
+from orchestrator import own_files
 from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
@@ -78,6 +80,20 @@ def test_a_search_of_before_there_was_a_checksum_goes_on(desk: Desk, begun: Path
     monkeypatch.setattr("orchestrator.own_files.YAML_SHA256", "of no version")
     (begun / "search.yaml").write_text("edited")
     assert resumed(desk, begun) == 0
+
+
+@pytest.mark.bad_input(44)
+@pytest.mark.security("paths")
+def test_a_folder_that_somebody_else_has_put_in_the_place_of_ours_is_not_gone_on_with(
+    desk: Desk, begun: Path, monkeypatch: pytest.MonkeyPatch
+):
+    owner = own_files._owner
+    monkeypatch.setattr(own_files, "_owner", lambda path: owner(path) + (path == begun))
+    before = trials_of(begun)
+    assert run(["resume", str(begun), "--json"]) == 2
+    error = json.loads(desk.capsys.readouterr().out)["error"]
+    assert (error["code"], error["key"], error["value"]) == ("folder_of_another", "folder", str(begun))
+    assert trials_of(begun) == before
 
 
 def with_another_name(journal: Path, old: str, new: str) -> None:

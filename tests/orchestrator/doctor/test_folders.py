@@ -5,12 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrator.doctor import folders
 from orchestrator.doctor.finding import Level
-from orchestrator.doctor.folders import clock_finding, examine_folder, room_findings, sharing_finding, writing_findings
+from orchestrator.doctor.folders import (
+    clock_finding,
+    examine_folder,
+    room_findings,
+    sharing_finding,
+    swapping_findings,
+    writing_findings,
+)
 
 
 def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
@@ -62,3 +70,46 @@ def test_little_room_is_a_warning(tmp_path, monkeypatch):
     little = os.statvfs_result((4096, 4096, 10**6, 1000, 1000, 10**5, 50, 50, 0, 255))
     monkeypatch.setattr(folders.os, "statvfs", lambda path: little)
     assert [(f.name, f.level) for f in room_findings(tmp_path)] == [("space", Level.WARNING), ("files", Level.NOTE)]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A folder for searches in one that the group may write to."""
+    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
+    (tmp_path / "project" / "runs").mkdir(mode=0o755, parents=True)
+    (tmp_path / "project").chmod(0o2775)
+    return tmp_path / "project"
+
+
+@pytest.mark.security("paths")
+def test_others_who_could_put_a_folder_in_the_place_of_a_search_are_named(project, monkeypatch):
+    [finding] = swapping_findings(project / "runs")
+    assert (finding.name, finding.level) == ("others_write", Level.WARNING)
+    assert finding.words.startswith(f"group physics may write in {project}, ")
+    assert f"chmod g-w,o-w {project}" in (finding.fix or "")
+    owner = project.stat().st_uid
+    monkeypatch.setattr(folders.os, "geteuid", lambda: owner + 1)
+    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="grace"))
+    [finding] = swapping_findings(project / "runs")
+    assert finding.level is Level.NOTE, "nothing that this user could mend"
+
+
+def test_a_group_of_ones_own_and_a_sticky_folder_let_nobody_swap_anything(project, monkeypatch):
+    project.chmod(0o3775)
+    assert list(swapping_findings(project / "runs")) == []
+    project.chmod(0o2775)
+    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="physics"))
+    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=[]))
+    assert list(swapping_findings(project / "runs")) == []
+
+
+def test_everybody_is_named_before_a_group_and_a_group_without_a_name_by_its_number(project, monkeypatch):
+    def unknown(gid: int) -> None:
+        raise KeyError(gid)
+
+    monkeypatch.setattr(folders.grp, "getgrgid", unknown)
+    [finding] = swapping_findings(project / "runs")
+    assert finding.words.startswith(f"group {project.stat().st_gid} may write in ")
+    project.chmod(0o777)
+    [finding] = swapping_findings(project / "runs")
+    assert finding.words.startswith("everybody may write in ")
