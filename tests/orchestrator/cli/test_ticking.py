@@ -21,6 +21,8 @@ from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
+pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+
 TRIALS = 4
 FEW = ("--set", f"search.max_trials={TRIALS}", "--set", "search.parallel_trials=2")
 
@@ -38,7 +40,7 @@ def cron_starts(bench: Bench, line: str) -> int:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 def test_the_line_for_cron_drives_a_search_to_its_end(bench):
     submitted = bench.parlay("submit", bench.write(takes_s=0.2), "--tick", *FEW, "--json")
     assert submitted.code == 0, submitted.err
@@ -59,7 +61,7 @@ def test_the_line_for_cron_drives_a_search_to_its_end(bench):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(bench):
     driver = bench.start("run", bench.write(free=0), *FEW, tabled=True)
     try:
