@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from search_spaces.engine_rules import Broken
 from search_spaces.errors import Problem
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import OWN_ENGINES, TRAINER_RULES, not_ours
+from search_spaces.trainer_rules import BRIDGE_RULES, OWN_ENGINES, TRAINER_RULES, not_ours
 
 
 def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:
@@ -20,5 +21,15 @@ def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, .
     canonical = layout.canonical()
     rules = TRAINER_RULES[layout.engine] if layout.engine in engines else ()
     found = chain(not_ours(layout, engines), *(rule(canonical, model) for rule in rules))
+    yield from _problems(layout.engine, found)
+
+
+def broken_bridge_rules(layout: Layout, model: ModelShape) -> Iterator[Problem]:
+    """The same for a layout of Megatron-LM's that Megatron-Bridge is to run."""
+    canonical = layout.canonical()
+    yield from _problems("megatron-bridge", chain.from_iterable(rule(canonical, model) for rule in BRIDGE_RULES))
+
+
+def _problems(engine: str, found: Iterable[Broken]) -> Iterator[Problem]:
     for name, message, rule, fix in found:
-        yield Problem(f"{layout.engine}.{name}", message, rule=rule, fix=fix)
+        yield Problem(f"{engine}.{name}", message, rule=rule, fix=fix)

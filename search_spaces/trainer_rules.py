@@ -227,3 +227,10 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
     "command": (),  # what its template says, it can run
 }
 """Each trainer's rules by the engine's name."""
+
+BRIDGE_RULES: tuple[Rule, ...] = (
+    *TRAINER_RULES["megatron-lm"],
+    runs({"attention_kernel": ("flash",), "precision": ("bf16", "fp16")}, who="Megatron-Bridge"),
+)
+"""NeMo's Megatron-Bridge drives Megatron-LM's core, and is no trainer of a search. Its attention backend is an enum and
+fp32 a dtype, which no override in text gives: it takes a flash kernel where it can, and half precisions by name."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.trial_words import flag_words
+from orchestrator.recipe.exports import exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.cluster import Cluster
 from search_spaces.presets import accelerator_named
@@ -95,6 +96,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
+        exports=tuple(export.to_json() for export in exports(spec, source.python)),
         fingerprint=_printable(outcome.fingerprint),
         evidence={
             "code_hash": source.search.code_hash,

@@ -27,7 +27,8 @@ class Recipe:
     `measured` is over all measurements of this layout, `repeats` counts them and `evidence.runs` names each;
     `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
     and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
-    the SHA-256 of the files beside recipe.yaml that numbers rest on.
+    the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
+    it the layout, whether it ran the layout, or why it cannot; an older recipe has none.
     """
 
     created_at: str
@@ -48,6 +49,7 @@ class Recipe:
     fingerprint: Mapping[str, Any]
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
+    exports: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def batch(self) -> dict[str, int]:
@@ -92,7 +94,7 @@ class Recipe:
             ) from error
         _require_fields(data)
         try:
-            recipe = cls(**{f.name: data[f.name] for f in fields(cls)} | _parts(data))
+            recipe = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data} | _parts(data))
             problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError.of("recipe", f"a value of another kind than a recipe has: {error!r}") from error
@@ -119,10 +121,13 @@ _FIELDS = (
     "constraints",
     "trainer",
     "launcher",
+    "exports",
     "fingerprint",
     "evidence",
     "caveats",
 )
+_LATER_FIELDS = {"exports"}
+"""What a recipe of this schema may be without."""
 
 
 def checksum(data: Mapping[str, Any]) -> str:
@@ -166,7 +171,7 @@ def _cluster(data: Mapping[str, Any]) -> Cluster:
 
 def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are more than plain data."""
-    lists = {name: tuple(data[name]) for name in _LISTS}
+    lists = {name: tuple(data[name]) for name in _LISTS if name in data}
     return lists | {
         "layout": Layout.from_json(data["layout"]),
         "model": ModelShape.from_json(data["model"]),
@@ -175,12 +180,12 @@ def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SECTIONS = ("layout", "model", "cluster", "batch", "measured", "constraints", "trainer", "fingerprint", "evidence")
-_LISTS = ("ties", "compared_with", "caveats")
+_LISTS = ("ties", "compared_with", "exports", "caveats")
 
 
 def _require_fields(data: Mapping[str, Any]) -> None:
     expected = {*_FIELDS, "checksum"}
-    wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
+    wrong = [f"{name} is missing" for name in sorted(expected - _LATER_FIELDS - set(data))]
     wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
     wrong += [f"{name} has no keys" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
     wrong += [f"{name} is no list" for name in _LISTS if not isinstance(data.get(name, []), list)]

@@ -8,9 +8,8 @@ from typing import Any
 
 from dashboards.trial_words import time_words
 from orchestrator.launchers.base import trial_program
+from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.recipe.trainer_files import about_trainer_files
-from trials.trainers.deepspeed_config import why_not_deepspeed
 from trials.trial import TrialSpec
 
 
@@ -90,9 +89,10 @@ def readme(recipe: Recipe) -> str:
     sections = [
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
-        "## How sure\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
         "## Against what\n\n" + "\n".join(_comparison(recipe)),
+        "## How sure\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
         "## What would change it\n\n" + _WOULD_CHANGE,
+        "## Start your training\n\n" + "\n\n".join(_starts(recipe)),
         "## Files\n\n" + "\n".join(f"- {line}" for line in _files(recipe)),
     ]
     return "\n\n".join(sections) + "\n"
@@ -181,6 +181,27 @@ def _times(other: Mapping[str, Any]) -> str:
     return f"{other['times_faster']:.2f} x ({other['times_faster_low']:.2f} to {other['times_faster_high']:.2f})"
 
 
+def _starts(recipe: Recipe) -> Iterator[str]:
+    """A paragraph for every trainer: the line that starts it, or why it cannot run the layout."""
+    where = "" if recipe.cluster.num_nodes == 1 else ", on every node, with NODE_RANK and MASTER_ADDR set"
+    yield (
+        f"In the folder that holds `recipe/`{where}; words in capitals are yours. Files that were not\n"
+        "measured with their trainer say the same layout in its words, and how fast it is there is not known."
+    )
+    for export in recipe.exports:
+        if export["start"] is not None:
+            files = ", ".join(f"`{name}`" for name in export["files"])
+            status = STATUS_WORDS[ExportStatus(export["status"])]
+            yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
+    refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
+    if refused:
+        yield "No files, because the trainer cannot run the layout:\n\n" + "\n".join(map(_refusal, refused))
+
+
+def _refusal(export: Mapping[str, Any]) -> str:
+    return f"- {TITLES[export['trainer']]}: {export['message']} (`{export['rule']}`)."
+
+
 def _files(recipe: Recipe) -> Iterator[str]:
     yield "`recipe.yaml`: all of this as data, with a checksum."
     yield (
@@ -192,6 +213,7 @@ def _files(recipe: Recipe) -> Iterator[str]:
             "`launch.sbatch`: the same as a Slurm job, asked for and started by srun as it was measured; "
             "`cd` into this folder and `sbatch launch.sbatch`. What it loads and sources lies beside it."
         )
-    yield from about_trainer_files(recipe.trainer, why_not_deepspeed(recipe.layout, recipe.model), recipe.layout.engine)
+    if any("command.txt" in export["files"] for export in recipe.exports):
+        yield "`command.txt`: the command that every rank was started with, for as many steps as a measurement takes."
     yield "`env.txt`: the environment variables of the ranks."
     yield "`evidence.json`: raw step times, nodes, job ids and outcomes."

@@ -14,10 +14,10 @@ from typing import Any
 
 from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
+from orchestrator.recipe.exports import exports
 from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
-from orchestrator.recipe.trainer_files import trainer_files
 from slurm.request import SETUP_NAME
 from trials.folder import SearchFolder, sync_folder
 from trials.trial import utc_text
@@ -60,7 +60,8 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
         files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)
         files |= {"modules.txt": modules_txt(options)} if options.modules else {}
         files |= {SETUP_NAME: setup} if setup is not None else {}
-    files |= trainer_files(source.spec, source.python)
+    for export in exports(source.spec, source.python):
+        files |= export.files
     sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
     recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})
     return files | {"recipe.yaml": recipe_yaml(recipe), "README.md": readme(recipe)}

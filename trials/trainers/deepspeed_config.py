@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from search_spaces.engines import broken_engine_rules
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import stage_layers
@@ -54,11 +54,11 @@ def ds_config(
     return config
 
 
-def why_not_deepspeed(layout: Layout, model: ModelShape) -> str | None:
+def why_not_deepspeed(layout: Layout, model: ModelShape) -> Problem | None:
     """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
     without a word, and compilation, of which its configuration says nothing, are no reasons."""
     asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)
-    return next((problem.rule for problem in broken_engine_rules(asked, model)), None)
+    return next(broken_engine_rules(asked, model), None)
 
 
 def _require_batch(layout: Layout, global_batch_size: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trials.trainers.command_template import command_words
 from trials.trainers.deepspeed_config import ds_config
@@ -18,6 +19,7 @@ from trials.trial import TrialSpec
 
 MAX_GRAD_NORM = 1.0
 """Megatron's own default of --clip-grad."""
+MEGATRON_DEEPSPEED_CONFIG = "megatron_deepspeed_config.json"
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,16 @@ def _megatron_lm(spec: TrialSpec, python: str, folder: str) -> Invocation:
 
 
 def _megatron_deepspeed(spec: TrialSpec, python: str, folder: str) -> Invocation:
-    name = "ds_config.json"
-    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
-    config["zero_optimization"] = zero_section(spec.layout, {})
+    name = MEGATRON_DEEPSPEED_CONFIG
     words = megatron_deepspeed_options(spec, f"{folder}/{name}", _arguments(spec))
-    return Invocation((python, spec.trainer["script"], *words), {name: plain_yaml(config)}, environment_of(spec.layout))
+    files = {name: plain_yaml(megatron_deepspeed_config(spec))}
+    return Invocation((python, spec.trainer["script"], *words), files, environment_of(spec.layout))
+
+
+def megatron_deepspeed_config(spec: TrialSpec) -> dict[str, Any]:
+    """The DeepSpeed configuration beside Megatron-DeepSpeed's options, whose ZeRO stage has to be theirs."""
+    config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
+    return {**config, "zero_optimization": zero_section(spec.layout, {})}
 
 
 def _gpt_neox(spec: TrialSpec, python: str, folder: str) -> Invocation:

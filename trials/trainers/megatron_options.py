@@ -17,7 +17,9 @@ from trials.trial import TrialSpec
 MAIN_GRADIENT_BYTES = 4
 """Megatron keeps and reduces gradients in fp32 when it trains in bf16 (--accumulate-allreduce-grads-in-fp32)."""
 
-_SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+"""ZeRO 2 and 3 as Megatron-FSDP calls them."""
+
 _DEFAULTS = {"lr": "1.0e-4", "attention-dropout": "0.0", "hidden-dropout": "0.0"}
 _DATA = ("mock-data", "data-path", "train-data-path", "data-args-path", "per-split-data-args-path")
 _TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")
@@ -32,9 +34,8 @@ def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
     """
     given = option_names(arguments)
     options = [
-        *_shared(spec),
-        *_lm_parallel(spec.layout),
-        *_lm_model(spec.model),
+        *megatron_lm_layout(spec),
+        *_trial(spec),
         ["--log-throughput"],
         ["--log-memory-interval", "5"],
         ["--distributed-timeout-minutes", "10"],
@@ -45,11 +46,22 @@ def megatron_lm_options(spec: TrialSpec, arguments: Sequence[str]) -> list[str]:
 
 def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Sequence[str]) -> list[str]:
     """The same for Megatron-DeepSpeed, whose DeepSpeed configuration lies in `config_file`."""
+    options = [*megatron_deepspeed_layout(spec), ["--deepspeed_config", config_file], *_trial(spec)]
+    given = option_names(arguments)
+    return _words(options, given) + list(arguments)
+
+
+def megatron_lm_layout(spec: TrialSpec) -> list[Option]:
+    """What the layout, the model and the batch say to Megatron-LM, whatever it trains on and for how long."""
+    return [*_shared(spec), *_lm_parallel(spec.layout), *_lm_model(spec.model)]
+
+
+def megatron_deepspeed_layout(spec: TrialSpec) -> list[Option]:
+    """The same for Megatron-DeepSpeed, but for what stands in its DeepSpeed configuration."""
     layout = spec.layout
-    options = [
+    return [
         *_shared(spec),
         ["--deepspeed"],
-        ["--deepspeed_config", config_file],
         ["--zero-stage", str(layout.zero_stage)],
         *_if(layout.pipeline_parallel == 1, ["--no-pipeline-parallel"]),
         *_if(layout.offload == "optimizer", ["--cpu-optimizer"]),
@@ -57,8 +69,6 @@ def megatron_deepspeed_options(spec: TrialSpec, config_file: str, arguments: Seq
         *_if(layout.attention_kernel == "flash", ["--use-flash-attn-v2"]),
         *_deepspeed_model(spec.model),
     ]
-    given = option_names(arguments)
-    return _words(options, given) + list(arguments)
 
 
 def environment_of(layout: Layout) -> dict[str, str]:
@@ -97,6 +107,12 @@ def _shared(spec: TrialSpec) -> list[Option]:
         *_if(model.gated_mlp, ["--swiglu"]),
         *_if(not model.tied_embeddings, ["--untie-embeddings-and-output-weights"]),
         *_if(not model.has_biases, ["--disable-bias-linear"]),
+    ]
+
+
+def _trial(spec: TrialSpec) -> list[Option]:
+    """How long a trial trains and what it logs."""
+    return [
         ["--train-iters", str(train_iterations(spec.measure))],
         ["--log-interval", "1"],
         ["--eval-iters", "0"],
@@ -127,17 +143,19 @@ def _fully_sharded(layout: Layout) -> list[Option]:
         return []
     return [
         ["--use-megatron-fsdp"],
-        ["--data-parallel-sharding-strategy", _SHARDING[layout.zero_stage]],
+        ["--data-parallel-sharding-strategy", SHARDING_STRATEGIES[layout.zero_stage]],
         ["--ckpt-format", "fsdp_dtensor"],
         ["--no-gradient-accumulation-fusion"],
     ]
 
 
 def _bucket(bucket_mib: int | None) -> list[Option]:
+    return [] if bucket_mib is None else [["--ddp-bucket-size", str(bucket_parameters(bucket_mib))]]
+
+
+def bucket_parameters(bucket_mib: int) -> int:
     """Megatron counts a bucket in parameters."""
-    if bucket_mib is None:
-        return []
-    return [["--ddp-bucket-size", str(bucket_mib * 2**20 // MAIN_GRADIENT_BYTES)]]
+    return bucket_mib * 2**20 // MAIN_GRADIENT_BYTES
 
 
 def _lm_model(model: ModelShape) -> list[Option]:

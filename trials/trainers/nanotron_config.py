@@ -19,11 +19,19 @@ _SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "gpipe": "afab"}
 
 def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with everything replaced that the layout, the model and the rules say."""
-    layout = spec.layout
     ours = {
         "general": {"seed": spec.seed},
         "checkpoints": {"checkpoint_interval": NEVER, "save_initial_state": False, "save_final_state": False},
         "logging": {"iteration_step_info_interval": 1},
+        "tokens": {"train_steps": train_iterations(spec.measure)},
+    }
+    return _merged(nanotron_layout(spec, template), ours)
+
+
+def nanotron_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The template with what the layout, the model and the batch say, and its own length and checkpoints."""
+    layout = spec.layout
+    ours = {
         "model": {"dtype": _DTYPES[layout.precision], "model_config": _model(spec.model)},
         "optimizer": {"zero_stage": layout.zero_stage},
         "parallelism": _parallelism(layout),
@@ -31,7 +39,6 @@ def nanotron_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, A
             "sequence_length": spec.model.seq_length,
             "micro_batch_size": layout.micro_batch_size,
             "batch_accumulation_per_replica": layout.grad_accum_steps,
-            "train_steps": train_iterations(spec.measure),
         },
     }
     merged = _merged(template, ours)

@@ -22,13 +22,9 @@ _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with everything replaced that the layout, the model and the rules say; keys with underscores."""
-    base = {key.replace("-", "_"): value for key, value in template.items()}
-    kept = {key: value for key, value in base.items() if key not in (*_WRITES_CHECKPOINTS, "bf16", "precision")}
     iterations = train_iterations(spec.measure)
     return {
-        **kept,
-        **_model(spec.model),
-        **_layout(spec, base),
+        **{key: value for key, value in neox_layout(spec, template).items() if key not in _WRITES_CHECKPOINTS},
         "train_iters": iterations,
         "lr_decay_iters": iterations,
         "log_interval": 1,
@@ -36,6 +32,13 @@ def neox_config(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
         "eval_interval": NEVER,
         "seed": spec.seed,
     }
+
+
+def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
+    """The template with what the layout, the model and the batch say, and its own length and checkpoints."""
+    base = {key.replace("-", "_"): value for key, value in template.items()}
+    kept = {key: value for key, value in base.items() if key not in ("bf16", "precision")}
+    return {**kept, **_model(spec.model), **_layout(spec, base)}
 
 
 def neox_words(config: Mapping[str, Any]) -> list[str]:
@@ -59,6 +62,7 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "norm": model.norm,
         "pos_emb": model.position_embedding,
         "no_weight_tying": not model.tied_embeddings,
+        **({} if model.has_biases else {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
     }
 
 

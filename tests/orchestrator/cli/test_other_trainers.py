@@ -81,7 +81,8 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     assert (recipe / "code/trials/external/program.py").exists()
     words = (recipe / "README.md").read_text()
     assert "layout_unproven" in words
-    assert FAKE in (recipe / "megatron_args.txt").read_text()
+    assert "**Megatron-LM**, measured with this trainer (`megatron_args.txt`)" in words
+    assert FAKE in (recipe / "command.txt").read_text()
 
 
 def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):

@@ -1,4 +1,4 @@
-"""launch.sh, really run: bash, torchrun, four ranks."""
+"""launch.sh, really run: bash, torchrun, two ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def launch(folder, *arguments: str, cwd) -> subprocess.CompletedProcess[str]:
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):
-    folder = recipe_folder(tmp_path, LAYOUT)
+    folder = recipe_folder(tmp_path, Layout(tensor_parallel=2, micro_batch_size=2, grad_accum_steps=4))
     elsewhere = tmp_path / "else where"
     (elsewhere / "trials").mkdir(parents=True)  # a stray package of the same name must not hide the recipe's
     (elsewhere / "trials" / "__init__.py").write_text("raise SystemExit('the wrong trials')")

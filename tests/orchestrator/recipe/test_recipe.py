@@ -18,7 +18,7 @@ from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_t
 
 FIELDS = ["schema", "created_at", "parlay_version", "search_id", "trial", "layout", "model", "cluster", "batch"]
 FIELDS += ["objective", "measured", "repeats", "ties", "compared_with", "constraints", "trainer", "launcher"]
-FIELDS += ["fingerprint", "evidence", "caveats", "checksum"]
+FIELDS += ["exports", "fingerprint", "evidence", "caveats", "checksum"]
 
 BUILT = build_recipe(
     source_of(measured_trial("t0001", SLOWER_LAYOUT, 0.2), measured_trial("t0002", LAYOUT, 0.1)),
@@ -63,6 +63,12 @@ def test_what_is_written_reads_back_equal_with_the_same_checksum(layout, fingerp
 
 def test_recipe_yaml_has_the_contracts_fields_in_its_order():
     assert list(reread(recipe_yaml(recipe()))) == FIELDS
+
+
+def test_a_recipe_from_before_there_were_exports_is_read():
+    data = reread(recipe_yaml(recipe()))
+    assert data.pop("exports")[0]["trainer"] == "deepspeed"
+    assert Recipe.from_json(data) == recipe(exports=())
 
 
 def test_readers_of_both_yaml_versions_get_the_same_data():

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.recipe.exports import GRADIENT_CLIPPING
 from orchestrator.recipe.read import read_recipe
-from orchestrator.recipe.trainer_files import GRADIENT_CLIPPING
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
@@ -37,7 +37,35 @@ def source(**details):
 def test_the_folder_holds_the_files_the_contract_names(folder):
     names = {path.name for path in folder.iterdir()}
     expected = {"recipe.yaml", "ds_config.json", "launch.sh", "evidence.json", "README.md", "env.txt"}
-    assert names == expected | {"spec.json", "code"}
+    told = {"megatron_args.txt", "megatron_deepspeed_args.txt", "megatron_deepspeed_config.json", "gpt_neox.yml"}
+    assert names == expected | told | {"spec.json", "code"}
+
+
+def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(folder):
+    by_trainer = {export["trainer"]: export for export in read_recipe(folder).recipe.exports}
+    for export in by_trainer.values():
+        assert all((folder / name).exists() for name in export["files"])
+    assert by_trainer["megatron-lm"] == {
+        "trainer": "megatron-lm",
+        "status": "not_measured",
+        "files": ["megatron_args.txt"],
+        "start": "CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
+        " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
+        "rule": None,
+        "message": None,
+    }
+    refused = by_trainer["megatron-bridge"]
+    assert (refused["status"], refused["rule"], refused["files"]) == (
+        "refused",
+        "megatron-bridge.attention_kernel",
+        [],
+    )
+
+
+def test_the_readme_says_how_to_start_every_trainer_and_why_some_cannot(folder):
+    text = (folder / "README.md").read_text()
+    assert "**Megatron-LM**, not measured with this trainer (`megatron_args.txt`):\n\n    CUDA_DEVICE_MAX_" in text
+    assert "- NeMo Megatron-Bridge: attention_kernel is math; Megatron-Bridge runs attention_kernel flash" in text
     assert os.access(folder / "launch.sh", os.X_OK)
 
 

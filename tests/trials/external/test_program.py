@@ -18,11 +18,14 @@ from trials.folder import read_json, write_json
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
 
 
-def run(folder: Path, *, codes: set[int], **given) -> tuple[Outcome, Ranks]:
-    ranks = start(folder, spec_for(**given))
+IMPATIENT = "tests.trials.external.impatient"
+
+
+def run(folder: Path, *, codes: set[int], supervisor: str = "trials.external", **given) -> tuple[Outcome, Ranks]:
+    ranks = start(folder, spec_for(**given), supervisor=supervisor)
     assert set(ranks.wait()) == codes, ranks.logs()
     assert processes_in(ranks.folder.path) == []
     return ranks.outcome(), ranks
@@ -80,18 +83,17 @@ def test_a_layout_that_did_not_take_effect_is_no_number(tmp_path):
 
 
 def test_out_of_memory_on_one_rank_ends_all_with_its_words(tmp_path):
-    begun = time.monotonic()
-    outcome, _ = run(tmp_path, codes={1}, fault="oom")
-    assert time.monotonic() - begun < 30
+    patient = replace(RULES, time_limit_s=600.0)  # so that it is no hang that ends the others
+    outcome, _ = run(tmp_path, codes={1}, fault="oom", rules=patient)
     assert (outcome.reason, outcome.rank) == (FailureReason.GPU_OOM, 0)
     assert "MemoryError: CUDA out of memory. Tried to allocate 2.00 GiB" in (outcome.excerpt or "")
     assert "in go_wrong" in (outcome.excerpt or "")
 
 
 def test_a_trainer_whose_log_stops_is_a_hang_and_says_what_it_said_last(tmp_path):
-    outcome, _ = run(tmp_path, codes={1}, fault="hang", rules=replace(RULES, time_limit_s=16.0))
+    outcome, _ = run(tmp_path, codes={1}, fault="hang", supervisor=IMPATIENT)
     assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.HANG, "warmup", 1)
-    assert "no progress for 8 s" in (outcome.excerpt or "")
+    assert "no progress for 30 s" in (outcome.excerpt or "")
     assert "iteration        2/" in (outcome.excerpt or "")
 
 
@@ -140,35 +142,22 @@ def test_a_loss_gone_mad_is_no_number(tmp_path):
     assert "loss nan" in (outcome.excerpt or "")
 
 
-def test_endless_output_without_a_line_is_a_hang_and_fills_no_disk(tmp_path, monkeypatch):
-    outcome, ranks = run(tmp_path, codes={1}, fault="endless", rules=replace(RULES, time_limit_s=16.0))
+def test_endless_output_without_a_line_is_a_hang_and_fills_no_disk(tmp_path):
+    outcome, ranks = run(tmp_path, codes={1}, fault="endless", supervisor=IMPATIENT)
     assert outcome.reason is FailureReason.HANG
     assert ranks.folder.rank_log(1).stat().st_size < 66 * 2**20
 
 
 def test_whatever_a_trainer_started_ends_with_it(tmp_path):
-    before = sleepers()
-    outcome, _ = run(tmp_path, codes={0}, fault="leaves_a_process")
+    outcome, _ = run(tmp_path, codes={0}, fault="leaves_a_process")  # in a session of its own, and in the same folder
     assert outcome.status is OutcomeStatus.MEASURED
-    assert sleepers() <= before
-
-
-def sleepers() -> set[str]:
-    """Processes of the kind that the fake trainer leaves behind, in sessions of their own."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and b"time.sleep(600)" in (entry / "cmdline").read_bytes():
-                found.add(entry.name)
-        except OSError:
-            continue
-    return found
 
 
 def test_a_trainer_ends_with_a_supervisor_that_was_killed(tmp_path):
     ranks = start(tmp_path, spec_for(fault="hang"))
-    deadline = time.monotonic() + 30
-    while len(processes_in(ranks.folder.path)) < 2 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while len(processes_in(ranks.folder.path)) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     for process in ranks.processes:
         os.kill(process.pid, signal.SIGKILL)  # not the group: nobody is left who could end the trainer
@@ -221,9 +210,11 @@ def test_every_trainer_is_told_its_layout_and_followed(tmp_path, kind):
     outcome = ranks.outcome()
     assert outcome.measured["step_time_s"] == pytest.approx(0.101, abs=0.001)
     written = {path.name for path in ranks.folder.path.iterdir()}
-    assert {"megatron-deepspeed": "ds_config.json", "gpt-neox": "gpt_neox.yml", "nanotron": "nanotron.yaml"}[
-        kind
-    ] in written
+    assert {
+        "megatron-deepspeed": "megatron_deepspeed_config.json",
+        "gpt-neox": "gpt_neox.yml",
+        "nanotron": "nanotron.yaml",
+    }[kind] in written
 
 
 def test_patterns_that_match_nothing_are_told_with_what_the_log_says(tmp_path):
@@ -239,11 +230,11 @@ def test_patterns_that_match_nothing_are_told_with_what_the_log_says(tmp_path):
 
 def test_bad_usage_ends_with_2(tmp_path):
     program = [sys.executable, "-m", "trials.external"]
-    assert subprocess.run(program, check=False, capture_output=True, timeout=60).returncode == 2
+    assert subprocess.run(program, check=False, capture_output=True, timeout=120).returncode == 2
     spec = replace(spec_for(), trainer={"kind": "parlay"})
     write_json(tmp_path / "spec.json", spec.to_json())
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     command = [*program, str(tmp_path / "spec.json")]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=60, env=environment)
+    done = subprocess.run(command, check=False, capture_output=True, timeout=120, env=environment)
     assert (done.returncode, b"start trials.train" in done.stderr) == (2, True)
     assert read_json(tmp_path / "outcome.r0.json") is None

@@ -121,11 +121,11 @@ def test_nanotron_overlaps_nothing_without_sequence_parallelism():
 def test_megatron_deepspeed_finds_the_layouts_own_deepspeed_config():
     spec = spec_of("megatron-deepspeed", zero_stage=0, bucket_mib=10)
     made = invocation(spec, "python", "/run/a1")
-    config = json.loads(made.files["ds_config.json"])
+    config = json.loads(made.files["megatron_deepspeed_config.json"])
     assert config["train_batch_size"] == spec.global_batch_size
     assert config["bf16"] == {"enabled": True}
     assert config["zero_optimization"]["stage"] == 0  # the layout's, and that of --zero-stage
-    assert "/run/a1/ds_config.json" in made.words
+    assert "/run/a1/megatron_deepspeed_config.json" in made.words
 
 
 @pytest.mark.parametrize("number", [1e-5, -3e-12, 1e22, 0.1, 5.0, 17, math.pi])

@@ -1,0 +1,295 @@
+"""The layout in the words of every trainer that can run it, beside recipe.yaml. Pure.
+
+Each trainer's words come from trials/trainers, where its trials get them too.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from search_spaces.engines import broken_bridge_rules, broken_engine_rules
+from search_spaces.errors import Problem
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.trainer_rules import engines_of
+from search_spaces.yaml_source import is_printable
+from trials.trainers.bridge_overrides import bridge_overrides, override_words
+from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
+from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
+from trials.trainers.megatron_options import Option, environment_of, megatron_deepspeed_layout, megatron_lm_layout
+from trials.trainers.nanotron_config import nanotron_layout
+from trials.trainers.neox_config import neox_layout
+from trials.trainers.plain_yaml import plain_yaml
+from trials.trial import TrialSpec, Word
+
+GRADIENT_CLIPPING = 1.0
+"""The largest gradient norm in ds_config.json: what Parlay's own trainer uses."""
+TITLES = {
+    "deepspeed": "DeepSpeed",
+    "megatron-lm": "Megatron-LM",
+    "megatron-deepspeed": "Megatron-DeepSpeed",
+    "megatron-bridge": "NeMo Megatron-Bridge",
+    "gpt-neox": "GPT-NeoX",
+    "nanotron": "nanotron",
+    "command": "the search's command",
+}
+"""The trainers of recipe.yaml's `exports` by their own names."""
+
+_COMMAND_FILE = "command.txt"
+_TOLD_BY_WORDS = ("megatron-lm", "megatron-deepspeed", "command")
+
+
+class ExportStatus(Word):
+    """Whether the trainer ran the layout, could run it, or cannot."""
+
+    MEASURED = "measured"
+    NOT_MEASURED = "not_measured"
+    REFUSED = "refused"
+
+
+STATUS_WORDS = {
+    ExportStatus.MEASURED: "measured with this trainer",
+    ExportStatus.NOT_MEASURED: "not measured with this trainer",
+}
+
+
+@dataclass(frozen=True)
+class Export:
+    """The layout for one trainer: `files` (name to text), and `start`, the line that trains with them.
+
+    Of a layout that the trainer cannot run there is neither, but the rule it breaks and why.
+    """
+
+    trainer: str
+    status: ExportStatus
+    files: Mapping[str, str] = field(default_factory=dict)
+    start: str | None = None
+    rule: str | None = None
+    message: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of recipe.yaml's `exports`."""
+        return {
+            "trainer": self.trainer,
+            "status": self.status.value,
+            "files": list(self.files),
+            "start": self.start,
+            "rule": self.rule,
+            "message": self.message,
+        }
+
+
+def exports(spec: TrialSpec, python: str) -> list[Export]:
+    """The layout for every trainer, first the one that ran it; `python` is the interpreter that did."""
+    made = [_export(name, trainer, spec) for name, trainer in _TRAINERS.items()]
+    return sorted([*made, *_commands(spec, python)], key=lambda export: export.status is not ExportStatus.MEASURED)
+
+
+def measured_with(spec: TrialSpec) -> str:
+    """The trainer that ran the trial; of Parlay's own the engine, which a table of measurements may name as well."""
+    kind = str(spec.trainer.get("kind", "parlay"))
+    return spec.layout.engine if kind == "parlay" else kind
+
+
+@dataclass(frozen=True)
+class _Trainer:
+    """How one trainer is told: as a layout of which engine, what it cannot run, its files and the line that starts."""
+
+    engine: str
+    problem: Callable[[Layout, ModelShape], Problem | None]
+    files: Callable[[TrialSpec], dict[str, str]]
+    start: Callable[[TrialSpec], str]
+
+
+def _export(name: str, trainer: _Trainer, measured: TrialSpec) -> Export:
+    layout = replace(measured.layout, engine=trainer.engine).canonical()
+    problem = trainer.problem(layout, measured.model)
+    if problem is not None:
+        return Export(name, ExportStatus.REFUSED, rule=problem.code, message=_why(problem))
+    spec = replace(measured, layout=layout)
+    ran = measured_with(measured) == name
+    status = ExportStatus.MEASURED if ran else ExportStatus.NOT_MEASURED
+    start = _printable(trainer.start(spec))
+    heading = _heading(name, status, start, measured)
+    return Export(
+        name, status, {file: _headed(file, text, heading) for file, text in trainer.files(spec).items()}, start
+    )
+
+
+def _why(problem: Problem) -> str:
+    """What was found, and the rule unless it is in the same words."""
+    rule = problem.rule or ""
+    return problem.message if rule in problem.message else f"{problem.message}; {rule}"
+
+
+def _heading(name: str, status: ExportStatus, start: str, spec: TrialSpec) -> str:
+    return (
+        f"# {TITLES[name]}: layout, model and batch of {spec.search_id} {spec.trial}, {STATUS_WORDS[status]}.\n"
+        "# What it does not say is yours: data, tokenizer, optimizer, how long to train, where checkpoints go.\n"
+        f"# {start}\n"
+    )
+
+
+def _headed(file: str, text: str, heading: str) -> str:
+    """JSON has no comments."""
+    return text if file.endswith(".json") else heading + text
+
+
+def _printable(text: str) -> str:
+    return "".join(c if is_printable(c) else " " for c in text)
+
+
+# -- what the search's own trainer was told
+
+
+def _commands(spec: TrialSpec, python: str) -> list[Export]:
+    """command.txt: the words that started a rank, of a trainer that is told by words and ran the layout."""
+    kind = str(spec.trainer.get("kind", "parlay"))
+    if kind not in _TOLD_BY_WORDS or any(broken_engine_rules(spec.layout, spec.model, engines_of(kind))):
+        return []
+    words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
+    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)})]
+
+
+def _shell_lines(words: Iterable[str]) -> str:
+    """The words as a shell takes them, each option on a line of its own."""
+    lines: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n    ".join(shlex.join(line) for line in lines) + "\n"
+
+
+# -- every trainer's files, and the line that starts it in the folder that holds recipe/
+
+
+def _deepspeed_files(spec: TrialSpec) -> dict[str, str]:
+    config = ds_config(spec.layout, spec.global_batch_size, GRADIENT_CLIPPING, spec.model)
+    return {"ds_config.json": json.dumps(config, indent=2, allow_nan=False) + "\n"}
+
+
+def _deepspeed_start(spec: TrialSpec) -> str:
+    return (
+        f"deepspeed --num_nodes {spec.num_nodes} --num_gpus {_ranks_a_node(spec)} YOUR_SCRIPT"
+        " --deepspeed --deepspeed_config recipe/ds_config.json"
+    )
+
+
+def _megatron_lm_files(spec: TrialSpec) -> dict[str, str]:
+    return {"megatron_args.txt": _option_lines(megatron_lm_layout(spec))}
+
+
+def _megatron_lm_start(spec: TrialSpec) -> str:
+    script = _own(spec, "megatron-lm", "pretrain_gpt.py")
+    return f"{_torchrun(spec)} {script} {_words_of('megatron_args.txt')} {_own_arguments(spec, 'megatron-lm')}"
+
+
+def _megatron_deepspeed_files(spec: TrialSpec) -> dict[str, str]:
+    return {
+        "megatron_deepspeed_args.txt": _option_lines(megatron_deepspeed_layout(spec)),
+        MEGATRON_DEEPSPEED_CONFIG: plain_yaml(megatron_deepspeed_config(spec)),
+    }
+
+
+def _megatron_deepspeed_start(spec: TrialSpec) -> str:
+    script = _own(spec, "megatron-deepspeed", "pretrain_gpt.py")
+    return (
+        f"{_torchrun(spec)} {script} {_words_of('megatron_deepspeed_args.txt')}"
+        f" --deepspeed_config recipe/{MEGATRON_DEEPSPEED_CONFIG} {_own_arguments(spec, 'megatron-deepspeed')}"
+    )
+
+
+def _bridge_files(spec: TrialSpec) -> dict[str, str]:
+    return {"nemo_overrides.txt": "".join(f"{word}\n" for word in override_words(bridge_overrides(spec)))}
+
+
+def _bridge_start(spec: TrialSpec) -> str:
+    return (
+        f"{_torchrun(spec)} scripts/training/run_recipe.py --recipe YOUR_PRETRAIN_RECIPE"
+        f" {_words_of('nemo_overrides.txt')} YOUR_OVERRIDES"
+    )
+
+
+def _neox_files(spec: TrialSpec) -> dict[str, str]:
+    return {"gpt_neox.yml": plain_yaml(neox_layout(spec, _own_template(spec, "gpt-neox")))}
+
+
+def _neox_start(spec: TrialSpec) -> str:
+    """NeoX takes no key from two files: what a file of the user's has beside these is the rest."""
+    rest = "" if _own_template(spec, "gpt-neox") else " YOUR_OTHER_KEYS.yml"
+    return f"python deepy.py {_own(spec, 'gpt-neox', 'train.py')} recipe/gpt_neox.yml{rest}"
+
+
+def _nanotron_files(spec: TrialSpec) -> dict[str, str]:
+    return {"nanotron.yaml": plain_yaml(nanotron_layout(spec, _own_template(spec, "nanotron")))}
+
+
+def _nanotron_start(spec: TrialSpec) -> str:
+    config = "recipe/nanotron.yaml" if _own_template(spec, "nanotron") else "YOUR_CONFIG_WITH_THESE_KEYS.yaml"
+    return f"{_torchrun(spec)} {_own(spec, 'nanotron', 'run_train.py')} --config-file {config}"
+
+
+def _torchrun(spec: TrialSpec) -> str:
+    """What every node is given; torchrun numbers ranks node by node, as trials do."""
+    environment = "".join(f"{name}={value} " for name, value in environment_of(spec.layout).items())
+    nodes = "--standalone"
+    if spec.num_nodes > 1:
+        nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
+    return f"{environment}torchrun {nodes} --nproc-per-node {_ranks_a_node(spec)}"
+
+
+def _ranks_a_node(spec: TrialSpec) -> int:
+    return min(spec.num_gpus, spec.gpus_per_node)
+
+
+def _words_of(file: str) -> str:
+    return f"$(grep -v '^#' recipe/{file})"
+
+
+def _option_lines(options: Iterable[Option]) -> str:
+    """An option a line; what a layout and a model say needs no quotes."""
+    return "".join(" ".join(option) + "\n" for option in options)
+
+
+def _own(spec: TrialSpec, kind: str, otherwise: str) -> str:
+    """The search's own script of this kind of trainer."""
+    return shlex.quote(spec.trainer["script"]) if spec.trainer.get("kind") == kind else otherwise
+
+
+def _own_arguments(spec: TrialSpec, kind: str) -> str:
+    is_own = spec.trainer.get("kind") == kind
+    return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
+
+
+def _own_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
+    return spec.trainer["template"] if spec.trainer.get("kind") == kind else {}
+
+
+def _bridge_problem(layout: Layout, model: ModelShape) -> Problem | None:
+    return next(broken_bridge_rules(layout, model), None)
+
+
+def _of_engine(kind: str) -> Callable[[Layout, ModelShape], Problem | None]:
+    return lambda layout, model: next(broken_engine_rules(layout, model, engines_of(kind)), None)
+
+
+_TRAINERS = {
+    "deepspeed": _Trainer("deepspeed", why_not_deepspeed, _deepspeed_files, _deepspeed_start),
+    "megatron-lm": _Trainer("megatron-lm", _of_engine("megatron-lm"), _megatron_lm_files, _megatron_lm_start),
+    "megatron-deepspeed": _Trainer(
+        "megatron-deepspeed", _of_engine("megatron-deepspeed"), _megatron_deepspeed_files, _megatron_deepspeed_start
+    ),
+    "megatron-bridge": _Trainer(
+        "megatron-lm",
+        lambda layout, model: next(broken_bridge_rules(layout, model), None),
+        _bridge_files,
+        _bridge_start,
+    ),
+    "gpt-neox": _Trainer("gpt-neox", _of_engine("gpt-neox"), _neox_files, _neox_start),
+    "nanotron": _Trainer("nanotron", _of_engine("nanotron"), _nanotron_files, _nanotron_start),
+}

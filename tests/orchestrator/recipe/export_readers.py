@@ -1,0 +1,192 @@
+"""An export read back as its trainer would take it: first by the trainer's own list of options, then as a layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from search_spaces.layout import Layout
+from tests.trials.trainers.verified_options import (
+    BRIDGE_MAY_BE_NULL,
+    GPT_NEOX,
+    MEGATRON_BRIDGE,
+    MEGATRON_DEEPSPEED,
+    MEGATRON_LM,
+    NANOTRON,
+    parsed_options,
+    require_declared,
+)
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.megatron_args import read_megatron_script
+from trials.trial import TrialSpec
+
+Read = tuple[Layout, dict[str, Any]]
+"""The canonical layout, and what is said of the model in ModelShape's names."""
+
+
+def words_of(text: str) -> list[str]:
+    """A file of words as `$(grep -v '^#' FILE)` hands it over."""
+    return [word for line in text.splitlines() if not line.startswith("#") for word in line.split()]
+
+
+def read_export(trainer: str, files: Mapping[str, str], spec: TrialSpec) -> Read:
+    """`spec` tells only what the line that starts it says: nodes and ranks a node."""
+    layout, model = _READERS[trainer](files, spec)
+    return layout.canonical(), model
+
+
+def _megatron_lm(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    words = words_of(files["megatron_args.txt"])
+    parsed_options(words, MEGATRON_LM)
+    found = read_megatron_script(f"{_torchrun(spec)} {' '.join(words)}")
+    assert found.global_batch_size == spec.global_batch_size
+    return Layout(**found.layout, engine="megatron-lm"), dict(found.model)
+
+
+def _megatron_deepspeed(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    words = [*words_of(files["megatron_deepspeed_args.txt"]), "--deepspeed_config", "ds.json"]
+    parsed_options(words, MEGATRON_DEEPSPEED)
+    config = files["megatron_deepspeed_config.json"]
+    found = read_megatron_script(f"cat > ds.json <<EOF\n{config}\nEOF\n{_torchrun(spec)} {' '.join(words)}")
+    assert found.global_batch_size == spec.global_batch_size
+    return Layout(**found.layout, engine="megatron-deepspeed"), dict(found.model)
+
+
+def _torchrun(spec: TrialSpec) -> str:
+    return f"torchrun --nnodes {spec.num_nodes} --nproc_per_node {spec.gpus_per_node} pretrain_gpt.py"
+
+
+def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    config = yaml.safe_load(files["gpt_neox.yml"])
+    require_declared(config, GPT_NEOX, frozenset())
+    found = read_ds_config(json.dumps(config))
+    kernel = {"flash": "flash", "global": "math"}[config["attention_config"][0][0][0]]
+    layout = {
+        **found.layout,
+        "num_nodes": spec.num_nodes,
+        "tensor_parallel": config["model_parallel_size"],
+        "pipeline_parallel": max(1, config["pipe_parallel_size"]),
+        "sequence_parallel": config["sequence_parallel"],
+        "activation_checkpointing": "full" if config["checkpoint_activations"] else "none",
+        "precision": {"fp32": "fp32", "bfloat16": "bf16", "fp16": "fp16"}[config["precision"]],
+        "attention_kernel": kernel,
+    }
+    heads = config["num_attention_heads"]
+    model = {
+        "num_layers": config["num_layers"],
+        "hidden_size": config["hidden_size"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": config.get("num_kv_heads", heads),
+        "ffn_hidden_size": config["intermediate_size"],
+        "seq_length": config["seq_length"],
+        "tied_embeddings": not config["no_weight_tying"],
+        "position_embedding": config["pos_emb"],
+        "norm": config["norm"],
+    }
+    return Layout(**layout, engine="gpt-neox"), model
+
+
+def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    config = yaml.safe_load(files["nanotron.yaml"])
+    require_declared(dict(_flat(config)), NANOTRON, frozenset())
+    parallelism, tokens, shape = config["parallelism"], config["tokens"], config["model"]["model_config"]
+    schedule = {"1f1b": "1f1b", "afab": "gpipe"}[parallelism["pp_engine"]]
+    layout = Layout(
+        num_nodes=spec.num_nodes,
+        tensor_parallel=parallelism["tp"],
+        pipeline_parallel=parallelism["pp"],
+        data_parallel=parallelism["dp"],
+        micro_batch_size=tokens["micro_batch_size"],
+        grad_accum_steps=tokens["batch_accumulation_per_replica"],
+        zero_stage=config["optimizer"]["zero_stage"],
+        activation_checkpointing="full" if parallelism["recompute_layer"] else "none",
+        sequence_parallel=parallelism["tp_mode"] == "REDUCE_SCATTER",
+        pipeline_schedule=schedule if parallelism["pp"] > 1 else "none",
+        precision={"bfloat16": "bf16", "float16": "fp16"}[config["model"]["dtype"]],
+        attention_kernel="flash",
+        engine="nanotron",
+    )
+    model = {
+        "num_layers": shape["num_hidden_layers"],
+        "hidden_size": shape["hidden_size"],
+        "num_attention_heads": shape["num_attention_heads"],
+        "num_key_value_heads": shape["num_key_value_heads"],
+        "ffn_hidden_size": shape["intermediate_size"],
+        "vocab_size": shape["vocab_size"],
+        "seq_length": tokens["sequence_length"],
+        "tied_embeddings": shape["tie_word_embeddings"],
+    }
+    return layout, model
+
+
+def _flat(config: Mapping[str, Any], prefix: str = ""):
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
+    pairs = (word.split("=", 1) for word in words_of(files["nemo_overrides.txt"]))
+    said = {key: _value(text) for key, text in pairs}
+    require_declared(said, MEGATRON_BRIDGE, BRIDGE_MAY_BE_NULL)
+    of = {key.removeprefix("model."): value for key, value in said.items() if key.startswith("model.")}
+    tensor, pipeline = of["tensor_model_parallel_size"], of["pipeline_model_parallel_size"]
+    data = spec.num_gpus // (tensor * pipeline)
+    bucket, sharding = said["ddp.bucket_size"], said["ddp.data_parallel_sharding_strategy"]
+    zero = {"no_shard": int(said["ddp.use_distributed_optimizer"]), "optim_grads": 2, "optim_grads_params": 3}[sharding]
+    offloads = said["optimizer.optimizer_cpu_offload"] and said["optimizer.optimizer_offload_fraction"] == 1.0
+    layout = Layout(
+        num_nodes=spec.num_nodes,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=data,
+        micro_batch_size=said["train.micro_batch_size"],
+        grad_accum_steps=said["train.global_batch_size"] // (said["train.micro_batch_size"] * data),
+        zero_stage=zero,
+        offload="optimizer" if offloads else "none",
+        activation_checkpointing=of["recompute_granularity"] or "none",
+        sequence_parallel=of["sequence_parallel"],
+        virtual_pipeline_stages=of["virtual_pipeline_model_parallel_size"] or 1,
+        precision=said["mixed_precision"].removesuffix("_mixed"),
+        attention_kernel="flash",
+        engine="megatron-lm",
+        rank_order="tp-pp-dp" if said["dist.use_tp_pp_dp_mapping"] else "tp-dp-pp",
+        overlap_comm=said["ddp.overlap_grad_reduce"],
+        bucket_mib=None if bucket is None else bucket * 4 // 2**20,
+    )
+    model = {
+        "num_layers": of["num_layers"],
+        "hidden_size": of["hidden_size"],
+        "num_attention_heads": of["num_attention_heads"],
+        "num_key_value_heads": of["num_query_groups"],
+        "ffn_hidden_size": of["ffn_hidden_size"],
+        "gated_mlp": of["gated_linear_unit"],
+        "vocab_size": of["vocab_size"],
+        "seq_length": said["dataset.sequence_length"],
+        "tied_embeddings": of["share_embeddings_and_output_weights"],
+        "position_embedding": {"rope": "rotary", "learned_absolute": "learned"}[of["position_embedding_type"]],
+        "norm": {"RMSNorm": "rmsnorm", "LayerNorm": "layernorm"}[of["normalization"]],
+    }
+    return layout, model
+
+
+def _value(text: str) -> Any:
+    """As Hydra reads it: JSON's words and numbers, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_READERS = {
+    "megatron-lm": _megatron_lm,
+    "megatron-deepspeed": _megatron_deepspeed,
+    "megatron-bridge": _megatron_bridge,
+    "gpt-neox": _gpt_neox,
+    "nanotron": _nanotron,
+}

@@ -1,0 +1,451 @@
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.recipe.exports import TITLES, Export, ExportStatus, exports, measured_with
+from search_spaces.layout import (
+    ACTIVATION_CHECKPOINTINGS,
+    ATTENTION_KERNELS,
+    OFFLOADS,
+    PIPELINE_SCHEDULES,
+    PRECISIONS,
+    RANK_ORDERS,
+    Layout,
+)
+from search_spaces.model_shape import ModelShape
+from tests.orchestrator.recipe.export_readers import read_export, words_of
+from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trial import TrialSpec
+
+COMMAND = {"template": "{python} train.py --tp {tensor_parallel} {zero_stage=1:--shard}", "patterns": "deepspeed"}
+NOT_OURS = ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "gpt-neox", "nanotron")
+
+
+def our_spec(layout: Layout, model: ModelShape = GPT2) -> TrialSpec:
+    """A trial of Parlay's own trainer."""
+    nodes = layout.num_nodes
+    spec = replace(spec_of("megatron-lm", model), layout=layout, trainer={"kind": "parlay"})
+    batch, ranks = layout.global_batch_size, layout.num_gpus
+    return replace(spec, global_batch_size=batch, num_gpus=ranks, gpus_per_node=ranks // nodes)
+
+
+def exported(spec: TrialSpec) -> dict[str, Export]:
+    return {export.trainer: export for export in exports(spec, "/env/bin/python")}
+
+
+def half(**fields) -> Layout:
+    """A layout of Parlay's trainer that every trainer runs on a Llama, unless the fields say otherwise."""
+    defaults = {"data_parallel": 2, "grad_accum_steps": 4, "precision": "bf16", "attention_kernel": "flash"}
+    return Layout(**{**defaults, **fields}).canonical()
+
+
+def lines_of(trainer: str, file: str, **fields) -> list[str]:
+    export = exported(our_spec(half(**fields), LLAMA))[trainer]
+    return [line for line in export.files[file].splitlines() if not line.startswith("#")]
+
+
+# -- exact text
+
+
+def test_megatron_lm_is_told_layout_model_and_batch_and_nothing_else():
+    text = exported(our_spec(half(tensor_parallel=2), LLAMA))["megatron-lm"].files["megatron_args.txt"]
+    assert text.splitlines() == [
+        f"# Megatron-LM: layout, model and batch of {SEARCH}, not measured with this trainer.",
+        "# What it does not say is yours: data, tokenizer, optimizer, how long to train, where checkpoints go.",
+        "# CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --standalone --nproc-per-node 4 pretrain_gpt.py"
+        " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
+        "--tensor-model-parallel-size 2",
+        "--pipeline-model-parallel-size 1",
+        "--micro-batch-size 1",
+        "--global-batch-size 8",
+        "--bf16",
+        "--num-layers 8",
+        "--hidden-size 64",
+        "--ffn-hidden-size 192",
+        "--num-attention-heads 4",
+        "--seq-length 32",
+        "--max-position-embeddings 32",
+        "--swiglu",
+        "--untie-embeddings-and-output-weights",
+        "--disable-bias-linear",
+        "--attention-backend flash",
+        "--group-query-attention",
+        "--num-query-groups 2",
+        "--normalization RMSNorm",
+        "--position-embedding-type rope",
+    ]
+
+
+_SPEC = spec_of("megatron-lm")
+SEARCH = f"{_SPEC.search_id} {_SPEC.trial}"
+BASE = {"tensor_parallel": 2}
+STAGES = {"tensor_parallel": 2, "pipeline_parallel": 2}
+FULLY_SHARDED = ["--use-distributed-optimizer", "--use-megatron-fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "gone", "come"),
+    [
+        (BASE, {"sequence_parallel": True}, [], ["--sequence-parallel"]),
+        (BASE, {"activation_checkpointing": "selective"}, [], ["--recompute-granularity selective"]),
+        (
+            BASE,
+            {"activation_checkpointing": "full"},
+            [],
+            ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
+        ),
+        (BASE, {"precision": "fp16"}, ["--bf16"], ["--fp16"]),
+        (BASE, {"attention_kernel": "math"}, ["--attention-backend flash"], ["--attention-backend unfused"]),
+        (BASE, {"zero_stage": 1}, [], ["--use-distributed-optimizer"]),
+        (
+            BASE,
+            {"zero_stage": 3},
+            [],
+            [
+                *FULLY_SHARDED,
+                "--data-parallel-sharding-strategy optim_grads_params",
+                "--ckpt-format fsdp_dtensor",
+                "--no-gradient-accumulation-fusion",
+            ],
+        ),
+        (
+            BASE,
+            {"zero_stage": 1, "offload": "optimizer"},
+            [],
+            ["--use-distributed-optimizer", "--optimizer-cpu-offload", "--use-precision-aware-optimizer"],
+        ),
+        (
+            BASE,
+            {"overlap_comm": True, "bucket_mib": 40},
+            [],
+            ["--overlap-grad-reduce", "--ddp-bucket-size 10485760"],
+        ),
+        (STAGES, {"virtual_pipeline_stages": 2}, [], ["--num-virtual-stages-per-pipeline-rank 2"]),
+        (STAGES, {"rank_order": "tp-pp-dp"}, [], ["--use-tp-pp-dp-mapping"]),
+    ],
+)
+def test_what_one_field_changes_for_megatron_lm(base, change, gone, come):
+    before = lines_of("megatron-lm", "megatron_args.txt", **base)
+    after = lines_of("megatron-lm", "megatron_args.txt", **base, **change)
+    assert [line for line in before if line not in after] == gone
+    assert [line for line in after if line not in before] == come
+
+
+@pytest.mark.parametrize(
+    ("base", "change", "come"),
+    [
+        (BASE, {"sequence_parallel": True}, ["model.sequence_parallel=true"]),
+        (BASE, {"activation_checkpointing": "selective"}, ["model.recompute_granularity=selective"]),
+        (
+            BASE,
+            {"activation_checkpointing": "full"},
+            ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
+        ),
+        (BASE, {"precision": "fp16"}, ["mixed_precision=fp16_mixed"]),
+        (
+            BASE,
+            {"zero_stage": 1, "offload": "optimizer"},
+            [
+                "ddp.use_distributed_optimizer=true",
+                "optimizer.use_distributed_optimizer=true",
+                "optimizer.optimizer_cpu_offload=true",
+                "optimizer.optimizer_offload_fraction=1.0",
+                "optimizer.use_precision_aware_optimizer=true",
+            ],
+        ),
+        (
+            BASE,
+            {"zero_stage": 2},
+            [
+                "ddp.use_distributed_optimizer=true",
+                "ddp.use_megatron_fsdp=true",
+                "ddp.data_parallel_sharding_strategy=optim_grads",
+                "optimizer.use_distributed_optimizer=true",
+                "dist.use_megatron_fsdp=true",
+                "checkpoint.ckpt_format=fsdp_dtensor",
+                "model.gradient_accumulation_fusion=false",
+            ],
+        ),
+        (
+            BASE,
+            {"overlap_comm": True, "bucket_mib": 40},
+            ["ddp.overlap_grad_reduce=true", "ddp.bucket_size=10485760"],
+        ),
+        (
+            STAGES,
+            {"virtual_pipeline_stages": 2},
+            [
+                "model.virtual_pipeline_model_parallel_size=2",
+                "model.overlap_p2p_comm=true",
+                "model.batch_p2p_comm=false",
+            ],
+        ),
+        (STAGES, {"rank_order": "tp-pp-dp"}, ["dist.use_tp_pp_dp_mapping=true"]),
+    ],
+)
+def test_what_one_field_changes_for_megatron_bridge(base, change, come):
+    before = lines_of("megatron-bridge", "nemo_overrides.txt", **base)
+    after = lines_of("megatron-bridge", "nemo_overrides.txt", **base, **change)
+    assert [line for line in after if line not in before] == come
+
+
+def test_what_a_recipe_of_megatron_bridge_overlaps_by_itself_is_switched_off():
+    lines = lines_of("megatron-bridge", "nemo_overrides.txt")
+    off = {"comm_overlap=null", "model.tp_comm_overlap=false", "ddp.overlap_param_gather=false"}
+    assert off | {"ddp.overlap_grad_reduce=false", "ddp.bucket_size=null", "model.context_parallel_size=1"} <= set(
+        lines
+    )
+
+
+def test_megatron_deepspeeds_options_and_its_configuration_say_the_same_zero_stage():
+    made = exported(our_spec(half(**STAGES, activation_checkpointing="full"), LLAMA))["megatron-deepspeed"]
+    words = words_of(made.files["megatron_deepspeed_args.txt"])
+    assert words[words.index("--zero-stage") + 1] == "0"
+    assert {"--deepspeed", "--deepspeed-activation-checkpointing", "--use-flash-attn-v2"} <= set(words)
+    config = json.loads(made.files["megatron_deepspeed_config.json"])
+    assert config["zero_optimization"]["stage"] == 0
+    assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (8, 1)
+
+
+def test_a_gpt_neox_file_without_a_template_has_the_layouts_keys_alone():
+    made = exported(our_spec(half(**STAGES, zero_stage=1), GPT2))["gpt-neox"]
+    assert yaml.safe_load(made.files["gpt_neox.yml"]) == {
+        "num_layers": 8,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "seq_length": 32,
+        "max_position_embeddings": 32,
+        "norm": "layernorm",
+        "pos_emb": "learned",
+        "no_weight_tying": not GPT2.tied_embeddings,
+        "pipe_parallel_size": 2,
+        "model_parallel_size": 2,
+        "sequence_parallel": False,
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 4,
+        "zero_optimization": {"stage": 1, "overlap_comm": False},
+        "checkpoint_activations": False,
+        "attention_config": [[["flash"], 8]],
+        "precision": "bfloat16",
+        "fp16": {"enabled": False},
+        "bf16": {"enabled": True},
+    }
+
+
+def test_nanotrons_file_says_no_length_and_no_checkpoints():
+    made = exported(our_spec(half(**STAGES, sequence_parallel=True), LLAMA))["nanotron"]
+    config = yaml.safe_load(made.files["nanotron.yaml"])
+    assert set(config) == {"model", "optimizer", "parallelism", "tokens"}
+    assert config["tokens"] == {"sequence_length": 32, "micro_batch_size": 1, "batch_accumulation_per_replica": 4}
+    assert config["parallelism"] == {
+        "dp": 2,
+        "pp": 2,
+        "tp": 2,
+        "pp_engine": "1f1b",
+        "tp_mode": "REDUCE_SCATTER",
+        "recompute_layer": False,
+    }
+
+
+# -- every layout is exported and read back, or refused with a rule
+
+_ANY = {
+    "tensor_parallel": st.sampled_from([1, 2]),
+    "pipeline_parallel": st.sampled_from([1, 2, 4]),
+    "data_parallel": st.sampled_from([1, 2]),
+    "micro_batch_size": st.integers(1, 3),
+    "grad_accum_steps": st.integers(1, 8),
+    "zero_stage": st.integers(0, 3),
+    "offload": st.sampled_from(OFFLOADS),
+    "activation_checkpointing": st.sampled_from(ACTIVATION_CHECKPOINTINGS),
+    "sequence_parallel": st.booleans(),
+    "virtual_pipeline_stages": st.sampled_from([1, 2]),
+    "pipeline_schedule": st.sampled_from(PIPELINE_SCHEDULES),
+    "precision": st.sampled_from(PRECISIONS),
+    "attention_kernel": st.sampled_from(ATTENTION_KERNELS),
+    "engine": st.sampled_from(["torch", "deepspeed"]),
+    "torch_compile": st.booleans(),
+    "rank_order": st.sampled_from(RANK_ORDERS),
+    "overlap_comm": st.booleans(),
+    "bucket_mib": st.none() | st.integers(1, 500),
+}
+_USUAL = _ANY | {
+    "precision": st.sampled_from(["bf16", "fp16"]),
+    "attention_kernel": st.just("flash"),
+    "torch_compile": st.just(False),
+    "grad_accum_steps": st.just(8),
+    "zero_stage": st.integers(0, 1),
+    "offload": st.just("none"),
+}
+_OVERLAPPED = {"overlap_comm": st.just(True)}
+_PLAIN = {"overlap_comm": st.just(False), "bucket_mib": st.none(), "rank_order": st.just("tp-dp-pp")}
+layouts = st.one_of(*(st.builds(Layout, **fields) for fields in (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN))).map(
+    Layout.canonical
+)
+"""Anything, most of which some rule refuses, and what most trainers run."""
+
+
+@given(layout=layouts, model=st.sampled_from([GPT2, LLAMA]))
+def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, model):
+    made = exported(our_spec(layout, model))
+    assert set(made) == {"deepspeed", *NOT_OURS}
+    for trainer in NOT_OURS:
+        export = made[trainer]
+        if export.status is ExportStatus.REFUSED:
+            assert not export.files
+            assert export.start is None
+            assert (export.rule or "").startswith(f"{trainer}.")
+            assert export.message
+            continue
+        read, said = read_export(trainer, export.files, our_spec(layout, model))
+        engine = "megatron-lm" if trainer == "megatron-bridge" else trainer
+        assert read == replace(layout, engine=engine).canonical()
+        assert said.items() <= asdict(model).items()
+
+
+@given(layout=layouts)
+def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout):
+    export = exported(our_spec(layout))["deepspeed"]
+    if export.status is ExportStatus.REFUSED:
+        assert (export.rule or "").startswith("deepspeed.")
+        return
+    found = read_ds_config(export.files["ds_config.json"])
+    assert found.global_batch_size == layout.global_batch_size
+    for name in ("micro_batch_size", "grad_accum_steps", "data_parallel", "precision"):
+        assert found.layout[name] == getattr(layout, name)
+    least = 0 if layout.precision == "fp32" else 1
+    assert found.layout["zero_stage"] == max(least, replace(layout, engine="deepspeed").canonical().zero_stage)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "fields", "rule"),
+    [
+        ("deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "deepspeed.zero_stage"),
+        ("megatron-deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "megatron-deepspeed.zero_stage"),
+        ("megatron-lm", LLAMA, {"pipeline_parallel": 2, "zero_stage": 2}, "megatron-lm.zero_stage"),
+        ("megatron-lm", LLAMA, {"zero_stage": 3, "offload": "optimizer"}, "megatron-lm.offload"),
+        ("megatron-lm", LLAMA, {"pipeline_parallel": 2, "pipeline_schedule": "gpipe"}, "megatron-lm.pipeline_schedule"),
+        ("megatron-lm", LLAMA, {"bucket_mib": 25}, "megatron-lm.bucket_mib"),
+        ("megatron-lm", replace(LLAMA, num_layers=5), {"pipeline_parallel": 2}, "megatron-lm.layers"),
+        ("megatron-lm", LLAMA, {"torch_compile": True}, "megatron-lm.torch_compile"),
+        ("megatron-bridge", LLAMA, {"attention_kernel": "math"}, "megatron-bridge.attention_kernel"),
+        ("gpt-neox", LLAMA, {}, "gpt-neox.gated_mlp"),
+        ("gpt-neox", GPT2, {"activation_checkpointing": "selective"}, "gpt-neox.activation_checkpointing"),
+        ("gpt-neox", GPT2, {"pipeline_parallel": 2, "rank_order": "tp-pp-dp"}, "gpt-neox.rank_order"),
+        (
+            "megatron-deepspeed",
+            LLAMA,
+            {"pipeline_parallel": 2, "virtual_pipeline_stages": 2},
+            "megatron-deepspeed.pipeline_schedule",
+        ),
+        ("nanotron", GPT2, {}, "nanotron.gated_mlp"),
+        ("nanotron", LLAMA, {"zero_stage": 2}, "nanotron.zero_stage"),
+    ],
+)
+def test_what_a_trainer_cannot_say_has_no_file_and_a_rule(trainer, model, fields, rule):
+    export = exported(our_spec(half(**fields), model))[trainer]
+    assert (export.status, export.rule, export.files) == (ExportStatus.REFUSED, rule, {})
+    assert export.message
+
+
+# -- who measured it
+
+
+def test_only_the_trainer_that_ran_the_layout_is_called_measured_and_it_comes_first():
+    made = exports(our_spec(half(zero_stage=1, engine="deepspeed"), LLAMA), "python")
+    assert (made[0].trainer, made[0].status) == ("deepspeed", ExportStatus.MEASURED)
+    assert all(e.status is not ExportStatus.MEASURED for e in made[1:])
+    ours = exports(our_spec(half(), LLAMA), "python")
+    assert not [e for e in ours if e.status is ExportStatus.MEASURED]
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("megatron-lm", "megatron_args.txt"),
+        ("megatron-deepspeed", "megatron_deepspeed_args.txt"),
+        ("gpt-neox", "gpt_neox.yml"),
+        ("nanotron", "nanotron.yaml"),
+    ],
+)
+def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, file):
+    model = GPT2 if kind == "gpt-neox" else LLAMA
+    made = exported(spec_of(kind, model, trainer={"template": {"data_path": "/data"}}))
+    measured = {name for name, export in made.items() if export.status is ExportStatus.MEASURED}
+    assert measured - {"command"} == {kind}
+    assert ", measured with this trainer.\n" in made[kind].files[file]
+    for name in set(NOT_OURS) - {kind, "megatron-bridge"}:
+        texts = [text for n, text in made[name].files.items() if not n.endswith(".json")]
+        assert all(", not measured with this trainer.\n" in text for text in texts)
+
+
+def test_a_table_names_who_measured_by_the_engine():
+    assert measured_with(our_spec(half(engine="megatron-lm"))) == "megatron-lm"
+    assert measured_with(spec_of("nanotron", LLAMA)) == "nanotron"
+
+
+def test_the_users_template_arguments_and_script_stay_where_their_trainer_ran():
+    neox = exported(spec_of("gpt-neox", trainer={"template": {"data-path": "/data", "train-iters": 9, "save": "/ck"}}))
+    config = yaml.safe_load(neox["gpt-neox"].files["gpt_neox.yml"])
+    assert (config["data_path"], config["train_iters"], config["save"]) == ("/data", 9, "/ck")
+    assert neox["gpt-neox"].start == "python deepy.py /opt/pretrain_gpt.py recipe/gpt_neox.yml"
+    megatron = exported(spec_of("megatron-lm", trainer={"arguments": ["--data-path", "/my data/c4"]}))["megatron-lm"]
+    assert "--data-path" not in megatron.files["megatron_args.txt"].replace(str(megatron.start), "")
+    assert str(megatron.start).endswith(
+        "/opt/pretrain_gpt.py $(grep -v '^#' recipe/megatron_args.txt) --data-path '/my data/c4' YOUR_OPTIONS"
+    )
+
+
+def test_what_the_trainer_was_told_stands_as_a_shell_takes_it():
+    spec = spec_of("megatron-lm", tensor_parallel=2, trainer={"arguments": ["--data-path", "/my data/c4"]})
+    words = shlex.split(exported(spec)["command"].files["command.txt"].replace("\\\n", " "))
+    assert words[:2] == ["/env/bin/python", "/opt/pretrain_gpt.py"]
+    assert words[-2:] == ["--data-path", "/my data/c4"]
+    assert "--train-iters" in words
+    command = exported(spec_of("command", zero_stage=1, trainer=COMMAND))["command"]
+    assert command.files["command.txt"] == "/env/bin/python train.py \\\n    --tp 1 \\\n    --shard\n"
+    assert command.status is ExportStatus.MEASURED
+
+
+def test_what_only_a_table_answered_for_has_no_words_of_its_own():
+    made = exported(spec_of("nanotron", trainer={"template": {}}))  # a GPT-2 shape
+    assert made["nanotron"].status is ExportStatus.REFUSED
+    assert "command" not in made
+
+
+@pytest.mark.bad_input(50)
+def test_a_line_break_in_a_path_ends_no_comment():
+    spec = spec_of("nanotron", LLAMA, trainer={"template": {"a": 1}, "script": "/opt/a\nevil: true #"})
+    made = exported(spec)["nanotron"]
+    assert "evil" not in yaml.safe_load(made.files["nanotron.yaml"])
+    assert "\n" not in str(made.start)
+
+
+def test_several_nodes_are_started_one_by_one():
+    layout = replace(half(data_parallel=4, tensor_parallel=2, zero_stage=1), num_nodes=2)
+    made = exported(our_spec(layout, LLAMA))
+    torchrun = (
+        'CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nnodes 2 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"'
+        " --master-port 29500 --nproc-per-node 4 "
+    )
+    for trainer in ("megatron-lm", "megatron-deepspeed", "megatron-bridge", "nanotron"):
+        assert str(made[trainer].start).startswith(torchrun)
+    assert str(made["deepspeed"].start).startswith("deepspeed --num_nodes 2 --num_gpus 4 ")
+
+
+def test_every_trainer_has_a_name_for_people():
+    made = exports(spec_of("command", trainer=COMMAND), "python")
+    assert {export.trainer for export in made} == set(TITLES)

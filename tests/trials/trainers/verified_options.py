@@ -1,0 +1,219 @@
+"""Every option and key that a recipe's exports use, as the trainers declare it, and where that was read.
+
+No trainer but DeepSpeed can be installed where these tests run, so their parsers are built anew from these lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FLAG = None
+"""An option without a value."""
+
+_BOTH: Mapping[str, Any] = {
+    "tensor-model-parallel-size": int,
+    "pipeline-model-parallel-size": int,
+    "micro-batch-size": int,
+    "global-batch-size": int,
+    "sequence-parallel": FLAG,
+    "recompute-granularity": ("full", "selective"),
+    "recompute-method": ("uniform", "block"),
+    "recompute-num-layers": int,
+    "bf16": FLAG,
+    "fp16": FLAG,
+    "num-layers": int,
+    "hidden-size": int,
+    "ffn-hidden-size": int,
+    "num-attention-heads": int,
+    "seq-length": int,
+    "max-position-embeddings": int,
+    "swiglu": FLAG,
+    "untie-embeddings-and-output-weights": FLAG,
+    "disable-bias-linear": FLAG,
+}
+
+# NVIDIA/Megatron-LM megatron/training/arguments.py at 000c4ac24f61159c138b0975def722c65245983c;
+# --use-precision-aware-optimizer by the parser of d98e8a64 (2026-08), which takes all of them.
+MEGATRON_LM: Mapping[str, Any] = {
+    **_BOTH,
+    "num-virtual-stages-per-pipeline-rank": int,
+    "use-distributed-optimizer": FLAG,
+    "use-megatron-fsdp": FLAG,
+    "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
+    "ckpt-format": ("torch", "torch_dist", "zarr", "torch_dcp", "fsdp_dtensor"),
+    "no-gradient-accumulation-fusion": FLAG,
+    "optimizer-cpu-offload": FLAG,
+    "use-precision-aware-optimizer": FLAG,
+    "use-tp-pp-dp-mapping": FLAG,
+    "overlap-grad-reduce": FLAG,
+    "ddp-bucket-size": int,
+    "attention-backend": ("flash", "fused", "unfused", "local", "auto"),
+    "group-query-attention": FLAG,
+    "num-query-groups": int,
+    "normalization": ("LayerNorm", "RMSNorm"),
+    "position-embedding-type": ("learned_absolute", "rope", "mrope", "relative", "none"),
+}
+
+# microsoft/Megatron-DeepSpeed megatron/arguments.py at c84829e577dc4f3914c8f8071c95643795c700cc, and what
+# deepspeed.add_config_arguments of DeepSpeed 0.19.8 adds to it.
+MEGATRON_DEEPSPEED: Mapping[str, Any] = {
+    **_BOTH,
+    "deepspeed": FLAG,
+    "deepspeed_config": str,
+    "zero-stage": int,
+    "no-pipeline-parallel": FLAG,
+    "cpu-optimizer": FLAG,
+    "deepspeed-activation-checkpointing": FLAG,
+    "use-flash-attn-v2": FLAG,
+    "num-key-value-heads": int,
+    "normalization": ("layernorm", "rmsnorm"),
+    "use-rotary-position-embeddings": FLAG,
+}
+
+# EleutherAI/gpt-neox megatron/neox_arguments/neox_args.py at 8ee67f4697ba03a618961c2bbd020ce8f9542fac and
+# deepspeed_args.py at c291906d160a69118596afcfab132e74d1a96c98.
+GPT_NEOX: Mapping[str, Any] = {
+    "num_layers": int,
+    "hidden_size": int,
+    "num_attention_heads": int,
+    "num_kv_heads": int,
+    "intermediate_size": int,
+    "seq_length": int,
+    "max_position_embeddings": int,
+    "norm": ("layernorm", "rmsnorm", "non_parametric_layernorm", "scalenorm", "te_rmsnorm", "te_layernorm"),
+    "pos_emb": ("learned", "rotary", "sinusoidal", "rpe", "alibi", "none"),
+    "no_weight_tying": bool,
+    "use_bias_in_attn_linear": bool,
+    "use_bias_in_mlp": bool,
+    "pipe_parallel_size": int,
+    "model_parallel_size": int,
+    "sequence_parallel": bool,
+    "train_batch_size": int,
+    "train_micro_batch_size_per_gpu": int,
+    "gradient_accumulation_steps": int,
+    "zero_optimization": dict,
+    "checkpoint_activations": bool,
+    "checkpoint_num_layers": int,
+    "attention_config": list,
+    "precision": ("fp16", "fp32", "bfloat16"),
+    "fp16": dict,
+    "bf16": dict,
+}
+
+# huggingface/nanotron src/nanotron/config: config.py at 00708b80c88ee7c05c89502e80c3201df916d774, parallelism_config.py
+# at 19f88fbe454691f9bfcf98d6e3433dd7bcb82389, models_config.py at 025f31413c6ea6a0fb6a5e35063b780ee91aba79.
+NANOTRON: Mapping[str, Any] = {
+    "model.dtype": ("float32", "bfloat16", "float16"),
+    "model.model_config.num_hidden_layers": int,
+    "model.model_config.hidden_size": int,
+    "model.model_config.intermediate_size": int,
+    "model.model_config.num_attention_heads": int,
+    "model.model_config.num_key_value_heads": int,
+    "model.model_config.vocab_size": int,
+    "model.model_config.max_position_embeddings": int,
+    "model.model_config.tie_word_embeddings": bool,
+    "optimizer.zero_stage": int,
+    "parallelism.dp": int,
+    "parallelism.pp": int,
+    "parallelism.tp": int,
+    "parallelism.pp_engine": ("1f1b", "afab"),
+    "parallelism.tp_mode": ("ALL_REDUCE", "REDUCE_SCATTER"),
+    "parallelism.recompute_layer": bool,
+    "parallelism.tp_linear_async_communication": bool,
+    "tokens.sequence_length": int,
+    "tokens.micro_batch_size": int,
+    "tokens.batch_accumulation_per_replica": int,
+}
+
+# The packages megatron-bridge 0.3.1 (training/config.py, models/gpt_provider.py, training/mixed_precision.py) and
+# megatron-core 0.16.1 (transformer_config.py, model_parallel_config.py, distributed_data_parallel_config.py,
+# optimizer_config.py). Hydra 1.3 takes the words, a null in place of a section included.
+MEGATRON_BRIDGE: Mapping[str, Any] = {
+    "model.tensor_model_parallel_size": int,
+    "model.pipeline_model_parallel_size": int,
+    "model.virtual_pipeline_model_parallel_size": int,
+    "model.context_parallel_size": int,
+    "model.sequence_parallel": bool,
+    "model.overlap_p2p_comm": bool,
+    "model.batch_p2p_comm": bool,
+    "model.tp_comm_overlap": bool,
+    "model.recompute_granularity": ("full", "selective"),
+    "model.recompute_method": ("uniform", "block"),
+    "model.recompute_num_layers": int,
+    "model.recompute_modules": list,
+    "model.num_layers": int,
+    "model.hidden_size": int,
+    "model.ffn_hidden_size": int,
+    "model.num_attention_heads": int,
+    "model.num_query_groups": int,
+    "model.seq_length": int,
+    "model.vocab_size": int,
+    "model.should_pad_vocab": bool,
+    "model.gated_linear_unit": bool,
+    "model.add_bias_linear": bool,
+    "model.normalization": ("LayerNorm", "RMSNorm"),
+    "model.position_embedding_type": ("learned_absolute", "rope", "yarn"),
+    "model.share_embeddings_and_output_weights": bool,
+    "model.gradient_accumulation_fusion": bool,
+    "dataset.sequence_length": int,
+    "train.micro_batch_size": int,
+    "train.global_batch_size": int,
+    "mixed_precision": ("bf16_mixed", "fp16_mixed"),
+    "comm_overlap": dict,
+    "ddp.use_distributed_optimizer": bool,
+    "ddp.use_megatron_fsdp": bool,
+    "ddp.data_parallel_sharding_strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
+    "ddp.overlap_grad_reduce": bool,
+    "ddp.overlap_param_gather": bool,
+    "ddp.bucket_size": int,
+    "optimizer.use_distributed_optimizer": bool,
+    "optimizer.overlap_param_gather": bool,
+    "optimizer.optimizer_cpu_offload": bool,
+    "optimizer.optimizer_offload_fraction": float,
+    "optimizer.use_precision_aware_optimizer": bool,
+    "dist.use_tp_pp_dp_mapping": bool,
+    "dist.use_megatron_fsdp": bool,
+    "checkpoint.ckpt_format": ("torch_dist", "zarr", "fsdp_dtensor"),
+}
+BRIDGE_MAY_BE_NULL = {
+    "model.virtual_pipeline_model_parallel_size",
+    "model.recompute_granularity",
+    "model.recompute_method",
+    "model.recompute_num_layers",
+    "model.recompute_modules",
+    "comm_overlap",
+    "ddp.bucket_size",
+}
+
+
+def parsed_options(words: Sequence[str], declared: Mapping[str, Any]) -> argparse.Namespace:
+    """The options as the trainer's own parser takes them; AssertionError for one that it would refuse."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name, kind in declared.items():
+        if kind is FLAG:
+            parser.add_argument(f"--{name}", action="store_true")
+        elif isinstance(kind, tuple):
+            parser.add_argument(f"--{name}", choices=kind)
+        else:
+            parser.add_argument(f"--{name}", type=kind)
+    try:
+        found, unknown = parser.parse_known_args(list(words))
+    except argparse.ArgumentError as error:
+        raise AssertionError(f"refused: {error}") from error
+    assert not unknown, f"unknown: {unknown}"
+    return found
+
+
+def require_declared(values: Mapping[str, Any], declared: Mapping[str, Any], may_be_null: frozenset[str] | set[str]):
+    """AssertionError for a key that the trainer does not have, or a value of another kind than it declares."""
+    for key, value in values.items():
+        assert key in declared, f"unknown: {key}"
+        kind = declared[key]
+        if value is None:
+            assert key in may_be_null, f"{key} is null"
+        elif isinstance(kind, tuple):
+            assert value in kind, f"{key} is {value!r}, one of {kind}"
+        else:
+            assert type(value) is kind, f"{key} is {value!r}, a {kind.__name__}"

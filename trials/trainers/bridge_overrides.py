@@ -1,0 +1,117 @@
+"""A layout as overrides of a Megatron-Bridge recipe, NeMo's way to Megatron-LM's core. Standard library only.
+
+Key names: Megatron-Bridge 0.3.1 src/megatron/bridge/training/config.py and models/gpt_provider.py, with megatron-core
+0.16.1. Its recipes say much of their own, so that what a layout does without is switched off by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from search_spaces.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.trainers.megatron_options import SHARDING_STRATEGIES, bucket_parameters
+from trials.trial import TrialSpec
+
+_PRECISIONS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
+
+
+def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
+    """The values by their dotted keys; None clears what a recipe says. The layout is canonical and breaks no rule.
+
+    An activation function is no text: a recipe's own has to be SiLU for a gated MLP and GELU for any other.
+    """
+    layout = spec.layout
+    return {
+        **{f"model.{name}": value for name, value in (*_stages(layout).items(), *_model(spec.model).items())},
+        "dataset.sequence_length": spec.model.seq_length,
+        "train.micro_batch_size": layout.micro_batch_size,
+        "train.global_batch_size": spec.global_batch_size,
+        "mixed_precision": _PRECISIONS[layout.precision],
+        "comm_overlap": None,  # else it overlaps and buckets as it thinks best, whatever the keys below say
+        **{f"ddp.{name}": value for name, value in _data_parallel(layout).items()},
+        **{f"optimizer.{name}": value for name, value in _optimizer(layout).items()},
+        "dist.use_tp_pp_dp_mapping": layout.rank_order == "tp-pp-dp",
+        "dist.use_megatron_fsdp": layout.zero_stage > 1,
+        **_of_full_sharding(layout),
+    }
+
+
+def override_words(overrides: dict[str, Any]) -> Iterator[str]:
+    """`key=value` as Hydra reads them."""
+    for key, value in overrides.items():
+        yield f"{key}={_text(value)}"
+
+
+def _stages(layout: Layout) -> dict[str, Any]:
+    chunks, recompute = layout.virtual_pipeline_stages, layout.activation_checkpointing
+    return {
+        "tensor_model_parallel_size": layout.tensor_parallel,
+        "pipeline_model_parallel_size": layout.pipeline_parallel,
+        "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
+        "context_parallel_size": 1,
+        "sequence_parallel": layout.sequence_parallel,
+        # Megatron-LM's own choice: interleaved stages overlap what they send, others send in one batch.
+        "overlap_p2p_comm": chunks > 1,
+        "batch_p2p_comm": chunks == 1,
+        "tp_comm_overlap": False,
+        "recompute_granularity": None if recompute == "none" else recompute,
+        "recompute_method": "uniform" if recompute == "full" else None,
+        "recompute_num_layers": 1 if recompute == "full" else None,
+        "recompute_modules": None,  # with `selective` the core's own default: the attention scores
+    }
+
+
+def _model(model: ModelShape) -> dict[str, Any]:
+    groups = model.num_key_value_heads
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": groups,
+        "seq_length": model.seq_length,
+        "vocab_size": model.vocab_size,
+        "should_pad_vocab": False,
+        "gated_linear_unit": model.gated_mlp,
+        "add_bias_linear": model.has_biases,
+        "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        "position_embedding_type": "rope" if model.position_embedding == "rotary" else "learned_absolute",
+        "share_embeddings_and_output_weights": model.tied_embeddings,
+    }
+
+
+def _data_parallel(layout: Layout) -> dict[str, Any]:
+    return {
+        "use_distributed_optimizer": layout.zero_stage > 0,
+        "use_megatron_fsdp": layout.zero_stage > 1,
+        "data_parallel_sharding_strategy": SHARDING_STRATEGIES.get(layout.zero_stage, "no_shard"),
+        "overlap_grad_reduce": layout.overlap_comm,
+        "overlap_param_gather": False,
+        "bucket_size": None if layout.bucket_mib is None else bucket_parameters(layout.bucket_mib),
+    }
+
+
+def _optimizer(layout: Layout) -> dict[str, Any]:
+    """Of the states that are offloaded Megatron-Bridge takes none unless it is told how many."""
+    offloads = layout.offload == "optimizer"
+    return {
+        "use_distributed_optimizer": layout.zero_stage > 0,
+        "overlap_param_gather": False,
+        "optimizer_cpu_offload": offloads,
+        **({"optimizer_offload_fraction": 1.0, "use_precision_aware_optimizer": True} if offloads else {}),
+    }
+
+
+def _of_full_sharding(layout: Layout) -> dict[str, Any]:
+    """Megatron-FSDP has a checkpoint format and gradients of its own."""
+    if layout.zero_stage < 2:
+        return {}
+    return {"checkpoint.ckpt_format": "fsdp_dtensor", "model.gradient_accumulation_fusion": False}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
