@@ -123,9 +123,9 @@ class Bench:
         of = {pid: _environment_of(pid) for pid in living_processes()}
         return [pid for pid, env in of.items() if (env.get("SLURM_JOB_ID"), env.get("SLURM_CONF")) == wanted]
 
-    def has_steps(self, job: str) -> bool:
-        """Whether a slurmstepd still watches over a part of the job."""
-        return any(_is_step_of(pid, job, self.cluster) for pid in living_processes())
+    def steps_of(self, job: str) -> list[int]:
+        """The slurmstepds that still watch over a part of the job."""
+        return [pid for pid in living_processes() if _is_step_of(pid, job, self.cluster)]
 
     def environment_of(self, job: str) -> dict[str, str]:
         """What a process of a running job was started with; {} where none runs."""

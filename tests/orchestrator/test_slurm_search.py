@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,26 @@ from trials.ledger.journal import Journal
 from trials.ranking import Objective, rank
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
 
 BUDGET_NODE_HOURS = 0.5
 THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
+CALM = THIRTY.replace("launcher: {kind: slurm, slurm: {poll_interval: 1s}}", "launcher: {kind: local}")
 EIGHT = SEARCH.replace("max_trials: 30, parallel_trials: 4", "max_trials: 8, parallel_trials: 2")
 
-# Trials, by their place in the search, that are still there when something happens to them.
-WHILE_SLURMCTLD_IS_DOWN = range(6, 10)
+# Trials, by their place in the search, that do not end before something has happened to them; as many as may run at a
+# time are there when the controller is killed, so that nothing is being submitted.
+END_WHILE_SLURMCTLD_IS_DOWN = (6, 7)
+END_WHEN_SLURMCTLD_IS_BACK = (8, 9)
 ON_A_NODE_THAT_DIES = 14
 REQUEUED = 22
-SLOW = dict.fromkeys(WHILE_SLURMCTLD_IS_DOWN, 12.0) | {ON_A_NODE_THAT_DIES: 6.0, REQUEUED: 8.0}
+DOWN, BACK, DEAD, AGAIN = "down", "back", "dead", "again"
+HELD = {
+    **dict.fromkeys(END_WHILE_SLURMCTLD_IS_DOWN, DOWN),
+    **dict.fromkeys(END_WHEN_SLURMCTLD_IS_BACK, BACK),
+    ON_A_NODE_THAT_DIES: DEAD,
+    REQUEUED: AGAIN,
+}
 
 SAVED_AFTER_S = 6.0
 """A controller writes its state down within five seconds; killed before, it forgets jobs that it accepted."""
@@ -75,44 +85,61 @@ class DisturbedSearch:
         assert attempt is not None
         return attempt
 
+    def has_measured(self, attempt: Attempt) -> None:
+        """Returns when the trial program has written its outcome, whoever takes note of that."""
+        until(self.folder.attempt(attempt.trial, attempt.attempt).outcome().exists, bool)
+
     def end(self) -> SearchRecord:
-        assert self.driver.wait(240) == 0, (self.bench.place / "driver.out").read_text()[-2000:]
+        assert self.driver.wait(300) == 0, (self.bench.place / "driver.out").read_text()[-2000:]
         return record_of(self.folder)
 
 
-def kill_controller(search: DisturbedSearch, seconds: float) -> None:
-    """Jobs end while it is down, and the driver asks in vain."""
+def kill_controller(search: DisturbedSearch) -> None:
+    """Jobs end while it is down, others live on, and the driver asks in vain."""
     cluster = search.bench.cluster
-    for number in WHILE_SLURMCTLD_IS_DOWN:
+    ending = [search.running(number) for number in END_WHILE_SLURMCTLD_IS_DOWN]
+    for number in END_WHEN_SLURMCTLD_IS_BACK:
         search.running(number)
     time.sleep(SAVED_AFTER_S)  # not for anything to happen, but for what is to be lost not to be
     cluster.kill(SLURMCTLD)
+    search.bench.let_go(DOWN)
+    for attempt in ending:
+        search.has_measured(attempt)
     until(lambda: [a.unknown_since for a in record_of(search.folder).in_flight], any)
-    time.sleep(seconds)
     cluster.start_daemon(SLURMCTLD)
+    search.bench.let_go(BACK)
 
 
 def kill_node(search: DisturbedSearch) -> str:
-    """The name of a node that dies under a trial, with its slurmd and all it ran."""
+    """The name of a node that dies under a trial, with its slurmd and all it ran: nobody is left to tell of it."""
     attempt, cluster = search.running(ON_A_NODE_THAT_DIES), search.bench.cluster
     [node] = attempt.nodes
     assert attempt.job_id is not None
     cluster.kill(node)
-    for pid in search.bench.processes_of(attempt.job_id):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for look in (search.bench.steps_of, search.bench.processes_of):
+        until(partial(killed, look, attempt.job_id), lambda found: not found)
     return node
 
 
+def killed(look: Callable[[str], list[int]], job: str) -> list[int]:
+    """Those processes of the job that were found, and have been killed."""
+    found = look(job)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
 def requeue(search: DisturbedSearch) -> None:
-    """As an operator does it, without the two minutes that Slurm lets such a job wait."""
+    """As an operator does it, without the two minutes that Slurm lets such a job wait. Only its next run may end."""
     job, bench = str(search.running(REQUEUED).job_id), search.bench
-    until(lambda: bench.has_steps(job), bool)
+    until(lambda: bench.steps_of(job), bool)
     for command in (("update", f"JobId={job}", "Requeue=1"), ("requeue", job)):
         done = bench.cluster.ask("scontrol", *command)
         assert done.returncode == 0, done.stderr
     waits = ("squeue", "--noheader", f"--jobs={job}", "--format=%T|%r")
     until(lambda: bench.cluster.ask(*waits).stdout.strip(), lambda words: words == "PENDING|BeginTime")
+    bench.let_go(AGAIN)
     # The two minutes are there for this: the node revoked every credential of the job up to the second of the requeue,
     # and a run that starts in that same second is refused there, which Slurm records as FAILED with exit code 1.
     bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
@@ -123,15 +150,17 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))
     bench = Bench(tmp_path / "rough", cluster)
     bench.place.mkdir()
-    search = DisturbedSearch(bench, bench.write(takes_s=1.0, text=THIRTY, slow=SLOW))
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=THIRTY, held=HELD))
     search.is_at(3)
     search.kill_driver()
     search.resume()
-    kill_controller(search, 3.0)
+    kill_controller(search)
     node = kill_node(search)
     search.is_at(16)
     search.kill_driver()
     search.resume()
+    until(lambda: record_of(search.folder).trials[ON_A_NODE_THAT_DIES].attempts[0].state.is_ended, bool)
+    bench.let_go(DEAD)
     requeue(search)
     search.kill_driver()
     search.resume()
@@ -142,7 +171,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     assert [trial.layout for trial in record.trials] == [trial.layout for trial in undisturbed.trials]
     assert len({trial.layout.key for trial in record.trials}) == 30
     assert best_of(record) == best_of(undisturbed)
-    assert_traced(search.folder, record, accounted_runs(bench, search.folder))
+    assert_traced(bench, search.folder, record)
     assert_within_budget(search.folder)
     assert_nothing_left(bench, search.folder)
     hurt, put_back = record.trials[ON_A_NODE_THAT_DIES], record.trials[REQUEUED]
@@ -156,14 +185,15 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
 @pytest.mark.fault(2, 9, 10)
 def test_without_accounting_a_search_survives_a_restarted_controller_and_a_killed_driver(tmp_path, slurm_sandbox):
     bench = Bench(tmp_path, slurm_sandbox)
-    search = DisturbedSearch(bench, bench.write(takes_s=1.0, text=EIGHT, slow=dict.fromkeys(range(2, 4), 6.0)))
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=EIGHT, held={2: DOWN, 3: BACK}))
     attempt, _ = search.running(2), search.running(3)  # both slots: nothing is being submitted
     slurm_sandbox.kill(SLURMCTLD, signal.SIGTERM)
     search.kill_driver()
     search.resume()
-    outcome = search.folder.attempt(attempt.trial, attempt.attempt).outcome()
-    until(outcome.exists, bool)  # it ended while there was no controller to say so
+    bench.let_go(DOWN)
+    search.has_measured(attempt)  # it ended while there was no controller to say so
     slurm_sandbox.start_daemon(SLURMCTLD)
+    bench.let_go(BACK)
     record = search.end()
     assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 8
     assert [len(trial.attempts) for trial in record.trials] == [1] * 8
@@ -175,8 +205,9 @@ def test_without_accounting_a_search_survives_a_restarted_controller_and_a_kille
 
 
 def run_undisturbed(bench: Bench) -> SearchRecord:
+    """The same search where nothing can happen to it: as plain processes of this machine."""
     bench.place.mkdir()
-    answer = bench.parlay("run", bench.write(takes_s=0.0, text=THIRTY), "--json", timeout_s=240)
+    answer = bench.parlay("run", bench.write(takes_s=0.0, text=CALM), "--json", timeout_s=240)
     assert answer.code == 0, answer.err
     return record_of(bench.the_search())
 
@@ -196,7 +227,7 @@ def accounted_runs(bench: Bench, folder: SearchFolder) -> list[tuple[str, str]]:
     return sorted((job, name) for job, name in rows if name.startswith(f"{folder.search_id}."))
 
 
-def assert_traced(folder: SearchFolder, record: SearchRecord, runs: list[tuple[str, str]]) -> None:
+def assert_traced(bench: Bench, folder: SearchFolder, record: SearchRecord) -> None:
     """Every run that Slurm accounted is an attempt's or one of its restarts, and the other way round; every number
     leads to the job that measured it, and to its log."""
     known = [
@@ -205,7 +236,7 @@ def assert_traced(folder: SearchFolder, record: SearchRecord, runs: list[tuple[s
         for attempt in trial.attempts
         for _ in range(1 + attempt.restart)
     ]
-    assert sorted(known) == runs
+    until(lambda: accounted_runs(bench, folder), lambda runs: runs == sorted(known))  # accounting lags behind
     for trial in record.trials:
         assert_number_is_its_own(folder, trial)
 
