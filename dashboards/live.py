@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.progress import flight_words, is_simulated, pace_words, shares
 from dashboards.text import printable
 from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
@@ -23,6 +26,9 @@ from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_tex
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 4
+_MOST_IN_FLIGHT = 8
+_BAR_WIDTH = 20
+_DRAWN_PER_S = 2
 _LONGEST_REMARK = 160
 _ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
 _OF_ATTEMPTS = (
@@ -39,24 +45,40 @@ _FIXED_PARTS = 16
 
 
 class LiveView:
-    """Follows a search on `stream`: a context manager, given the search after every event by the driver's thread.
+    """Follows a search on `stream`: a context manager, given the search after every event by one thread.
 
-    On a terminal one table is drawn in place; elsewhere (a file, a batch job's output) every event is a line.
+    On a terminal one picture is drawn in place: the trials, what is in flight, and how much of each limit is used, by
+    `clock` (UTC seconds since the epoch). Elsewhere (a file, a batch job's output) every event is a line.
     """
 
-    def __init__(self, objective: Objective, global_batch_size: int, baseline_key: str | None, stream: TextIO):
+    def __init__(
+        self,
+        objective: Objective,
+        global_batch_size: int,
+        baseline_key: str | None,
+        stream: TextIO,
+        clock: Callable[[], float] = time.time,
+    ):
         self._objective = objective
         self._global_batch_size = global_batch_size
         self._baseline_key = baseline_key
         self._console = console_for(stream)
+        self._clock = clock
         self._live: Live | None = None
+        self._shown: tuple[SearchRecord, Ranking] | None = None
         self._has_lines = False
         self._told_flags: set[str] = set()
 
     def __enter__(self) -> LiveView:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             # Standard output is for results and stays untouched; remarks on standard error appear above the table.
-            self._live = Live(console=self._console, transient=True, redirect_stdout=False, refresh_per_second=4)
+            self._live = Live(
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,
+                refresh_per_second=_DRAWN_PER_S,
+                get_renderable=self._drawn,
+            )
             self._live.start()
         return self
 
@@ -64,16 +86,25 @@ class LiveView:
         if self._live is not None:
             self._live.stop()
 
+    def begin(self, search: SearchRecord) -> None:
+        """Show a search that has come so far before anything is followed."""
+        if self._live is not None:
+            self._show(search)
+            return
+        ranking = rank(search.trials, self._objective, self._global_batch_size)
+        self._print(progress_line(search, ranking))
+        self._print(headline(search, ranking, self._baseline_key))
+
     def update(self, search: SearchRecord, event: Event) -> None:
         """Show the search as it is after this event."""
         if self._live is not None:
-            self._live.update(self._drawn(search))
+            self._show(search)
         elif (line := event_line(event, search)) is not None:
             self._print_line(line, search)
             self._print_details(event, search)
 
     def _print_line(self, line: str, search: SearchRecord) -> None:
-        if not self._has_lines and _is_recorded(search):
+        if not self._has_lines and is_simulated(search):
             self._print("times are those of the measured table's simulated clock")
         self._print(line)
         self._has_lines = True
@@ -92,13 +123,23 @@ class LiveView:
     def _print(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
-    def _drawn(self, search: SearchRecord) -> Group:
-        ranking = rank(search.trials, self._objective, self._global_batch_size)
-        below = [*map(printable, flag_lines(search.trials)), progress_line(search, ranking)]
-        room = max(1, self._console.height - _LINES_AROUND_TABLE - len(below))
+    def _show(self, search: SearchRecord) -> None:
+        self._shown = search, rank(search.trials, self._objective, self._global_batch_size)
+
+    def _drawn(self) -> Group:
+        """What stands on the screen now; drawn again and again, by a thread of its own, since time passes."""
+        if self._shown is None:
+            return Group()
+        (search, ranking), now = self._shown, self._clock()
+        limits = _limits(search, now)
+        below = [*map(printable, flag_lines(search.trials)), *_flight_lines(search, now)]
+        below += headline(search, ranking, self._baseline_key).split("; ")
+        below += filter(None, [pace_words(search, now)])
+        below.append(progress_line(search, ranking))
+        room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
         trials = _newest_and_best(search, ranking, room)
-        footer = [Text(line, no_wrap=True, overflow="ellipsis") for line in below]
-        return Group(_table(trials, ranking, self._baseline_key), *footer)
+        *lines, last = (Text(line, no_wrap=True, overflow="ellipsis") for line in below)
+        return Group(_table(trials, ranking, self._baseline_key), *lines, limits, last)
 
 
 class _Console(Console):
@@ -232,8 +273,21 @@ def _remark(excerpt: str | None) -> str:
     return f": {line[:_LONGEST_REMARK]}" if line else ""
 
 
-def _is_recorded(search: SearchRecord) -> bool:
-    return search.spec.get("launcher", {}).get("kind") == "recorded"
+def _limits(search: SearchRecord, now: float) -> Table:
+    """A bar for each limit of the search."""
+    grid = Table.grid(padding=(0, 1))
+    for share in shares(search, now):
+        bar = ProgressBar(total=share.limit, completed=min(share.used, share.limit), width=_BAR_WIDTH)
+        grid.add_row(share.name, bar, share.words)
+    return grid
+
+
+def _flight_lines(search: SearchRecord, now: float) -> list[str]:
+    """What is in flight, the longest under way first; of many only those."""
+    flights = search.in_flight
+    lines = [printable(flight_words(a, now, is_simulated(search))) for a in flights[:_MOST_IN_FLIGHT]]
+    more = len(flights) - _MOST_IN_FLIGHT
+    return lines + ([f"and {more} more in flight"] if more > 0 else [])
 
 
 def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[Trial]:

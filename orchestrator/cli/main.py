@@ -28,11 +28,13 @@ from orchestrator.cli import (
     keeping,
     looking,
     preparing,
+    reporting,
     running,
     sandbox,
     serving,
     testing,
     ticking,
+    watching,
 )
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, report, report_input_error
@@ -51,7 +53,9 @@ for verbs in (
     running,
     ticking,
     looking,
+    watching,
     exporting,
+    reporting,
     forecasting,
     preparing,
     keeping,

@@ -42,6 +42,13 @@ class Client:
         body = {"folder": str(folder), "ledger_url": ledger_url}
         return self._ask("POST", f"/v1/searches/{quote(search_id, safe='')}/resume", body)
 
+    def driver_of(self, search_id: str) -> dict[str, Any] | None:
+        """How the service stands with this search, `{state, failures, detail}`; None where it does not drive it."""
+        try:
+            return self._ask("GET", f"/v1/searches/{quote(search_id, safe='')}")["driver"]
+        except ServiceRefused:
+            return None
+
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         if self._token is not None:

@@ -251,6 +251,37 @@ def test_below_the_table_in_place_stands_what_its_flags_mean(monkeypatch):
     assert "! t0005 suspect_node: a slow device" in stream.getvalue()
 
 
+def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limit_as_time_passes(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    search = SearchUnderTest({"search": {"max_trials": 8, "max_wall_time": "3600s"}})
+    search.measure(search.start(BASELINE), 100_000.0)
+    search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 150_000.0)
+    search.start(Layout(micro_batch_size=2, grad_accum_steps=8))
+    (attempt,) = search.record.in_flight
+    now, stream = attempt.started_at + 30, Terminal()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream, clock=lambda: now) as view:
+        view.begin(search.record)
+        view._live.refresh()
+        drawn = stream.getvalue()
+        now += 60
+        view._live.refresh()
+    assert "t0003.a1 running for 0:30 on node1 node2" in drawn
+    assert "1.50 x faster than today" in drawn
+    assert "3 of at most 8" in drawn
+    assert " of 1:00:00" in drawn
+    assert "t0003.a1 running for 1:30" in stream.getvalue()
+
+
+def test_a_log_file_that_begins_in_the_middle_says_first_how_far_the_search_is():
+    search, stream = compared_search(), io.StringIO()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, BASELINE.key, stream) as view:
+        view.begin(search.record)
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("tiny-abcdef: 3 measured, 1 failed, best t0002")
+    assert "1.60 x faster than today" in second
+
+
 @pytest.mark.parametrize("kind", ["dumb", "unknown"])
 def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch, kind):
     monkeypatch.setenv("TERM", kind)
