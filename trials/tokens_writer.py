@@ -8,7 +8,7 @@ import secrets
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -21,8 +21,11 @@ from trials.tokens import ARRAY_CODES, HEADER_BYTES, TokenHeader
 class TokenWriter:
     """A token file in the making: a context manager that leaves nothing behind unless `finish` was reached.
 
-    InputError where no file can be made at `path`, OutsideRefused when it cannot be written to its end.
+    Entered, it raises InputError where no file can be made at `path`; OutsideRefused when it cannot be written to its
+    end.
     """
+
+    _stream: BinaryIO
 
     def __init__(self, path: Path, vocab_size: int):
         self.num_tokens = 0
@@ -30,10 +33,16 @@ class TokenWriter:
         self._vocab_size = vocab_size
         self._path = path
         self._digest = hashlib.sha256()
-        self._part, self._stream = _opened_beside(path)
-        self._stream.seek(HEADER_BYTES)
+        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
 
     def __enter__(self) -> TokenWriter:
+        try:
+            self._stream = _opened(self._part, self._path)
+            self._stream.seek(HEADER_BYTES)
+        except BaseException:  # a signal may come as soon as the file is there
+            with suppress(OSError, ValueError):  # there is none, nor can be
+                self._part.unlink()
+            raise
         return self
 
     def append(self, ids: Iterable[int]) -> None:
@@ -82,10 +91,9 @@ class TokenWriter:
             raise OutsideRefused(f"{self._path} could not be written: {why}; nothing of it is left") from error
 
 
-def _opened_beside(path: Path) -> tuple[Path, BinaryIO]:
+def _opened(part: Path, path: Path) -> BinaryIO:
     try:
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        return part, part.open("xb")
+        return part.open("xb")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError.of(

@@ -189,13 +189,8 @@ class FullDisk:
 
 @pytest.mark.parametrize("room", [0, 3, 10, 100])
 def test_a_disk_that_is_full_is_told_and_nothing_is_left(tmp_path, lines, out, room, monkeypatch):
-    opened_beside = tokens_writer._opened_beside
-
-    def opened_on_a_full_disk(path):
-        part, stream = opened_beside(path)
-        return part, FullDisk(stream, room)
-
-    monkeypatch.setattr(tokens_writer, "_opened_beside", opened_on_a_full_disk)
+    opened = tokens_writer._opened
+    monkeypatch.setattr(tokens_writer, "_opened", lambda *paths: FullDisk(opened(*paths), room))
     with pytest.raises(OutsideRefused, match=r"could not be written: No space left on device; nothing of it is left"):
         prepare(Preparation((lines,), ("text",)), BYTES, out)
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
@@ -248,6 +243,18 @@ def test_ids_outside_of_the_vocabulary_are_not_written(tmp_path, lines, out):
         prepare(Preparation((lines,), ("text",)), Wild(), out)
     with pytest.raises(ValueError, match="an id is not one of 10"), TokenWriter(out, 10) as writer:
         writer.append([-1])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_an_interrupt_as_soon_as_the_file_is_there_leaves_nothing(tmp_path, lines, out, monkeypatch):
+    def opened_and_interrupted(path: Path, mode: str):
+        open_beside(path, mode).close()
+        raise KeyboardInterrupt
+
+    open_beside = Path.open
+    monkeypatch.setattr(tokens_writer.Path, "open", opened_and_interrupted)
+    with pytest.raises(KeyboardInterrupt), TokenWriter(out, 10):
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 

@@ -134,9 +134,9 @@ def test_a_signal_ends_it_and_nothing_half_is_left(tmp_path, number):
     os.mkfifo(tmp_path / "lines")
     words = ("prepare", "lines", "--tokenizer", "bytes", "--out", "t.bin")
     with start_parlay(*words, cwd=tmp_path) as command, (tmp_path / "lines").open("w") as lines:
-        lines.write('{"text": "ab"}\n' * 5000)
+        lines.write((json.dumps({"text": "ab" * 100}) + "\n") * 5000)
         lines.flush()
-        wait_until(lambda: list(tmp_path.glob(".t.bin.*.part")))
+        wait_until(lambda: any(path.stat().st_size for path in tmp_path.glob(".t.bin.*.part")))
         command.send_signal(number)
         assert command.wait(timeout=30) == 130
         assert "parlay: stopped; nothing of t.bin is left" in command.stderr.read()
@@ -148,7 +148,9 @@ def test_a_disk_that_is_full_is_said_and_nothing_half_is_left(tmp_path):
     """A limit on the size of files, which the kernel keeps as it keeps a full disk."""
     write_lines(tmp_path, *[{"text": "x" * 1000}] * 100)
     command = " ".join(("ulimit -f 40; trap '' XFSZ; exec", *COMMAND, "prepare a.jsonl --tokenizer bytes --out t.bin"))
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    # A module whose compiled form is cut off by the limit could not be imported by anybody any more.
+    environ = environment() | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 6, done.stderr
     assert "t.bin could not be written: File too large; nothing of it is left" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
