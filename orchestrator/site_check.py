@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.slurm_pilot_plan import least_s
+from orchestrator.launchers.slurm_pilot_plan import ROOM_S, STARTUP_S, least_s
 from orchestrator.launchers.slurm_site import site_remarks
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search_file import SearchSpec, located, nodes_of_pilots
@@ -115,14 +115,28 @@ def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRe
 def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
     """Slurm's words about this job, with the key of the search file that they are about, and what to do."""
     key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
+    rule = "every job of a search must be one that this cluster would run"
+    if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
+        rule = f"{rule}; {shortest_pilot_words(spec.measure.time_limit_s)}"
+        fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
     return Problem(
         "site_refused",
         f"Slurm refuses {job_words(request)}: {words}",
-        rule="every job of a search must be one that this cluster would run",
+        rule=rule,
         fix=fix,
         key=key,
         value=_value(spec, key),
     )
+
+
+def shortest_pilot_words(time_limit_s: float) -> str:
+    """What the shortest pilot's time is made of, for trials of this limit."""
+    parts = (
+        f"measure.time_limit {time_limit_s:g} s + {LAUNCHER_GRACE_S:g}",
+        f"{STARTUP_S:g} until its agent serves at the latest",
+        f"{ROOM_S:g} for the trial's end",
+    )
+    return f"the shortest pilot takes {', '.join(parts)}, in whole minutes"
 
 
 def job_words(request: JobRequest) -> str:

@@ -181,7 +181,8 @@ def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
     if (words := beyond_limits(request, partitions, qos or LIFTS_NOTHING)) is not None:
         time = words.startswith("PartitionTimeLimit")
         fix = (
-            "lower measure.time_limit (30 s are added to it, and whole minutes asked for), or name another partition"
+            "lower measure.time_limit (30 s are added to it, for a pilot 6 minutes more, and whole minutes asked for),"
+            " or name another partition"
             if time
             else _FIXES[Resource.NODES]
         )

@@ -20,6 +20,7 @@ from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
+from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
 
 SEARCH = """\
 name: checked
@@ -74,6 +75,20 @@ def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, s
     assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, least_s(630.0))]
     too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
     assert [problem.code for problem in refused(slurm, too_large)] == ["site_refused"]
+
+
+def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_others_are_refused_with_the_numbers(
+    tmp_path, slurm
+):
+    slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, max_time_s=1800.0, num_nodes=4)
+    pilot = ("launcher.kind=slurm_pilot", "search.parallel_trials=1")
+    short = loaded(tmp_path, *pilot, "measure.time_limit=23m")
+    require_site(short, candidates_of(short), pytest.fail, slurm)
+    [problem] = refused(slurm, loaded(tmp_path, *pilot, "measure.time_limit=24m"))
+    assert (problem.key, problem.value) == ("measure.time_limit", 1440.0)
+    assert "for 31 minutes: PartitionTimeLimit" in problem.message
+    assert "the shortest pilot takes measure.time_limit 1440 s + 30, 300 until its agent serves" in (problem.rule or "")
+    assert "or launcher.kind slurm" in (problem.fix or "")
 
 
 def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
@@ -233,10 +248,6 @@ def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> A
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
-def ids_of_jobs(sandbox: SlurmSandbox) -> set[str]:
-    return set(sandbox.ask("squeue", "--noheader", "--states=all", "--format=%A").stdout.split())
-
-
 @pytest.mark.processes
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
@@ -327,12 +338,14 @@ def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
 @pytest.mark.timeout(60)
 def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sandbox):
     write_search(tmp_path, SEARCH)
-    slurm_sandbox.ask("scontrol", "update", "nodename=n[1-4]", "state=drain", "reason=test")
+    alive = ("squeue", "--noheader", "--states=RUNNING,COMPLETING")  # of which a node would be draining for a while
+    until(lambda: answered(slurm_sandbox, *alive), lambda jobs: not jobs)
+    answered(slurm_sandbox, "scontrol", "update", "nodename=n[1-4]", "state=drain", "reason=test")
     try:
         answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
         still = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", "launcher.slurm.constraint=no")
     finally:
-        slurm_sandbox.ask("scontrol", "update", "nodename=n[1-4]", "state=resume")
+        answered(slurm_sandbox, "scontrol", "update", "nodename=n[1-4]", "state=resume")
     assert answer.code == 0, answer.err
     assert "would have to wait just now: n[1-4] of the 4 nodes that could run it: drained" in answer.err
     assert still.code == 2
