@@ -6,12 +6,16 @@ standard library only, nothing of Parlay's.
 
 from __future__ import annotations
 
+import array
 import base64
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import termios
 import time
+from pathlib import Path
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 OPTIONS = dict(zip(sys.argv[1:], [*sys.argv[2:], ""], strict=False))
@@ -79,6 +83,7 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     if RANK == 0 and line == MEGATRON:
         print_the_layout()
+    meet()
     train(line, WORLD - 1 if line == MEGATRON else 0)
 
 
@@ -95,6 +100,22 @@ def print_the_layout() -> None:
     )
     steps = option("--global-batch-size") // (option("--micro-batch-size") * data)
     print(f"setting number of microbatches to constant {steps}", flush=True)
+
+
+def meet() -> None:
+    """Nobody trains before all ranks are there, as in any training, and have been heard."""
+    while num_unread_bytes() > 0:
+        time.sleep(0.005)
+    Path(f"met-{RANK}").touch()  # in the folder that all ranks share
+    while not all(Path(f"met-{rank}").exists() for rank in range(WORLD)):
+        time.sleep(0.005)
+
+
+def num_unread_bytes() -> int:
+    """Of what was said into the pipe."""
+    count = array.array("i", [0])
+    fcntl.ioctl(sys.stdout.fileno(), termios.FIONREAD, count)
+    return count[0]
 
 
 def train(line: str, telling: int) -> None:
@@ -116,6 +137,8 @@ def train(line: str, telling: int) -> None:
                 f" reserved: 2560.0 | max reserved: {3072.0 + RANK}",
                 flush=True,
             )
+    if telling != RANK:
+        time.sleep(600)  # in a collective with the one that tells, until somebody ends it
 
 
 def go_wrong(number: int) -> None:

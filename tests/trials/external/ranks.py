@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from search_spaces.layout import Layout
@@ -42,7 +44,7 @@ class Ranks:
     folder: AttemptFolder
     processes: list[subprocess.Popen[bytes]]
 
-    def wait(self, timeout_s: float = 40.0) -> list[int]:
+    def wait(self, timeout_s: float = 120.0) -> list[int]:
         """Their exit codes; whatever still runs after `timeout_s` is killed, and TimeoutExpired raised."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -60,21 +62,27 @@ class Ranks:
         return "\n".join(path.read_text(errors="replace")[-4000:] for path in self.folder.rank_logs())
 
 
-def start(folder: Path, spec: TrialSpec, environment: dict[str, str] | None = None) -> Ranks:
+def start(
+    folder: Path,
+    spec: TrialSpec,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    supervisor: str = "trials.external",
+) -> Ranks:
     attempt = AttemptFolder(folder / spec.search_id / "trials" / spec.trial / spec.attempt)
     attempt.path.mkdir(parents=True)
     write_json(attempt.spec, spec.to_json())
-    return Ranks(attempt, [_start_rank(attempt, rank, spec, environment or {}) for rank in range(spec.num_gpus)])
+    ranks = range(spec.num_gpus)
+    return Ranks(attempt, [_start_rank(attempt, rank, spec, environment, supervisor) for rank in ranks])
 
 
 def _start_rank(
-    attempt: AttemptFolder, rank: int, spec: TrialSpec, environment: dict[str, str]
+    attempt: AttemptFolder, rank: int, spec: TrialSpec, environment: Mapping[str, str], supervisor: str
 ) -> subprocess.Popen[bytes]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": spec.num_gpus}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER"))}
     with attempt.rank_log(rank).open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "trials.external", str(attempt.spec)],
+            [sys.executable, "-m", supervisor, str(attempt.spec)],
             env={**kept, **{name: str(value) for name, value in place.items()}, **environment},
             stdout=log,
             stderr=subprocess.STDOUT,
