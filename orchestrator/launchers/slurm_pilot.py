@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -260,6 +260,7 @@ class SlurmPilotLauncher(Launcher):
 
     def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
         self._look()
+        self._end_unbegun()
         self._serve()
         return {key: self._steps[key].ending if key in self._steps else Ending(Life.UNKNOWN) for key in keys}
 
@@ -302,8 +303,8 @@ class SlurmPilotLauncher(Launcher):
             pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)
         ):
             pilot.signs[label].add(StepSign.WITHDRAWN)
-            step.pilot, step.nodes = None, ()
-            return _never_began(pilot.job_id) if step.cancelled else Ending(Life.ALIVE, job_id=pilot.job_id)
+            step.pilot, step.nodes, step.waits_for = None, (), pilot
+            return Ending(Life.ALIVE, job_id=pilot.job_id)
         now = self._slurm.monotonic()
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
@@ -327,30 +328,67 @@ class SlurmPilotLauncher(Launcher):
         for step in wanted.values():
             step.cancelled = True
             self._begin_to_cancel(step)
+        self._end_deserted()
+        self._end_unbegun()
         deadline = self._slurm.monotonic() + _CANCEL_WAIT_S
         while left := {key for key, step in wanted.items() if not step.is_over}:
             self._look()
+            self._end_unbegun()
             if self._slurm.monotonic() >= deadline:
                 break
             if any(not wanted[key].is_over for key in left):
                 self._sleep(_LOOK_S)
         self._cancel_silent([wanted[key] for key in left])
-        return left
+        self._end_unbegun(at_last=True)
+        return {key for key in left if not wanted[key].is_over}
 
     def _begin_to_cancel(self, step: Step) -> None:
         """What no agent has claimed never runs; of the rest the agent is told."""
-        if step.is_over:
-            return
         pilot, label = step.pilot, step.request.label
-        if pilot is None:
-            step.ending = _never_began(step.ending.job_id)
+        if pilot is None or step.is_over:
             return
         with suppress(OSError):
             if self._in_time(pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)):
                 pilot.signs.setdefault(label, set()).add(StepSign.WITHDRAWN)
-                step.ending = _never_began(pilot.job_id)
+                step.pilot, step.nodes, step.waits_for = None, (), pilot
             else:
                 self._in_time(pilot, pilot.folder.sign(label, StepSign.CANCEL).touch)
+
+    def _end_deserted(self) -> None:
+        """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""
+        for pilot in self._pilots.known:
+            if pilot.job_id is not None and not pilot.is_over and self._unbegun(pilot) and self._is_deserted(pilot):
+                self._pilots.let_go(pilot)
+                if pilot.nodes:  # its agent may not have come to life yet
+                    self._pilots.cancel([pilot])
+
+    def _end_unbegun(self, at_last: bool = False) -> None:
+        """Cancelled attempts that no agent has begun end, but those that were the last to want their pilot: it is over
+        first, or with `at_last` has not been seen to start, and they share what it held."""
+        for step in self._unbegun(None):
+            step.ending = _never_began(step.ending.job_id)
+        for pilot in self._pilots.known:
+            steps = self._unbegun(pilot)
+            pays = bool(steps) and self._is_deserted(pilot)
+            if pays and pilot.is_over:
+                with suppress(OSError):  # tried again with the next look
+                    self._pilots.charge(pilot, [step.request.label for step in steps])
+                    for step in steps:
+                        share = pilot.shares[step.request.label]
+                        step.ending = replace(_never_began(pilot.job_id), twin_node_s=share)
+            elif not pays or (at_last and not pilot.nodes):
+                for step in steps:
+                    step.ending = _never_began(pilot.job_id)
+
+    def _unbegun(self, pilot: Pilot | None) -> list[Step]:
+        """Cancelled attempts that wait for this pilot, or for none."""
+        steps = (step for step in self._steps.values() if step.cancelled and step.pilot is None and not step.is_over)
+        return [step for step in steps if step.waits_for is pilot]
+
+    def _is_deserted(self, pilot: Pilot) -> bool:
+        wanting = (step for step in self._steps.values() if not (step.is_over or step.cancelled))
+        is_wanted = any(pilot in (step.pilot, step.waits_for) for step in wanting)
+        return not is_wanted and not any(StepSign.CLAIMED in signs for signs in pilot.signs.values())
 
     def _cancel_silent(self, steps: Iterable[Step]) -> None:
         """A pilot whose agent does nothing any more is ended as a whole: its other steps are tried again elsewhere."""

@@ -67,7 +67,7 @@ class PilotRequest:
         return self.plan.submitted_at
 
 
-@dataclass
+@dataclass(eq=False)
 class Pilot:
     """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
     that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
@@ -372,6 +372,7 @@ class Pilots:
         if self._questions.answer is None:
             return {one.job_id for one in tracked if one.job_id is not None}
         jobs = [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]
+        self._questions.look_again_in(_HINT_S)
         return self._submissions.cancel(jobs) if jobs else set()
 
     def may_come(self, pilot: Pilot) -> bool:

@@ -15,6 +15,7 @@ from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
 from tests.orchestrator.search.test_slurm_crashes import Door, Killed, one_does_not_fit, story, watched
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
+from trials.trial import FailureReason
 
 DOORS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
@@ -92,28 +93,55 @@ def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tm
     assert search.best_trial is None
 
 
-@pytest.mark.parametrize("startup_s", [3.0, None], ids=["idle", "waiting"])
-def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases_them(tmp_path, startup_s):
+@pytest.mark.parametrize("startup_s", [100.0, None], ids=["late", "never"])
+@pytest.mark.parametrize("seconds", [1, 40])
+def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
+    """The search is cancelled while its first pilot starts: there is no next one to pay."""
     rig = eventful(tmp_path / "rig")
-    rig.startup_s, rig.limits = startup_s, Limits(1, 1)
+    rig.startup_s = startup_s
     began = rig.cluster.time
-    if startup_s is None:
-        rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + seconds)
     search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert {a.reason for t in search.trials for a in t.attempts} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.fixture
+def waiting(tmp_path, monkeypatch) -> PilotRig:
+    """A driver was killed as it ended the pilot that its cancelled search had waited for."""
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s, rig.limits = None, Limits(1, 1)
+    began = rig.cluster.time
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeSlurm, "cancel", Door(1, after=False).guard(FakeSlurm.cancel))
+        with pytest.raises(Killed):
+            rig.open_driver().run()
+    return rig
+
+
+@pytest.fixture
+def idle(tmp_path) -> PilotRig:
+    """A driver was killed once its search had ended, before it let its pilot go."""
+    rig = eventful(tmp_path / "rig")
+    rig.limits = Limits(1, 1)
+    assert rig.open_driver().run().state.is_ended
+    return rig
+
+
+@pytest.mark.parametrize("left", ["idle", "waiting"])
+def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases_them(left, request):
+    rig = request.getfixturevalue(left)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [False]
     rig.open_driver()
     assert rig.launcher.release() == []
     rig.cluster.advance(10.0)
     assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
-    assert search.state.is_ended
 
 
-def test_a_pilot_that_slurm_does_not_end_is_named(tmp_path):
-    rig = eventful(tmp_path / "rig")
-    rig.limits, rig.startup_s = Limits(1, 1), None
-    began = rig.cluster.time
-    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
-    rig.open_driver().run()
+def test_a_pilot_that_slurm_does_not_end_is_named(waiting):
+    rig = waiting
     rig.cluster.controller_down(for_s=3600.0)
     rig.open_driver()
     assert rig.launcher.release() == ["rig-aaaaaa.p0001"]
