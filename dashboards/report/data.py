@@ -1,0 +1,323 @@
+"""What the report says of a search: numbers and names taken from its record, nothing drawn and nothing worded. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dashboards.report.excerpts import Excerpts
+from dashboards.report.importance import Importance, importance_of
+from dashboards.report.time_parts import TimeParts, time_parts_of
+from dashboards.trial_words import failure_words
+from search_spaces.layout import Layout
+from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.ranking import SUSPECT_FLAGS, Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
+from trials.spread import middle
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
+
+_SECONDS_PER_HOUR = 3600
+_DERIVED = ("data_parallel", "grad_accum_steps")
+"""Fields of a layout that follow from its other ones, the ranks and the global batch."""
+
+
+@dataclass(frozen=True)
+class TrialView:
+    """One trial. What is unknown is None.
+
+    `speed` is the objective turned so that larger is better, of a measured trial of the search's global batch; of one
+    that was dominated or ran out of time `speed_at_most`. `ended_h` and `best_so_far` are hours after the search
+    began, and the best speed of any layout by then. `excerpt` is fit to be shown: short, without control characters.
+    """
+
+    trial: str
+    kind: TrialKind
+    state: TrialState
+    reason: FailureReason | None
+    layout: Layout
+    num_attempts: int
+    ended_h: float | None
+    speed: float | None
+    speed_at_most: float | None
+    best_so_far: float | None
+    tokens_per_sec: float | None
+    step_time_s: float | None
+    peak_memory_gib: float | None
+    predicted_step_time_s: float | None
+    predicted_peak_memory_gib: float | None
+    queue_wait_s: float | None
+    node_hours: float
+    flags: tuple[str, ...]
+    remark: str | None
+    excerpt: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
+
+    `is_today`: nothing measured beats the baseline. `mfu` is a fraction.
+    """
+
+    trial: str
+    layout: Layout
+    num_runs: int
+    speedup: Speedup | None
+    is_today: bool
+    ties: tuple[str, ...]
+    flags: tuple[str, ...]
+    tokens_per_sec: float
+    tokens_per_sec_low: float | None
+    tokens_per_sec_high: float | None
+    step_time_s: float | None
+    peak_memory_gib: float | None
+    mfu: float | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the search is. `max_trials` counts layouts, so `num_layouts` stands beside it; hours are wall time."""
+
+    num_layouts: int
+    max_trials: int | None
+    node_hours_used: float
+    node_hours_reserved: float
+    budget_node_hours: float | None
+    elapsed_h: float
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything the report shows. `at` is when it was looked at, UTC seconds since the epoch.
+
+    `model` and `cluster` are None where the record does not hold them whole. `varying` are the layout fields of which
+    more than one value was tried, in the contract's order. `is_simulated`: a measured table answered, on its own clock.
+    """
+
+    search_id: str
+    name: str
+    state: SearchState
+    end_reason: EndReason | None
+    detail: str | None
+    created_at: float
+    at: float
+    objective: Objective
+    is_simulated: bool
+    gpus_per_node: int
+    accelerator: str | None
+    answer: Answer | None
+    has_baseline: bool
+    baseline_speed: float | None
+    progress: Progress
+    trials: tuple[TrialView, ...]
+    varying: tuple[str, ...]
+    importance: Importance | None
+    time_parts: tuple[TimeParts, ...]
+
+    @property
+    def measured(self) -> tuple[TrialView, ...]:
+        """The trials that compete."""
+        return tuple(trial for trial in self.trials if trial.speed is not None)
+
+
+def report_data(search: SearchRecord, at: float) -> ReportData:
+    """The search as it is in this record. Needs of its spec no more than a name, and says less the less there is."""
+    spec = search.spec
+    objective = Objective(spec.get("objective") or Objective.TOKENS_PER_SEC)
+    batch = _batch(search)
+    ranking = rank(search.trials, objective, batch)
+    baseline = _baseline(spec)
+    known = (*ranking.ordered, *search.trials)
+    today = next((t for t in known if baseline and t.measured and t.layout.key == baseline.key), None)
+    cluster = _section(spec, "cluster")
+    return ReportData(
+        search_id=search.search_id,
+        name=str(spec.get("name", search.search_id)),
+        state=search.state,
+        end_reason=search.end_reason,
+        detail=search.detail,
+        created_at=search.created_at,
+        at=at,
+        objective=objective,
+        is_simulated=_section(spec, "launcher").get("kind") == "recorded",
+        gpus_per_node=_gpus_per_node(cluster, search.trials),
+        accelerator=_accelerator(cluster),
+        answer=_answer(ranking, today),
+        has_baseline=baseline is not None,
+        baseline_speed=value_of(today, objective) if today else None,
+        progress=_progress(search, at),
+        trials=_views(search, objective, batch),
+        varying=_varying(search.trials),
+        importance=importance_of(*_speeds(ranking)),
+        time_parts=time_parts_of(ranking.best, today, spec),
+    )
+
+
+def _batch(search: SearchRecord) -> int:
+    """Sequences per step for which layouts compete; the first trial's, where the spec does not say."""
+    batch = search.spec.get("global_batch_size")
+    return batch or next((trial.layout.global_batch_size for trial in search.trials), 1)
+
+
+def _baseline(spec: Mapping[str, Any]) -> Layout | None:
+    return Layout.from_json(spec["baseline"]) if spec.get("baseline") else None
+
+
+def _section(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = spec.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _gpus_per_node(cluster: Mapping[str, Any], trials: Sequence[Trial]) -> int:
+    layout = trials[0].layout if trials else Layout()
+    return cluster.get("gpus_per_node") or -(-layout.num_gpus // layout.num_nodes)
+
+
+def _accelerator(cluster: Mapping[str, Any]) -> str | None:
+    found = cluster.get("accelerator")
+    return found.get("name") if isinstance(found, Mapping) else found
+
+
+def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
+    best = ranking.best
+    if best is None or best.measured is None:
+        return None
+    numbers = {name: _number(best.measured.get(name)) for name in _ANSWERED}
+    is_today = today is not None and today.layout.key == best.layout.key
+    return Answer(
+        trial=best.trial,
+        layout=best.layout,
+        num_runs=len(ranking.runs[best.layout.key]),
+        speedup=None if today is None or is_today else speedup_over(today, best, ranking.objective),
+        is_today=is_today,
+        ties=tuple(tie.trial for tie in ranking.ties),
+        flags=best.flags,
+        tokens_per_sec=best.measured["tokens_per_sec"],
+        **numbers,
+    )
+
+
+_ANSWERED = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_s", "peak_memory_gib", "mfu")
+
+
+def _progress(search: SearchRecord, at: float) -> Progress:
+    wanted = _section(search.spec, "search")
+    states = Counter(trial.state for trial in search.trials)
+    ended = {str(state): states[state] for state in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)}
+    layouts = {trial.layout.key for trial in search.trials if trial.kind is TrialKind.SEARCH}
+    return Progress(
+        num_layouts=len(layouts),
+        max_trials=wanted.get("max_trials"),
+        node_hours_used=search.node_hours_used,
+        node_hours_reserved=search.node_hours_reserved,
+        budget_node_hours=wanted.get("budget_node_hours"),
+        elapsed_h=_hours(_last_moment(search, at) - search.created_at),
+        counts=ended | {"in flight": sum(not trial.state.is_ended for trial in search.trials)},
+    )
+
+
+def _last_moment(search: SearchRecord, at: float) -> float:
+    """When the search stood still, or now. A simulated clock may be ahead of ours."""
+    ended = [a.ended_at for trial in search.trials for a in trial.attempts if a.ended_at is not None]
+    if search.ended_at is not None:
+        return max(search.ended_at, *ended) if ended else search.ended_at
+    return max([at, *ended])
+
+
+def _views(search: SearchRecord, objective: Objective, batch: int) -> tuple[TrialView, ...]:
+    best = _best_so_far(search.trials, objective, batch)
+    limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
+    excerpts = Excerpts.of(search.trials)
+    return tuple(
+        _view(trial, search.created_at, objective, batch, best.get(trial.trial), limit_gib, excerpts)
+        for trial in search.trials
+    )
+
+
+def _view(
+    trial: Trial,
+    began_at: float,
+    objective: Objective,
+    batch: int,
+    best_so_far: float | None,
+    limit_gib: float | None,
+    excerpts: Excerpts,
+) -> TrialView:
+    last, measured, foretold = trial.last_attempt, trial.measured or {}, trial.prediction or {}
+    competes = trial.layout.global_batch_size == batch
+    ended_at = last.ended_at if last and trial.state.is_ended else None
+    return TrialView(
+        trial=trial.trial,
+        kind=trial.kind,
+        state=trial.state,
+        reason=trial.reason,
+        layout=trial.layout,
+        num_attempts=len(trial.attempts),
+        ended_h=None if ended_at is None else _hours(ended_at - began_at),
+        speed=value_of(trial, objective) if measured and competes else None,
+        speed_at_most=upper_bound_of(trial, objective) if competes else None,
+        best_so_far=best_so_far,
+        tokens_per_sec=_number(measured.get("tokens_per_sec")),
+        step_time_s=_number(measured.get("step_time_s")),
+        peak_memory_gib=_number(measured.get("peak_memory_gib")),
+        predicted_step_time_s=_number(foretold.get("step_time_s")),
+        predicted_peak_memory_gib=_number(foretold.get("peak_memory_gib")),
+        queue_wait_s=_queue_wait_s(trial),
+        node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
+        flags=trial.flags,
+        remark=failure_words(last, limit_gib) if last else None,
+        excerpt=excerpts.shown(trial),
+    )
+
+
+def _best_so_far(trials: Sequence[Trial], objective: Objective, batch: int) -> dict[str, float]:
+    """The best speed once each trial had ended: that of a layout is the middle of its runs, suspect ones left out."""
+    runs: dict[str, list[float]] = {}
+    speeds: dict[str, float] = {}
+    best: dict[str, float] = {}
+    for trial in sorted((t for t in trials if t.state.is_ended), key=_ended_at):
+        if trial.measured and trial.layout.global_batch_size == batch and SUSPECT_FLAGS.isdisjoint(trial.flags):
+            key = trial.layout.key
+            runs.setdefault(key, []).append(value_of(trial, objective))
+            speeds[key] = middle(runs[key])
+        if speeds:
+            best[trial.trial] = max(speeds.values())
+    return best
+
+
+def _ended_at(trial: Trial) -> float:
+    last = trial.last_attempt
+    return (last.ended_at if last else None) or trial.proposed_at or 0.0
+
+
+def _queue_wait_s(trial: Trial) -> float | None:
+    """Of the last attempt. Slurm tells a start in whole seconds: it may seem to lie before the submission."""
+    last = trial.last_attempt
+    if last is None or last.started_at is None or last.submitted_at is None:
+        return None
+    return max(0.0, last.started_at - last.submitted_at)
+
+
+def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
+    layouts = [trial.layout.canonical().to_json() for trial in trials]
+    return tuple(name for name in Layout().to_json() if len({layout[name] for layout in layouts}) > 1)
+
+
+def _speeds(ranking: Ranking) -> tuple[list[dict[str, Any]], list[float]]:
+    """The layouts that were measured, by the fields that can be chosen, and how fast each is."""
+    layouts = [trial.layout.canonical().to_json() for trial in ranking.ordered]
+    chosen = [{name: value for name, value in layout.items() if name not in _DERIVED} for layout in layouts]
+    return chosen, [value_of(trial, ranking.objective) for trial in ranking.ordered]
+
+
+def _number(value: Any) -> float | None:
+    """What can be drawn; a word, a truth value and what is not finite cannot."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _hours(seconds: float) -> float:
+    return max(0.0, seconds / _SECONDS_PER_HOUR)

@@ -1,0 +1,96 @@
+"""What the report says of a search: the answer, what it cost, each trial."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.words import answer_words, cost_words, state_words, sure_words
+from search_spaces.layout import Layout
+from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
+from tests.dashboards.searches import START, SearchUnderTest
+from trials.trial import FailureReason
+
+
+def data_of(search, after_s=3600.0):
+    return report_data(search.record, START + after_s)
+
+
+def test_the_answer_is_how_many_times_faster_than_today_and_how_sure():
+    search = a_search()
+    search.end(end_reason="converged")
+    data = data_of(search)
+    assert answer_words(data) == "1.50 times faster than what you run today"
+    assert sure_words(data)[0] == "With 95 % confidence between 1.44 and 1.56 times."
+    assert state_words(data) == "Completed: no layout that is left promises to be worth its trial."
+    assert cost_words(data).startswith("0.75 node-hours on nodes, 3 trials (2 measured, 1 failed)")
+
+
+def test_a_baseline_that_nothing_beats_is_the_answer():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(TODAY), 1000.0)
+    search.measure(search.start(FASTEST), 500.0)
+    assert answer_words(data_of(search)) == "Nothing measured beats what you run today"
+
+
+def test_without_a_baseline_the_answer_is_a_speed():
+    search = a_search(baseline=None)
+    assert answer_words(data_of(search)) == "1,500 tokens/s"
+
+
+@pytest.mark.parametrize(
+    ("ends", "answer"),
+    [(False, "No layout has been measured yet"), (True, "No layout could be measured")],
+)
+def test_a_search_without_a_measurement_says_so(ends, answer):
+    search = SearchUnderTest(spec())
+    search.fail(search.start(TODAY), FailureReason.SCRIPT_ERROR)
+    if ends:
+        search.end("failed", "script_error")
+    data = data_of(search)
+    assert (answer_words(data), data.answer, data.measured) == (answer, None, ())
+
+
+def test_an_objective_that_is_minimised_is_told_as_what_grows():
+    data = data_of(a_search(objective="node_hours_per_billion_tokens"))
+    assert answer_words(data) == "1.50 times better than what you run today, in tokens/s per node"
+
+
+def test_trials_of_another_batch_do_not_compete():
+    search = a_search()
+    search.measure(search.start(Layout(grad_accum_steps=64)), 9000.0)
+    data = data_of(search)
+    assert data.answer.layout == FASTEST
+    assert data.trials[-1].speed is None
+    assert data.trials[-1].tokens_per_sec == 9000.0
+
+
+def test_the_best_so_far_is_that_of_whole_layouts():
+    """A repeat that is slower takes the layout's middle down; one lucky run is not the best for ever."""
+    search = SearchUnderTest(spec())
+    for speed in (1000.0, 800.0):
+        search.measure(search.start(TODAY), speed)
+    assert [t.best_so_far for t in data_of(search).trials] == [1000.0, pytest.approx(math.sqrt(8e5))]
+
+
+def test_numbers_that_are_none_are_left_out():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(TODAY), 1000.0, peak_memory_gib="much", mfu=True)
+    data = data_of(search)
+    assert data.trials[0].peak_memory_gib is None
+    assert data.answer.mfu is None
+
+
+def test_a_simulated_clock_may_be_ahead_of_ours():
+    data = data_of(a_search(), after_s=1.0)
+    assert data.progress.elapsed_h == max(t.ended_h for t in data.trials)
+
+
+def test_the_time_of_a_step_is_the_profiles_where_there_is_one():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(TODAY), 1000.0, time_s={"compute": 0.6, "bubble": 0.2})
+    (parts,) = data_of(search).time_parts
+    assert parts.is_profiled
+    assert parts.shares == {"compute": pytest.approx(0.75), "bubble": pytest.approx(0.25)}
