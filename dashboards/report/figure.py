@@ -1,0 +1,76 @@
+"""What a figure is, and the pieces that all of them are made of. Pure; the names are those of plotly.js.
+
+A colour is a word that begins with @ and stands for one of the page's own colours, light or dark (page.css).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trials.trial import FailureReason
+
+REASON_COLORS: Mapping[FailureReason, str] = {
+    FailureReason.GPU_OOM: "@c2",
+    FailureReason.HOST_OOM: "@c5",
+    FailureReason.DOMINATED: "@muted",
+    FailureReason.TIME_LIMIT: "@c4",
+    FailureReason.HANG: "@c6",
+    FailureReason.SCRIPT_ERROR: "@c7",
+    FailureReason.INVALID_LAYOUT: "@c3",
+}
+"""The usual reasons keep their colour from report to report; the others share one."""
+OTHER_REASON = "@c8"
+
+SEQUENTIAL = [[0.0, "@s0"], [0.25, "@s1"], [0.5, "@s2"], [0.75, "@s3"], [1.0, "@s4"]]
+"""From slow to fast."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`summary` says in words what there is to see, also where nothing can be drawn (`plot` None); `note` how to read
+    it. `height` is in CSS pixels."""
+
+    key: str
+    title: str
+    summary: str
+    plot: Mapping[str, Any] | None = None
+    height: int = 340
+    note: str | None = None
+
+
+def plot(traces: Sequence[Mapping[str, Any]], **layout: Any) -> dict[str, Any]:
+    """Traces and the layout around them."""
+    return {"data": list(traces), "layout": layout}
+
+
+def axis(title: str, **settings: Any) -> dict[str, Any]:
+    """An axis with its title."""
+    return {"title": {"text": title}, **settings}
+
+
+def reason_color(reason: FailureReason | None) -> str:
+    """The colour of a reason."""
+    return OTHER_REASON if reason is None else REASON_COLORS.get(reason, OTHER_REASON)
+
+
+def dots(x: Sequence[Any], y: Sequence[Any], text: Sequence[str], name: str, color: str, **marker: Any) -> dict:
+    """Points that say what they are when they are hovered over."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "text": list(text),
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": color, "size": 8, "line": {"width": 1, "color": "@paper"}, **marker},
+    }
+
+
+def line(x: Sequence[Any], y: Sequence[Any], name: str, color: str, **settings: Any) -> dict:
+    """A line without points."""
+    drawn = {"color": color, "width": 2} | settings.pop("line", {})
+    base = {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "hoverinfo": "skip"}
+    return base | {"line": drawn} | settings

@@ -1,0 +1,103 @@
+"""What the figures draw, and that each says in words what it shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.layout_figures import layout_figures, pareto
+from dashboards.report.search_figures import search_figures
+from search_spaces.layout import Layout
+from tests.dashboards.report.searches import TODAY, a_search, spec
+from tests.dashboards.searches import START, SearchUnderTest
+from trials.trial import FailureReason
+
+
+def figures_of(search):
+    data = report_data(search.record, START + 3600)
+    return {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
+
+
+def only_running():
+    search = SearchUnderTest(spec())
+    search.start(TODAY)
+    return search
+
+
+def only_failed():
+    search = SearchUnderTest(spec())
+    for reason in FailureReason:
+        search.fail(search.start(TODAY), reason)
+    search.end("failed", "no_feasible_layout")
+    return search
+
+
+@pytest.mark.parametrize(
+    "search", [SearchUnderTest, only_running, only_failed, a_search, lambda: a_search(18)], ids=str
+)
+def test_every_figure_has_words_and_only_finite_numbers(search):
+    for figure in figures_of(search()).values():
+        assert figure.summary.endswith(".")
+        json.dumps(figure.plot, allow_nan=False)
+
+
+def test_the_line_of_the_best_follows_the_trials():
+    traces = {trace["name"]: trace for trace in figures_of(a_search())["progress"].plot["data"]}
+    assert traces["measured"]["y"] == [1000.0, 1500.0]
+    assert traces["best so far"]["y"] == [1000.0, 1000.0, 1500.0]
+    assert traces["what you run today"]["y"] == [1000.0, 1000.0]
+    assert len(traces["failed"]["x"]) == 1
+
+
+def test_the_pareto_line_has_what_nothing_beats_in_both():
+    trial = report_data(a_search().record, START).trials[0]
+    points = [(1.0, 10.0), (2.0, 30.0), (2.0, 20.0), (3.0, 25.0), (4.0, 40.0), (1.0, 5.0)]
+    trials = [replace(trial, peak_memory_gib=memory, speed=speed) for memory, speed in points]
+    assert [(t.peak_memory_gib, t.speed) for t in pareto(trials)] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
+
+
+def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
+    plot = figures_of(a_search())["heat"].plot
+    (heat,) = plot["data"]
+    assert plot["layout"]["xaxis"]["ticktext"] == ["1", "2", "4"]
+    assert plot["layout"]["yaxis"]["ticktext"] == ["1", "2"]
+    assert heat["z"] == [[None, None, 1000.0], [None, 1500.0, None]]
+    (cross,) = plot["layout"]["annotations"]
+    assert (cross["x"], cross["y"]) == (0, 0)
+
+
+def test_failures_are_counted_by_reason():
+    search = a_search()
+    search.dominate(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
+    figure = figures_of(search)["failures"]
+    assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"gpu oom": 1, "dominated": 1}
+    assert figure.summary.startswith("2 trials of 4 failed")
+
+
+def test_importance_says_what_it_rests_on_and_nothing_below_ten():
+    assert figures_of(a_search(9))["importance"].plot is None
+    figure = figures_of(a_search(18))["importance"]
+    assert figure.plot["data"][0]["y"][-1] == "tensor"
+    assert "18 measured layouts" in figure.summary
+
+
+def test_predictions_are_those_of_the_proposal():
+    search = a_search()
+    trials = tuple(replace(t, prediction={"step_time_s": 1.1, "peak_memory_gib": 1.5}) for t in search.record.trials)
+    search.records[-1] = replace(search.record, trials=trials)
+    figure = figures_of(search)["predictions"]
+    dots = [trace for trace in figure.plot["data"] if trace["mode"] == "markers"]
+    assert dots[0]["x"] == [1.0, pytest.approx(1000 / 1500)]
+    assert dots[0]["y"] == [1.1, 1.1]
+    assert "in time (2 trials)" in figure.summary
+    assert "in memory (2 trials)" in figure.summary
+
+
+def test_colours_are_the_pages_own():
+    """A colour that is written out would be wrong in the dark."""
+    text = json.dumps([figure.plot for figure in figures_of(a_search(18)).values()])
+    assert "#" not in text
+    assert "rgb" not in text
