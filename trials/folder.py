@@ -126,6 +126,11 @@ class SearchFolder:
         return self.path / "recipe"
 
     @property
+    def report(self) -> Path:
+        """The search as one page for people."""
+        return self.path / "report.html"
+
+    @property
     def earlier(self) -> Path:
         """Trials of other searches that this one learns from, as they were when it was created."""
         return self.path / "earlier.csv"

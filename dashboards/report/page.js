@@ -1,0 +1,105 @@
+"use strict";
+(() => {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const drawn = new Set();
+
+  // A word that begins with @ is one of the page's colours; plotly needs its value.
+  const coloured = (value, style) => {
+    if (typeof value === "string") return value[0] === "@" ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
+    if (Array.isArray(value)) return value.map((item) => coloured(item, style));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, coloured(item, style)]));
+  };
+
+  const themed = (layout, height, narrow) => {
+    const axis = { gridcolor: "@grid", zerolinecolor: "@grid", linecolor: "@grid", automargin: true, tickfont: { color: "@muted" } };
+    const axes = Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name));
+    const base = {
+      height, autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+      font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 12.5, color: "@ink" },
+      margin: { l: narrow ? 44 : 58, r: narrow ? 10 : 18, t: 26, b: 44 },
+      hoverlabel: { bgcolor: "@paper", bordercolor: "@grid", font: { color: "@ink" } },
+    };
+    const whole = { ...base, ...layout };
+    if ("legend" in layout) whole.showlegend = true;
+    if (narrow && layout.legend) {
+      whole.legend = { ...layout.legend, y: -0.3, yanchor: "top" };
+      whole.height = height + 50;
+    }
+    if (narrow && layout.grid) whole.grid = { ...layout.grid, rows: 2, columns: 1, ygap: 0.4 };
+    if (narrow && layout.grid) whole.height = Math.round(height * 1.7);
+    if (layout.meta && narrow) Object.assign(whole, { autosize: false, width: layout.meta.least_width });
+    for (const name of axes) {
+      const title = { ...layout[name].title, font: { size: narrow ? 11 : 12.5, color: "@muted" } };
+      whole[name] = { ...axis, ...layout[name], title };
+    }
+    return whole;
+  };
+
+  const draw = (place) => {
+    const { data, layout } = figures[place.dataset.figure];
+    const narrow = place.clientWidth < 480;
+    const style = getComputedStyle(document.documentElement);
+    const whole = themed(layout, Number(place.dataset.height), narrow);
+    drawn.add(place);
+    return Plotly.react(place, coloured(data, style), coloured(whole, style), {
+      responsive: true, displayModeBar: false,
+    });
+  };
+
+  const places = [...document.querySelectorAll(".plot")];
+  // What is not looked at is not drawn, so that a long page opens at once.
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+    }
+  }, { rootMargin: "600px" });
+  for (const place of places) {
+    place.style.minHeight = place.dataset.height + "px";
+    watcher.observe(place);
+  }
+  dark.addEventListener("change", () => drawn.forEach(draw));
+  window.addEventListener("beforeprint", () => {
+    places.forEach(draw);
+    document.querySelectorAll(".plot").forEach((place) => Plotly.Plots.resize(place));
+  });
+  window.addEventListener("afterprint", () => drawn.forEach(draw));
+
+  const table = document.getElementById("table");
+  if (table === null) return;
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+
+  const key = (row, column) => {
+    const text = row.cells[column].dataset.sort;
+    return text === "" ? null : isNaN(text) ? text : Number(text);
+  };
+
+  const sort = (button) => {
+    const head = button.closest("th"), column = Number(button.dataset.column);
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    table.querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const keyed = rows.map((row, place) => ({ row, place, key: key(row, column) }));
+    keyed.sort((a, b) => {
+      if (a.key === null || b.key === null) return (a.key === null) - (b.key === null) || a.place - b.place;
+      return (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) * (up ? 1 : -1) || a.place - b.place;
+    });
+    body.append(...keyed.map(({ row }) => row));
+  };
+
+  table.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button)));
+
+  const shown = document.getElementById("shown");
+  document.getElementById("filter").addEventListener("input", (event) => {
+    const wanted = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let count = 0;
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !wanted.every((word) => text.includes(word));
+      count += row.hidden ? 0 : 1;
+    }
+    shown.textContent = wanted.length ? `${count} of ${rows.length} trials` : "";
+  });
+})();

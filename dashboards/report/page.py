@@ -1,0 +1,180 @@
+"""The report as one HTML file that needs nothing else: no network, no other file, no code made from text.
+
+What trials and users wrote is hostile until it is escaped: every value goes through Jinja's escaping, the figures'
+numbers stand in a block of data that no text can end, and the page's policy lets only its own two scripts run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+from importlib import resources
+from importlib.metadata import version
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from dashboards.report import words
+from dashboards.report.data import ReportData
+from dashboards.report.figure import Figure
+from dashboards.report.layout_figures import layout_figures
+from dashboards.report.search_figures import search_figures
+from dashboards.report.seats import seats_of
+from dashboards.report.table import columns_of, rows_of
+from dashboards.text import printable
+from trials.text import counted
+
+_WIDE = ("progress", "parallel", "time", "timeline", "predictions", "cost")
+_SECTIONS = (
+    ("search", "How it went", ("progress", "failures", "importance")),
+    ("layouts", "Which layouts are fast", ("memory", "heat", "parallel")),
+    ("best", "The best layout", ("time", "timeline")),
+    ("cost", "What it cost", ("cost",)),
+    ("foretold", "How well it was foretold", ("predictions",)),
+)
+# Styles are our own and without addresses; plotly sets some beside its elements, which no hash can name.
+_POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:;"
+    " base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    key: str
+    title: str
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number of the best layout, and what makes sense of it."""
+
+    name: str
+    value: str
+    more: str | None = None
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How much of a limit is used."""
+
+    name: str
+    value: float
+    most: float
+    words: str
+
+
+def report_page(data: ReportData) -> str:
+    """The whole file."""
+    figures = {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
+    sections = [Section(key, title, tuple(figures[k] for k in keys)) for key, title, keys in _SECTIONS]
+    shown = [section for section in sections if any(figure.plot for figure in section.figures)]
+    scripts = [_plotly(), _own("page.js")]
+    return _template().render(
+        data=data,
+        policy=_POLICY.format(scripts=" ".join(map(_hash, scripts))),
+        css=Markup(_own("page.css")),
+        plotly=Markup(scripts[0]),
+        script=Markup(scripts[1]),
+        figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
+        sections=shown,
+        wide=_WIDE,
+        columns=columns_of(data),
+        rows=rows_of(data),
+        **_first_screen(data),
+    )
+
+
+def embedded_json(value: Any) -> Markup:
+    """JSON that can stand inside a script element: nothing in it is markup. ValueError for what is not finite."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for character in "<>&'":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
+
+
+def _first_screen(data: ReportData) -> dict[str, Any]:
+    answer = data.answer
+    speedup = answer.speedup if answer is not None else None
+    full = words.answer_words(data)
+    ratio = f"{speedup.ratio:.2f}" if speedup is not None else None
+    return {
+        "answer": full,
+        "ratio": ratio,
+        "ratio_words": full.removeprefix(f"{ratio} times ") if ratio else None,
+        "times": words.TIMES,
+        "below": words.answer_below(data),
+        "shape": words.shape_words(answer.layout) if answer else None,
+        "others": ", ".join(words.other_words(answer.layout, data.varying)) if answer else None,
+        "tiles": _tiles(data),
+        "sure": words.sure_words(data),
+        "state": words.state_words(data),
+        "meters": _meters(data),
+        "cost": words.cost_words(data),
+        "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "seats": seats_of(answer.layout, data.gpus_per_node) if answer else None,
+        "caption": f"{counted(len(data.trials), 'trial')} as proposed; the button of a heading sorts by it",
+        "footer": f"Parlay {version('parlay')}. What counts as measured, and when a number is void: docs/measuring.md."
+        f" Written for {printable(data.name)}, search {data.search_id}.",
+    }
+
+
+def _tiles(data: ReportData) -> list[Tile]:
+    answer = data.answer
+    if answer is None:
+        return []
+    low, high = answer.tokens_per_sec_low, answer.tokens_per_sec_high
+    interval = None if low is None or high is None else f"{words.amount(low)} to {words.amount(high)}"
+    tiles = [Tile("Tokens a second", words.amount(answer.tokens_per_sec), interval)]
+    if answer.step_time_s is not None:
+        batch = answer.layout.global_batch_size
+        tiles.append(Tile("Step", words.duration(answer.step_time_s), f"{batch} sequences"))
+    if answer.peak_memory_gib is not None:
+        tiles.append(Tile("Peak memory", f"{words.amount(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+    if answer.mfu is not None:
+        tiles.append(Tile("MFU", words.percent(answer.mfu), "of the peak FLOP/s"))
+    ranks = counted(answer.layout.num_gpus, "rank")
+    on = f"{printable(data.accelerator or 'devices')} on {counted(answer.layout.num_nodes, 'node')}"
+    return [*tiles, Tile("Machine", ranks, on)]
+
+
+def _meters(data: ReportData) -> list[Meter]:
+    progress = data.progress
+    meters = []
+    if progress.max_trials:
+        told = f"{progress.num_layouts} of {progress.max_trials}"
+        meters.append(Meter("Layouts", min(progress.num_layouts, progress.max_trials), progress.max_trials, told))
+    if progress.budget_node_hours:
+        used, most = progress.node_hours_used, progress.budget_node_hours
+        reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""
+        meters.append(Meter("Node-hours", min(used, most), most, f"{used:.3g} of {most:g}{reserved}"))
+    return meters
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_own("page.html.jinja"))
+
+
+@cache
+def _own(name: str) -> str:
+    return resources.files("dashboards.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    """plotly.js as its package brings it; `import plotly` loads nothing of it."""
+    text = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    return text.replace("</script", "<\\/script")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -1,0 +1,118 @@
+"""The table of all trials, cell by cell: what is read and what it is sorted by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dashboards.report.data import ReportData, TrialView
+from dashboards.report.words import FIELD_WORDS, UNKNOWN, amount, duration, reason_words, value_words
+from dashboards.text import printable
+from trials.trial import FailureReason, TrialKind
+
+_ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`sort` is a number, a word, or "" for what is unknown: that comes last either way."""
+
+    text: str
+    sort: float | int | str = ""
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """`state` is a state's name, or "spared", for its colour; the second cell tells how it ended."""
+
+    cells: tuple[Cell, ...]
+    marks: tuple[str, ...]
+    is_best: bool
+    state: str
+    remark: str | None
+    excerpt: str | None
+
+
+def columns_of(data: ReportData) -> list[Column]:
+    """The trial, how it ended, what was measured, its choices, what it cost."""
+    fields = [Column(FIELD_WORDS[name], is_number=_is_count(name)) for name in _fields(data)]
+    measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "foretold step", "GiB")]
+    cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
+    return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]
+
+
+def rows_of(data: ReportData) -> list[Row]:
+    """In the order of `columns_of`, as the trials were proposed."""
+    fields = _fields(data)
+    return [_row(trial, fields, data) for trial in data.trials]
+
+
+def _fields(data: ReportData) -> list[str]:
+    return [*_ALWAYS, *(name for name in data.varying if name not in _ALWAYS)]
+
+
+def _is_count(name: str) -> bool:
+    return name in (*_ALWAYS, "num_nodes", "grad_accum_steps", "zero_stage", "virtual_pipeline_stages", "bucket_mib")
+
+
+def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
+    layout = trial.layout.canonical().to_json()
+    cells = [
+        Cell(trial.trial, trial.trial),
+        Cell(_end_words(trial), reason_words(trial)),
+        _number(trial.tokens_per_sec, amount(trial.tokens_per_sec)) if trial.tokens_per_sec else _at_most(trial, data),
+        _number(trial.step_time_s, duration(trial.step_time_s)),
+        _number(trial.predicted_step_time_s, duration(trial.predicted_step_time_s)),
+        _number(trial.peak_memory_gib, amount(trial.peak_memory_gib, 3)),
+        *(Cell(value_words(layout[name]), _sorted_by(layout[name]), _is_count(name)) for name in fields),
+        _number(trial.queue_wait_s, duration(trial.queue_wait_s)),
+        _number(trial.node_hours, f"{trial.node_hours:.3g}"),
+    ]
+    is_best = data.answer is not None and trial.layout.key == data.answer.layout.key
+    remark = None if trial.remark is None else printable(trial.remark)
+    return Row(tuple(cells), _marks(trial, data, is_best), is_best, _kind_of_end(trial), remark, trial.excerpt)
+
+
+def _kind_of_end(trial: TrialView) -> str:
+    """A dominated trial is no failure to whoever reads the table."""
+    return "spared" if trial.reason is FailureReason.DOMINATED else str(trial.state)
+
+
+def _sorted_by(value: object) -> int | str:
+    """Truth values as they count, names as they are."""
+    return int(value) if isinstance(value, (bool, int)) else str(value or "")
+
+
+def _number(value: float | None, text: str) -> Cell:
+    return Cell(text, "" if value is None else value, is_number=True)
+
+
+def _at_most(trial: TrialView, data: ReportData) -> Cell:
+    """What a trial that was dominated or ran out of time would reach at best, where that is tokens per second."""
+    most = trial.speed_at_most if data.objective.value == "tokens_per_sec" else None
+    return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {amount(most)}", "", is_number=True)
+
+
+def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]:
+    is_tie = data.answer is not None and trial.trial in data.answer.ties
+    holds = {
+        "best": is_best and data.answer is not None and trial.trial == data.answer.trial,
+        "tie": is_tie,
+        "again": trial.kind is TrialKind.FINALIST,
+        "flag": bool(trial.flags) and trial.tokens_per_sec is not None,
+    }
+    return tuple(mark for mark, is_so in holds.items() if is_so)
+
+
+def _end_words(trial: TrialView) -> str:
+    words = [reason_words(trial)]
+    if trial.num_attempts > 1:
+        words.append(f"{trial.num_attempts} attempts")
+    return ", ".join([*words, *(flag.replace("_", " ") for flag in trial.flags)])

@@ -1,0 +1,18 @@
+"""The report in its file: from a search's record to report.html in its folder."""
+
+from __future__ import annotations
+
+from dashboards.report.data import report_data
+from dashboards.report.page import report_page
+from trials.folder import SearchFolder, write_text
+from trials.ledger.events import SearchRecord
+
+
+def report_text(search: SearchRecord, at: float) -> str:
+    """The report of a search as it is in this record; `at` is now, UTC seconds since the epoch."""
+    return report_page(report_data(search, at))
+
+
+def write_report(search: SearchRecord, folder: SearchFolder, at: float) -> None:
+    """Swap the report in; OSError where the folder cannot be written."""
+    write_text(folder.report, report_text(search, at))

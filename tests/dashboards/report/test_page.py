@@ -1,0 +1,186 @@
+"""The page: one file that asks for nothing, that hostile text cannot leave its place in, and that can be read aloud."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from dashboards.report import page as pages
+from dashboards.report.data import report_data
+from dashboards.report.page import embedded_json, report_page
+from search_spaces.layout import Layout
+from tests.dashboards.report.searches import TODAY, a_search, spec
+from tests.dashboards.searches import START, SearchUnderTest
+from trials.trial import FailureReason
+
+HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
+
+
+_PLOTLY = pages._plotly
+
+
+class Page(HTMLParser):
+    """The elements of a page, and the text of its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.scripts, self._in = [], [], None
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "script":
+            self.scripts.append("")
+        self._in = tag
+
+    def handle_endtag(self, tag):
+        self._in = None if tag in ("script", "style") else self._in
+
+    def handle_data(self, data):
+        if self._in == "script":
+            self.scripts[-1] += data
+        elif self._in != "style":
+            self.text += data
+
+    def all(self, tag, **attributes):
+        return [a for t, a in self.elements if t == tag and attributes.items() <= a.items()]
+
+
+def page_of(search, after_s=3600.0):
+    return report_page(report_data(search.record, START + after_s))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_plotly():
+    """Almost five megabytes take Python's parser a second each time; that they are inside is a test of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "_plotly", lambda: "window.Plotly = {};")
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(short_plotly):
+    search = a_search(14)
+    search.fail(search.start(Layout(data_parallel=8)), FailureReason.SCRIPT_ERROR, excerpt=HOSTILE)
+    search.end()
+    return page_of(search)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_it_asks_for_nothing_from_elsewhere(page):
+    loads = {"src", "srcset", "data", "poster", "action", "background", "manifest", "ping"}
+    for tag, attributes in page.elements:
+        assert not loads & set(attributes), (tag, attributes)
+        assert tag not in ("link", "iframe", "object", "embed", "base", "form")
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_only_its_own_two_scripts_may_run(page):
+    (policy,) = (a["content"] for a in page.all("meta", **{"http-equiv": "Content-Security-Policy"}))
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    allowed = re.search(r"script-src ([^;]*)", policy)[1].split()
+    figures, *scripts = page.scripts
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert allowed == [f"'sha256-{digest}'" for digest in digests]
+    assert len(scripts) == 2
+    assert set(json.loads(figures)) >= {"progress", "memory", "heat", "parallel", "importance", "timeline"}
+
+
+def test_a_hostile_excerpt_stays_text(text, page):
+    assert not page.all("img")
+    assert len(page.scripts) == 3
+    assert "&lt;img src=x onerror=alert(2)&gt;" in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    assert "{{ 7 * 7 }}" in page.text
+
+
+def test_no_text_ends_the_block_of_figures():
+    block = embedded_json({"x": "</script><!-- & '"})
+    assert not set("<>&'") & set(block)
+    assert json.loads(block) == {"x": "</script><!-- & '"}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        embedded_json({"y": float("nan")})
+
+
+def test_a_hostile_name_or_detail_stays_text():
+    search = SearchUnderTest(spec(name=HOSTILE, cluster={"gpus_per_node": 4, "accelerator": HOSTILE}))
+    search.measure(search.start(TODAY), 1000.0, flags=(HOSTILE,))
+    page = Page(page_of(search))
+    assert not page.all("img")
+    assert len(page.scripts) == 3
+
+
+def test_it_can_be_read_aloud(page):
+    (html,) = page.all("html")
+    assert html["lang"] == "en"
+    for landmark in ("main", "header", "nav", "footer", "caption", "h1"):
+        assert len(page.all(landmark)) == 1, landmark
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    for _, attributes in page.elements:
+        for name in ("aria-labelledby", "aria-describedby", "for"):
+            assert attributes.get(name, ids[0]) in ids
+    for plot in page.all("div", role="img"):
+        assert plot["aria-label"]
+        assert plot["aria-describedby"]
+    assert page.all("a", **{"class": "skip"})[0]["href"] == "#answer"
+
+
+def test_headings_leave_out_no_level(page):
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_table_can_be_sorted_from_the_keyboard_by_numbers(page):
+    headings = [a for a in page.all("th") if a["scope"] == "col"]
+    assert len(page.all("button", type="button")) == len(headings)
+    speeds = [a["data-sort"] for a in page.all("td") if "data-sort" in a]
+    assert "1500.0" in speeds
+
+
+def test_the_answer_comes_first(text, page):
+    assert page.text.index("faster than what you run today") < page.text.index("How it went")
+    assert "<title>tiny: 1.50 times faster than what you run today</title>" in text
+
+
+def test_plotly_is_inside_and_nothing_in_it_ends_its_script():
+    script = _PLOTLY()
+    assert "plotly.js v" in script[:200]
+    assert "</script" not in script
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_search_of_which_nothing_is_known_has_a_page(ends):
+    search = SearchUnderTest({"name": "tiny"})
+    if ends:
+        search.end("cancelled", "cancelled_by_user")
+    page = Page(page_of(search))
+    assert not page.all("figure")
+    assert not page.all("table")
+    assert len(page.all("h1")) == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_thousand_trials_make_a_light_page():
+    search = SearchUnderTest(spec())
+    trial = search.start(TODAY)
+    search.fail(trial, FailureReason.SCRIPT_ERROR, excerpt=HOSTILE * 1000)
+    one = len(page_of(search))
+    record = search.record
+    many = replace(record, trials=tuple(replace(record.trials[0], trial=f"t{i:04d}") for i in range(1, 1001)))
+    assert len(report_page(report_data(many, START + 3600))) - one < 2_000_000
