@@ -54,6 +54,7 @@ _MARIADB_SHARE = Path("/usr/share/mysql")
 
 _READY_TIMEOUT_S = 60.0  # MariaDB on a cold disk needed 7
 _END_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 60.0  # a controller that is asked to end first saves its state, on a disk that may be slow
 _COMMAND_TIMEOUT_S = 30.0
 _LOOK_EVERY_S = 0.05
 
@@ -153,8 +154,8 @@ class SlurmSandbox:
     def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to one daemon and return when it has ended. Jobs live on under their slurmstepd."""
         self.send_signal(daemon, number)
-        if not self._daemon(daemon).wait_for_end(_END_TIMEOUT_S):
-            raise SandboxFailed(f"{daemon} outlived {number.name} for {_END_TIMEOUT_S:.0f} s")
+        if not self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S):
+            raise SandboxFailed(f"{daemon} outlived {number.name} for {_KILL_TIMEOUT_S:.0f} s")
 
     def start_daemon(self, daemon: str) -> None:
         """Start one daemon that has ended and return when it answers."""
