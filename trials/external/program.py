@@ -1,7 +1,7 @@
 """`python -m trials.external SPEC_PATH`: supervises one rank of somebody else's trainer. Standard library only.
 
 Started as `trials.train` is, one process a rank, with the interpreter of the trainer. Exit code 0 when the trial was
-measured, 1 when it failed or was ended (the outcome says why), 2 for bad usage.
+measured or ended itself, 1 when it failed or was ended (the outcome says why), 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment) -> bool:
-    """Whether the trial was measured; if not, the attempt's outcome says why."""
+    """Whether the trial came to its end; if not, the attempt's outcome says why."""
     report = Report(spec, folder, env.rank, env.restart, started_at=time.time() - process_age_s())
     spec = replace(spec, layout=spec.layout.canonical())
     try:

@@ -52,11 +52,15 @@ class Report:
         return self._path.exists()
 
     def failure(self) -> FailureReason | None:
-        """Why some rank has said that the trial failed; None while none has."""
+        """Why some rank has said that the trial failed; None while none has.
+
+        One that ended itself has not: its ranks are done, and none is to be ended for it.
+        """
         outcome = read_json(self._path)
         if outcome is None or outcome["status"] != OutcomeStatus.FAILED:
             return None
-        return FailureReason(outcome["reason"])
+        reason = FailureReason(outcome["reason"])
+        return None if reason is FailureReason.DOMINATED else reason
 
     def fail(self, reason: FailureReason, excerpt: str, measured: Mapping[str, float] = MappingProxyType({})) -> None:
         """Write a failure of this rank, with what it measured until then, unless there is an outcome already."""

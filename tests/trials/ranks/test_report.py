@@ -69,6 +69,14 @@ def test_a_failure_of_any_rank_is_seen_by_all(folder):
     assert watching.failure()
 
 
+def test_a_trial_that_ended_itself_has_failed_for_no_rank(folder):
+    rank_0 = report(folder)
+    rank_0.measured(rank_0.dominated("slower than t0001"))
+    assert outcome(folder).reason is FailureReason.DOMINATED
+    assert report(folder, rank=1).has_outcome()
+    assert report(folder, rank=1).failure() is None
+
+
 def test_only_rank_0_gives_the_sign_of_life(folder):
     report(folder, rank=1).beat()
     assert not folder.heartbeat.exists()
@@ -77,7 +85,7 @@ def test_only_rank_0_gives_the_sign_of_life(folder):
 
 
 HANGING = """
-import sys, time
+import math, sys, time
 from pathlib import Path
 from trials.folder import AttemptFolder, read_json
 from trials.ranks.environment import RankEnvironment
@@ -87,10 +95,12 @@ from trials.trial import TrialSpec
 
 folder = AttemptFolder(Path(sys.argv[1]))
 report = Report(TrialSpec.from_json(read_json(folder.spec)), folder, 0, 0, time.time())
+report.last_progress = math.inf  # until it stands where it is to be found
 Watchdog(report, RankEnvironment(0, 1, 0), hang_limit_s=float(sys.argv[2])).start()
 
 def stand_still():
-    time.sleep(60)
+    report.progress()
+    time.sleep(120)
 
 stand_still()
 """
@@ -99,13 +109,13 @@ stand_still()
 def run_until_ended_by_its_watchdog(folder: AttemptFolder, hang_limit_s: float) -> str:
     """What the rank said last."""
     command = [sys.executable, "-c", HANGING, str(folder.path), str(hang_limit_s)]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=30)
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert done.returncode == 1
     return done.stderr.decode()
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
     write_json(folder.spec, SPEC.to_json())
     assert "this rank stands at" in run_until_ended_by_its_watchdog(folder, hang_limit_s=0.2)
@@ -115,7 +125,7 @@ def test_a_rank_without_progress_ends_and_says_where_it_stood(folder):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_rank_ends_when_another_has_failed(folder):
     write_json(folder.spec, SPEC.to_json())
     report(folder, rank=1).fail(FailureReason.GPU_OOM, "elsewhere")
