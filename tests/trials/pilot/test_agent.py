@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,19 @@ from trials.pilot.files import (
     write,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+WITHIN_S = 60.0
+AGENT = ("-m", "trials.pilot")
+PATIENT = """
+import sys
+from pathlib import Path
+from trials.pilot import agent
+
+agent._SETTLE_S = 60.0
+agent.serve(Path(sys.argv[1]))
+"""
+"""An agent that keeps a step that failed back for longer than a test takes to go on."""
 
 NUMBERED = 'echo 4 > "$PARLAY_STEP_FILE"\n'
 """What srun has its prolog do."""
@@ -36,10 +48,10 @@ class Pilot:
         self.path = path
         self.agent: subprocess.Popen[bytes] | None = None
 
-    def start(self, idle_s: float = 60.0, owed_node_s: float = 0.0) -> None:
+    def start(self, idle_s: float = 60.0, owed_node_s: float = 0.0, program: Sequence[str] = AGENT) -> None:
         self.folder.steps.mkdir(parents=True, exist_ok=True)
         write(self.folder.plan, PilotPlan(2, 2, 3600.0, sys.executable, "", idle_s, owed_node_s, time.time()))
-        argv = [sys.executable, "-m", "trials.pilot", str(self.folder.path)]
+        argv = [sys.executable, *program, str(self.folder.path)]
         self.agent = subprocess.Popen(argv, env={**os.environ, "SLURM_JOB_ID": "7"}, stderr=subprocess.DEVNULL)
 
     def ask(self, name: str, script: str, limit_s: float = 60.0, pilot_started_at: float | None = None) -> Path:
@@ -58,11 +70,11 @@ class Pilot:
 
     def ends(self) -> int:
         assert self.agent is not None
-        return self.agent.wait(20)
+        return self.agent.wait(WITHIN_S)
 
 
 def until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WITHIN_S
     while not look():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -78,14 +90,15 @@ def pilot(tmp_path: Path) -> Iterator[Pilot]:
 
 
 def test_a_step_is_started_once_told_of_and_paid(pilot):
-    place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3", pilot_started_at=time.time() - 100)
+    held_since = time.time() - 100
+    place = pilot.ask("t0001.a1", NUMBERED + "echo ran >> ran; sleep 0.5; exit 3", pilot_started_at=held_since)
     pilot.start(owed_node_s=1000.0)
     end = pilot.end_of("t0001.a1")
     assert (end.fate, end.exit_code, end.signal, end.step) == (StepFate.ENDED, 3, 0, "4")
     assert (place / "ran").read_text() == "ran\n"
     assert pilot.folder.start("t0001.a1").step == "4"
     assert end.ended_at - end.started_at >= 0.5
-    assert 1000.0 + 2 * 100 <= end.node_s <= 1000.0 + 2 * 130
+    assert 1000.0 + 2 * 100 <= end.node_s <= 1000.0 + 2 * (time.time() - held_since)
     pilot.folder.let_go.touch()
     assert pilot.ends() == 0
     assert pilot.folder.closed.exists()
@@ -116,7 +129,7 @@ def test_a_step_is_ended_at_its_limit_and_the_others_go_on(pilot):
     pilot.start()
     end = pilot.end_of("t0001.a1")
     assert end.fate is StepFate.TIME_LIMIT
-    assert 1.0 <= end.ended_at - end.started_at < 10.0
+    assert 1.0 <= end.ended_at - end.started_at < 60.0
     (pilot.path / "t0002.a1" / "go").touch()
     assert pilot.end_of("t0002.a1").exit_code == 0
 
@@ -129,13 +142,15 @@ def test_a_pilot_that_nobody_needs_ends_by_itself_but_not_while_a_step_runs(pilo
 
 
 def test_steps_that_end_with_the_job_are_told_apart_from_those_that_fail(pilot):
-    """Slurm signals the agent and the steps at the same time: the step's end may be seen first."""
+    """Slurm signals the agent and the steps at the same time: the step's end may be seen first, and here is."""
     place = pilot.ask("t0001.a1", NUMBERED + "trap 'exit 143' TERM; echo $$ > pid; sleep 60 & wait")
     pilot.ask("t0002.a1", NUMBERED + "touch begun; exec sleep 60")
-    pilot.start()
+    pilot.start(program=("-c", PATIENT))
     until((pilot.path / "t0002.a1" / "begun").exists)
     until(lambda: (place / "pid").exists() and bool((place / "pid").read_text().strip()))
-    os.kill(int((place / "pid").read_text()), signal.SIGTERM)
+    pid = int((place / "pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{pid}").exists())  # a process whose end nobody has looked at is still there
     assert pilot.agent is not None
     pilot.agent.terminate()
     assert pilot.ends() == 0
