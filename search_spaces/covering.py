@@ -15,7 +15,8 @@ def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list
     """Indices of few and cheap members that together show everything that any member shows.
 
     Greedy set cover (Chvatal, Mathematics of Operations Research 4, 1979): always the member that shows most that is
-    new for its cost, of equals the first; so the answer follows from the arguments alone.
+    new for its cost, of equals the first; so the answer follows from the arguments alone. In the end those go that
+    show nothing which the others do not.
     """
     masks = _masks(shown)
     missing, chosen = _union(masks), []
@@ -23,7 +24,17 @@ def cover(shown: Sequence[Collection[Hashable]], costs: Sequence[float]) -> list
         best = max(range(len(masks)), key=lambda i: (masks[i] & missing).bit_count() / costs[i])
         chosen.append(best)
         missing &= ~masks[best]
-    return chosen
+    return _without_superfluous(chosen, masks, costs)
+
+
+def _without_superfluous(chosen: Sequence[int], masks: Sequence[int], costs: Sequence[float]) -> list[int]:
+    """The dearest are asked first."""
+    left = list(chosen)
+    for index in sorted(chosen, key=lambda i: -costs[i]):
+        others = [i for i in left if i != index]
+        if masks[index] & ~_union([masks[i] for i in others]) == 0:
+            left = others
+    return left
 
 
 def _masks(shown: Sequence[Collection[Hashable]]) -> list[int]:

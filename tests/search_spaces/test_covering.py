@@ -35,6 +35,10 @@ def test_two_cheap_ones_are_taken_before_an_expensive_one_that_shows_as_much():
     assert cover([{"x", "y"}, {"x"}, {"y"}], [5.0, 1.0, 1.0]) == [1, 2]
 
 
+def test_the_first_is_left_out_where_those_after_it_show_all_that_it_does():
+    assert cover([{"b", "c", "d", "e"}, {"a", "b", "c"}, {"d", "e", "f"}], [1.0, 1.0, 1.0]) == [1, 2]
+
+
 def test_nothing_to_show_takes_nobody():
     assert cover([], []) == []
     assert cover([set()], [1.0]) == []
@@ -44,5 +48,5 @@ def test_nothing_to_show_takes_nobody():
 def test_everything_that_any_shows_is_shown_by_those_chosen_and_none_is_chosen_for_nothing(shown):
     chosen = cover(shown, [1.0] * len(shown))
     assert frozenset().union(*(shown[index] for index in chosen)) == frozenset().union(*shown)
-    for position, index in enumerate(chosen):
-        assert not shown[index] <= frozenset().union(*(shown[earlier] for earlier in chosen[:position]))
+    for index in chosen:
+        assert not shown[index] <= frozenset().union(*(shown[other] for other in chosen if other != index))
