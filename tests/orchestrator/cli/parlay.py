@@ -41,7 +41,7 @@ class Answer:
         return json.loads(self.out)
 
 
-def parlay(*words: str | Path, cwd: Path, timeout_s: float = 120.0) -> Answer:
+def parlay(*words: str | Path, cwd: Path, timeout_s: float = 240.0) -> Answer:
     """Run one command to its end."""
     done = subprocess.run(
         [*COMMAND, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout_s

@@ -15,7 +15,7 @@ from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, Answer, environment, parlay, write_search
 from tests.slurm.sandboxes import sandbox
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
 SEARCH = (
     TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")
@@ -39,7 +39,7 @@ def examined(folder: Path, slurm: SlurmSandbox, *words: str | Path) -> Answer:
         env=environment() | slurm.environment,
         capture_output=True,
         text=True,
-        timeout=110.0,
+        timeout=220.0,
     )
     return Answer(done.returncode, done.stdout, done.stderr)
 

@@ -9,6 +9,8 @@ import pytest
 
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
 
+pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+
 HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy", "tokenizers")
 
 
@@ -147,7 +149,6 @@ def test_a_refused_ledger_leaves_no_search_behind(ledger, tmp_path):
 
 
 @pytest.mark.bad_input(32)
-@pytest.mark.timeout(60)  # six command lines, one after the other
 def test_work_directories_that_cannot_be_used_are_refused_also_by_a_dry_run(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()
