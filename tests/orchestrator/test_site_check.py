@@ -249,7 +249,7 @@ def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> A
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
 def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slurm_sandbox, verb):
     write_search(tmp_path, SEARCH)
@@ -270,7 +270,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
 
 @pytest.mark.bad_input(20, 22, 23)
 @pytest.mark.processes
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("change", "key", "words"),
     [
@@ -289,7 +289,7 @@ def test_rows_20_22_and_23_a_real_slurm_names_what_it_refuses(tmp_path, slurm_sa
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandbox):
     write_search(tmp_path, SEARCH)
     before = ids_of_jobs(slurm_sandbox)
@@ -300,7 +300,7 @@ def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandb
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
 def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, monkeypatch, verb):
     write_search(tmp_path, SEARCH)
@@ -313,7 +313,7 @@ def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, 
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("variable", "message"),
     [
@@ -335,7 +335,7 @@ def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sandbox):
     write_search(tmp_path, SEARCH)
     alive = ("squeue", "--noheader", "--states=RUNNING,COMPLETING")  # of which a node would be draining for a while

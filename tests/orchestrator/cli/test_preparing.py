@@ -21,7 +21,7 @@ from tests.trials.test_tokenizing import write_tokenizer
 from trials.tokens import TokenFile
 from trials.tokens_prepare import Progress
 
-pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
 DOLLY = {"context": "", "instruction": "good day", "response": "stop"}
 

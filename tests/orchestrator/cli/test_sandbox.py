@@ -12,7 +12,7 @@ from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import parlay
 from tests.slurm.sandboxes import require_slurm, short_folder
 
-pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
 
 @pytest.mark.processes

@@ -9,7 +9,7 @@ import pytest
 
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
 
-pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
 HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy", "tokenizers")
 

@@ -21,7 +21,7 @@ from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
-pytestmark = pytest.mark.timeout(60)  # each a command line or a few
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
 TRIALS = 4
 FEW = ("--set", f"search.max_trials={TRIALS}", "--set", "search.parallel_trials=2")
