@@ -41,6 +41,7 @@ ORCHESTRATOR = (
         "orchestrator.forecast",
         "orchestrator.session",
         "orchestrator.status",
+        "orchestrator.comparing",
         "orchestrator.notifying",
         "orchestrator.driver_job",
         "orchestrator.site_check",

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import typer
 
 from orchestrator.cli import (
+    comparing,
     doctor,
     exporting,
     files,
@@ -54,6 +55,7 @@ for verbs in (
     ticking,
     looking,
     watching,
+    comparing,
     exporting,
     reporting,
     forecasting,
