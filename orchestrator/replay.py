@@ -17,6 +17,7 @@ from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare,
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay_runs import ReplayRuns, ReplayWatcher
+from orchestrator.replay_trainer import why_trainer_cannot
 from orchestrator.search.attempts import TrialProgram
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
@@ -46,13 +47,14 @@ class ReplayRules:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay found. `comparison` is None when nothing was measured, and then `detail` says why.
+    """What a replay with `trainer` found. `comparison` is None when nothing was measured, and then `detail` says why.
 
     `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}. Throughputs
     are tokens per second, means over the runs' step times.
     """
 
     verdict: ReplayVerdict
+    trainer: str
     recorded_tokens_per_sec: float
     measured_tokens_per_sec: float | None = None
     comparison: Comparison | None = None
@@ -66,6 +68,7 @@ class ReplayResult:
         return {
             "schema": REPLAY_SCHEMA,
             "verdict": self.verdict.value,
+            "trainer": self.trainer,
             "recorded": self.recorded_tokens_per_sec,
             "measured": self.measured_tokens_per_sec,
             "ratio": None if found is None else found.ratio,
@@ -93,11 +96,11 @@ def replay(
     flight is cancelled, what may live on is noted, and KeyboardInterrupt raised. Raises LaunchRefused as the launcher
     does.
     """
-    recorded = recorded_runs(loaded)
+    recorded, trainer = recorded_runs(loaded), _trainer_of(loaded)
     why = None if here is None else why_impossible(loaded.recipe.cluster, here)
-    why = why or why_no_tokens(loaded.spec())
+    why = why or why_trainer_cannot(loaded) or why_no_tokens(loaded.spec())
     if why is not None:
-        return ReplayResult(ReplayVerdict.IMPOSSIBLE, _tokens_per_sec(loaded, recorded), detail=why)
+        return ReplayResult(ReplayVerdict.IMPOSSIBLE, trainer, _tokens_per_sec(loaded, recorded), detail=why)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
@@ -193,13 +196,18 @@ def _result(
 ) -> ReplayResult:
     outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
     runs = tuple(_run(outcome.measured) for outcome in outcomes)
-    before = _tokens_per_sec(loaded, recorded)
+    before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
     if failed is not None:
-        return ReplayResult(_verdict_on_failure(failed), before, detail=f"{failed.reason}: {failed.excerpt}", runs=runs)
+        why = f"{failed.reason}: {failed.excerpt}"
+        return ReplayResult(_verdict_on_failure(failed), trainer, before, detail=why, runs=runs)
     found = compare(recorded, runs, rules.margin)
     differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
-    return ReplayResult(found.verdict, before, _tokens_per_sec(loaded, runs), found, differences, runs=runs)
+    return ReplayResult(found.verdict, trainer, before, _tokens_per_sec(loaded, runs), found, differences, runs=runs)
+
+
+def _trainer_of(loaded: LoadedRecipe) -> str:
+    return str(loaded.spec().trainer.get("kind", "parlay"))
 
 
 def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
@@ -135,6 +136,14 @@ def replay(
     launcher: Annotated[
         ReplayLauncher | None, typer.Option("--launcher", help="What starts the ranks; what the search used if absent.")
     ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option("--trainer", help="Another trainer's kind, told more by --set; the one that measured if absent."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of that trainer: --set trainer.script=pretrain_gpt.py."),
+    ] = None,
     repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 5,
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
@@ -152,8 +161,9 @@ def replay(
     if loaded.banner:
         say(loaded.banner)
     rules = ReplayRules(repeats, margin)
+    loaded, python = _with_trainer(loaded, trainer, sets or ())
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
-    result = _replayed(loaded, launcher, rules, folder, as_json)
+    result = _replayed(loaded, launcher, rules, folder, python, as_json)
     answer(result.to_json(), as_json, None if as_json else _replay_words(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
         raise Exit(code)
@@ -229,8 +239,26 @@ def _recipe_folder(given: str | None, ledger: str | None) -> Path:
     return found.folder.recipe
 
 
+def _with_trainer(loaded: LoadedRecipe, kind: str | None, sets: Sequence[str]) -> tuple[LoadedRecipe, str]:
+    """The recipe as the trainer is to run it, and the interpreter that does."""
+    from orchestrator.replay_trainer import trainer_section, under_trainer
+
+    if kind is None and not sets:
+        return loaded, sys.executable
+    if kind is None:
+        fix = "name the trainer with --trainer, or leave --set out"
+        raise InputError.of("usage", "says something of another trainer", key="--set", value=sets[0], fix=fix)
+    section = trainer_section(kind, sets, Path.cwd())
+    return under_trainer(loaded, section), section.python or sys.executable
+
+
 def _replayed(
-    loaded: LoadedRecipe, kind: ReplayLauncher | None, rules: ReplayRules, folder: SearchFolder, as_json: bool
+    loaded: LoadedRecipe,
+    kind: ReplayLauncher | None,
+    rules: ReplayRules,
+    folder: SearchFolder,
+    python: str,
+    as_json: bool,
 ) -> ReplayResult:
     """Measure under a launcher of its own; `ray` falls back to plain processes as in a search."""
     from orchestrator.launchers.factory import make_launcher
@@ -247,9 +275,7 @@ def _replayed(
         launcher, remark = make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
         say(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
         with closing(launcher), stop.listening():
-            result = measure_again(
-                loaded, launcher, folder, python=sys.executable, rules=rules, here=here, watcher=watcher
-            )
+            result = measure_again(loaded, launcher, folder, python=python, rules=rules, here=here, watcher=watcher)
         if folder.path.exists():
             write_json(folder.path / "replay.json", result.to_json())
         return result
@@ -266,10 +292,14 @@ def _replay_words(result: ReplayResult) -> str:
     found = result.comparison
     if found is not None and result.measured_tokens_per_sec is not None:
         lines[0] += (
-            f", now {result.measured_tokens_per_sec:,.0f}"
+            f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
     if result.detail:
         lines.append(result.detail)
     lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
     return "\n".join(lines)
+
+
+def _with_whom(trainer: str) -> str:
+    return "" if trainer == "parlay" else f" with {trainer}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ _RULE = "a recipe is what was measured; its checksum says so"
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A recipe and where it lies. `banner` is set when it was edited and read all the same: show it with any result."""
+    """A recipe and where it lies. `banner` is set when it was edited and read all the same: show it with any result.
+
+    `trainer` is another than the one that measured, as spec.json has trainers, when it is to be replayed with that.
+    """
 
     recipe: Recipe
     folder: Path
     banner: str | None = None
+    trainer: Mapping[str, Any] | None = None
 
     @property
     def code(self) -> Path:
@@ -49,6 +53,7 @@ class LoadedRecipe:
             num_gpus=recipe.layout.num_gpus,
             gpus_per_node=recipe.cluster.gpus_per_node,
             accelerator=recipe.cluster.accelerator.name,
+            trainer=spec.trainer if self.trainer is None else self.trainer,
         )
 
 

@@ -186,7 +186,8 @@ def _starts(recipe: Recipe) -> Iterator[str]:
     where = "" if recipe.cluster.num_nodes == 1 else ", on every node, with NODE_RANK and MASTER_ADDR set"
     yield (
         f"In the folder that holds `recipe/`{where}; words in capitals are yours. Files that were not\n"
-        "measured with their trainer say the same layout in its words, and how fast it is there is not known."
+        "measured with their trainer say the same layout in its words, and how fast it is there is not known;\n"
+        "`parlay replay recipe --trainer megatron-lm --set trainer.script=pretrain_gpt.py` and the like measure it."
     )
     for export in recipe.exports:
         if export["start"] is not None:
