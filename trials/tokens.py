@@ -1,17 +1,17 @@
 """Token files: a page of header that says what is inside, then the tokens, little-endian. Standard library only.
 
 docs/data.md has the format. A header is small and checks itself, so a search can look at a file of any size before it
-launches anything; the tokens themselves are mapped, and read where a sample lies.
+launches anything; the tokens themselves are read where a sample lies.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import stat
 import struct
 import sys
+import weakref
 import zlib
 from array import array
 from collections.abc import Iterable, Mapping
@@ -95,35 +95,42 @@ class TokenHeader:
 
 
 class TokenFile:
-    """A token file, mapped: only what is asked for is read. To be used by one thread at a time."""
+    """A token file, kept open: only what is asked for is read. To be used by one thread at a time.
+
+    It is not mapped: to read from a mapped file what was cut off meanwhile kills the process, without a word.
+    """
 
     def __init__(self, path: Path):
         """InputError where there is none that can be read."""
         with _opened(path) as stream:
             self.header = _header_of(stream, path)
-            self._mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            self._descriptor = os.dup(stream.fileno())
+        weakref.finalize(self, os.close, self._descriptor)
         self._path = path
-
-    def require_whole(self) -> None:
-        """InputError where the file became shorter: to read what is gone from a mapped file kills the process."""
-        if (size := self._mapped.size()) < self.header.file_bytes:
-            raise _bad(self._path, _cut_short(size, self.header))
 
     def samples(self, indices: Iterable[int], seq_length: int) -> array[int]:
         """These sequences one after another, each with the token that follows it: seq_length + 1 ids.
 
-        Sequence k begins at token k x seq_length; after the last one comes the first again.
+        Sequence k begins at token k x seq_length; after the last one comes the first again. InputError where the file
+        became shorter, or cannot be read any more.
         """
         size, count = self.header.token_bytes, self.header.num_samples(seq_length)
         ids = array(ARRAY_CODES[size])
         for index in indices:
             start = HEADER_BYTES + index % count * seq_length * size
-            ids.frombytes(self._mapped[start : start + (seq_length + 1) * size])
-        # Pages that were read would count as this process's memory and look like a leak; the kernel keeps them anyhow.
-        self._mapped.madvise(mmap.MADV_DONTNEED)
+            ids.frombytes(self._read(start, (seq_length + 1) * size))
         if sys.byteorder == "big":
             ids.byteswap()
         return ids
+
+    def _read(self, start: int, num_bytes: int) -> bytes:
+        try:
+            raw = os.pread(self._descriptor, num_bytes, start)
+        except OSError as error:
+            raise _bad(self._path, f"cannot be read: {error.strerror or error}") from error
+        if len(raw) < num_bytes:
+            raise _bad(self._path, _cut_short(os.fstat(self._descriptor).st_size, self.header))
+        return raw
 
 
 def read_token_header(path: Path) -> TokenHeader:

@@ -108,12 +108,10 @@ class TokenFileData(TrainingData):
 
     def _read(self, step: int) -> torch.Tensor:
         """(samples, S + 1) ids; run by the reader's thread."""
-        with data_failures():
-            self._file.require_whole()
         indices = sample_indices(self._layout, self._data_rank, step).tolist()
-        packed = torch.frombuffer(
-            self._file.samples(indices, self._seq_length), dtype=_TOKEN_TYPES[self._file.header.token_bytes]
-        )
+        with data_failures():
+            samples = self._file.samples(indices, self._seq_length)
+        packed = torch.frombuffer(samples, dtype=_TOKEN_TYPES[self._file.header.token_bytes])
         ids = packed.to(torch.int64).view(len(indices), self._seq_length + 1)
         if (largest := int(ids.max())) >= self._file.header.vocab_size:
             raise TrialFailure(
