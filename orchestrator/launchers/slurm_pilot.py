@@ -1,8 +1,8 @@
 """SlurmPilotLauncher: attempts are job steps, side by side in an allocation of the search's own, the pilot.
 
 The nodes are waited for once, and layouts are compared on the same ones. Pilots are in slurm_pilot_jobs.py, how large
-they are and who runs where in slurm_pilot_plan.py, what became of a step in slurm_pilot_steps.py; what runs inside the
-allocation, and goes on without a driver, is trials/pilot.
+they are and who runs where in slurm_pilot_plan.py, steps in slurm_pilot_watch.py, and what became of them in
+slurm_pilot_steps.py; what runs inside the allocation, and goes on without a driver, is trials/pilot.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm_files import write_job_files
 from orchestrator.launchers.slurm_memory import Memory
-from orchestrator.launchers.slurm_pilot_jobs import Pilot, Pilots, why_given_up
+from orchestrator.launchers.slurm_pilot_jobs import Pilots
 from orchestrator.launchers.slurm_pilot_plan import (
     ROOM_S,
     SLOW_START_S,
@@ -28,7 +26,9 @@ from orchestrator.launchers.slurm_pilot_plan import (
     choose_nodes,
     longest_share_s,
 )
-from orchestrator.launchers.slurm_pilot_steps import alive_step, ended_step, lost_step, sick_nodes, step_job
+from orchestrator.launchers.slurm_pilot_record import Pilot, why_given_up
+from orchestrator.launchers.slurm_pilot_steps import alive_step, step_job
+from orchestrator.launchers.slurm_pilot_watch import Step, StepWatch
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_traces import may_exist
 from search_spaces.errors import OutsideRefused
@@ -39,47 +39,18 @@ from slurm.shared_answer import Answer
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder
 from trials.pilot.agent import number_script_path
-from trials.pilot.files import StepFate, StepRequest, StepSign, StepStart, write
+from trials.pilot.files import StepRequest, StepSign, write
 from trials.trial import FailureReason
-
-T = TypeVar("T")
 
 _CANCEL_WAIT_S = 15.0
 _CLOSE_WAIT_S = 5.0
 _LONGEST_TURN_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
 
-_LAST_FILES_S = 5.0
-"""How long the last files of a pilot that is over may still come."""
-
 _OF_AN_UNSERVED_PILOT = (
     *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
     *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
 )
-
-
-@dataclass
-class Step:
-    """An attempt that was launched: it waits for room in a pilot (`waits_for`, once there is one), or was handed to one
-    and has its `nodes`. `start` is what its pilot's agent said of its start; `lost_since` when the pilot was seen to be
-    over without a word of it (`Slurm.monotonic`)."""
-
-    request: LaunchRequest
-    pilot: Pilot | None = None
-    waits_for: Pilot | None = None
-    nodes: tuple[str, ...] = ()
-    start: StepStart | None = None
-    cancelled: bool = False
-    lost_since: float | None = None
-    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
-
-    @property
-    def is_over(self) -> bool:
-        return self.ending.life is Life.ENDED
-
-    @property
-    def signs(self) -> set[StepSign]:
-        return set() if self.pilot is None else self.pilot.signs.get(self.request.label, set())
 
 
 class SlurmPilotLauncher(Launcher):
@@ -112,9 +83,8 @@ class SlurmPilotLauncher(Launcher):
         told = Memory(memory, slurm.monotonic, slurm.now)
         self._pilots = Pilots(slurm, options, rules, Questions(slurm, pace, jobs), work_left, note, told)
         self._steps: dict[str, Step] = {}
-        self._doubted: set[str] = set()
         self.turn_s = min(_LONGEST_TURN_S, max(self.turn_s, pace.interval_s / 15))
-        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._watch = StepWatch(slurm, self._pilots, rules, note)
 
     # -- launching
 
@@ -139,8 +109,8 @@ class SlurmPilotLauncher(Launcher):
             step = self._steps[key] = Step(request, waits_for=waits_for)
             if handed_to:
                 step.pilot = handed_to[-1]
-                step.nodes = self._request_in(step.pilot, request.label).nodes
-                self._read(step)
+                step.nodes = self._watch.request_in(step.pilot, request.label).nodes
+                self._watch.read(step)
             adopted[key] = step.ending.job_id or (step.pilot and step.pilot.job_id) or request.job_id or ""
         return adopted
 
@@ -152,16 +122,7 @@ class SlurmPilotLauncher(Launcher):
     def _open(self, search: SearchFolder) -> None:
         if self._pilots.open(search):
             for pilot in self._pilots.known:
-                for label in () if pilot.is_over else pilot.ends:
-                    trial, _, attempt = label.partition(".")
-                    nodes = self._request_in(pilot, label).nodes
-                    self._doubted |= {*sick_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
-
-    def _request_in(self, pilot: Pilot, label: str) -> StepRequest:
-        if StepSign.CLAIMED not in pilot.signs[label]:
-            with suppress(FileNotFoundError):  # its agent has claimed it since
-                return pilot.folder.request(label, StepSign.REQUESTED)
-        return pilot.folder.request(label, StepSign.CLAIMED)
+                self._watch.take_over(pilot, search)
 
     def _pilot_for(self, request: LaunchRequest) -> Pilot | None:
         """The first pilot in which it can run, now or later. One that runs and can not take it is let go: those that
@@ -231,7 +192,7 @@ class SlurmPilotLauncher(Launcher):
         }
         busy |= self._nodes_of_strangers(pilot)
         avoided = _avoided(pilot, request)
-        nodes = choose_nodes(pilot.nodes, request.spec.num_nodes, busy, avoided, self._doubted)
+        nodes = choose_nodes(pilot.nodes, request.spec.num_nodes, busy, avoided, self._watch.doubted)
         if nodes is None:
             return False
         script = number_script_path(pilot.folder).absolute()
@@ -244,17 +205,17 @@ class SlurmPilotLauncher(Launcher):
             nodes=nodes,
             pilot_started_at=pilot.started_at,
         )
-        self._folders.call(str(request.folder.path), partial(write_job_files, job))
+        self._watch.folders.call(str(request.folder.path), partial(write_job_files, job))
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
         pilot.signs.setdefault(label, set()).add(StepSign.REQUESTED)
-        self._folders.call(str(pilot.folder.path), partial(write, pilot.folder.sign(label, StepSign.REQUESTED), asked))
+        self._watch.in_time(pilot, partial(write, pilot.folder.sign(label, StepSign.REQUESTED), asked))
         step.ending = alive_step(pilot.job_id, nodes, None)
         return True
 
     def _nodes_of_strangers(self, pilot: Pilot) -> set[str]:
         """Nodes of steps in this pilot that this driver does not know: an earlier one gave them up in vain."""
         known = {step.request.label for step in self._steps.values()}
-        return {node for label in pilot.live - known for node in self._request_in(pilot, label).nodes}
+        return {node for label in pilot.live - known for node in self._watch.request_in(pilot, label).nodes}
 
     # -- watching
 
@@ -268,58 +229,7 @@ class SlurmPilotLauncher(Launcher):
         self._pilots.look()
         for step in self._steps.values():
             if not step.is_over:
-                self._read(step)
-
-    def _read(self, step: Step) -> None:
-        """Take what its pilot's files say of a step that was handed over."""
-        try:
-            if step.pilot is not None:
-                step.ending = self._ending_of(step, step.pilot)
-        except (OSError, ValueError, TypeError) as error:
-            step.ending = Ending(Life.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
-        if step.is_over and step.nodes:
-            self._doubt(step)
-
-    def _ending_of(self, step: Step, pilot: Pilot) -> Ending:
-        signs, label, request = step.signs, step.request.label, step.request
-        if step.start is None and StepSign.STARTED in signs:
-            step.start = self._in_time(pilot, partial(pilot.folder.start, label))
-        if StepSign.ENDED in signs:
-            end = self._in_time(pilot, partial(pilot.folder.end, label))
-            if end.fate is not StepFate.INTERRUPTED:
-                return ended_step(request, pilot.job_id, step.nodes, end)
-            if pilot.is_over:
-                return lost_step(request, step.nodes, step.start, pilot.ending, step.cancelled, end.node_s)
-        elif pilot.is_over:
-            return self._ending_without_words(step, pilot)
-        elif self._pilots.is_silent(pilot) or (pilot.ending.life is Life.UNKNOWN and pilot.beat_at is None):
-            return Ending(Life.UNKNOWN, detail=pilot.ending.detail or f"pilot {pilot.folder.name} is silent")
-        return alive_step(pilot.job_id, step.nodes, step.start)
-
-    def _ending_without_words(self, step: Step, pilot: Pilot) -> Ending:
-        """The pilot is over: what it never began is taken back, what it began has ended with it."""
-        label = step.request.label
-        if StepSign.CLAIMED not in step.signs and self._in_time(
-            pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)
-        ):
-            pilot.signs[label].add(StepSign.WITHDRAWN)
-            step.pilot, step.nodes, step.waits_for = None, (), pilot
-            return Ending(Life.ALIVE, job_id=pilot.job_id)
-        now = self._slurm.monotonic()
-        step.lost_since = now if step.lost_since is None else step.lost_since
-        if now - step.lost_since < _LAST_FILES_S:
-            return alive_step(pilot.job_id, step.nodes, step.start)
-        share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
-        return lost_step(step.request, step.nodes, step.start, pilot.ending, step.cancelled, share)
-
-    def _doubt(self, step: Step) -> None:
-        """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are
-        among what the search's next attempts avoid."""
-        with suppress(OSError):
-            sick = sick_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
-            if new := {*sick} - self._doubted:
-                self._doubted |= new
-                self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
+                self._watch.read(step)
 
     # -- ending
 
@@ -339,8 +249,7 @@ class SlurmPilotLauncher(Launcher):
             if any(not wanted[key].is_over for key in left):
                 self._sleep(_LOOK_S)
         self._cancel_silent([wanted[key] for key in left])
-        self._end_unbegun(at_last=True)
-        return {key for key in left if not wanted[key].is_over}
+        return left
 
     def _begin_to_cancel(self, step: Step) -> None:
         """What no agent has claimed never runs; of the rest the agent is told."""
@@ -348,11 +257,11 @@ class SlurmPilotLauncher(Launcher):
         if pilot is None or step.is_over:
             return
         with suppress(OSError):
-            if self._in_time(pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)):
+            if self._watch.in_time(pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)):
                 pilot.signs.setdefault(label, set()).add(StepSign.WITHDRAWN)
                 step.pilot, step.nodes, step.waits_for = None, (), pilot
             else:
-                self._in_time(pilot, pilot.folder.sign(label, StepSign.CANCEL).touch)
+                self._watch.in_time(pilot, pilot.folder.sign(label, StepSign.CANCEL).touch)
 
     def _end_deserted(self) -> None:
         """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""
@@ -362,23 +271,22 @@ class SlurmPilotLauncher(Launcher):
                 if pilot.nodes:  # its agent may not have come to life yet
                     self._pilots.cancel([pilot])
 
-    def _end_unbegun(self, at_last: bool = False) -> None:
+    def _end_unbegun(self) -> None:
         """Cancelled attempts that no agent has begun end, but those that were the last to want their pilot: it is over
-        first, or with `at_last` has not been seen to start, and they share what it held."""
+        first, and they share what it held."""
         for step in self._unbegun(None):
             step.ending = _never_began(step.ending.job_id)
         for pilot in self._pilots.known:
             steps = self._unbegun(pilot)
-            pays = bool(steps) and self._is_deserted(pilot)
-            if pays and pilot.is_over:
+            if not steps or pilot.job_id is None or not self._is_deserted(pilot):
+                for step in steps:
+                    step.ending = _never_began(pilot.job_id)
+            elif pilot.is_over:
                 with suppress(OSError):  # tried again with the next look
                     self._pilots.charge(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
                         step.ending = replace(_never_began(pilot.job_id), twin_node_s=share)
-            elif not pays or (at_last and not pilot.nodes):
-                for step in steps:
-                    step.ending = _never_began(pilot.job_id)
 
     def _unbegun(self, pilot: Pilot | None) -> list[Step]:
         """Cancelled attempts that wait for this pilot, or for none."""
@@ -422,7 +330,7 @@ class SlurmPilotLauncher(Launcher):
     def close(self) -> None:
         """Pilots that nothing runs in and nothing waits for end now; the others end by themselves once they are idle,
         unless the next driver has more for them."""
-        if all(step.is_over or step.pilot is not None for step in self._steps.values()):
+        if all(step.is_over or step.cancelled or step.pilot is not None for step in self._steps.values()):
             self._let_go([pilot for pilot in self._pilots.known if not (pilot.is_over or pilot.live)])
         self._pilots.leave()
 
@@ -438,9 +346,6 @@ class SlurmPilotLauncher(Launcher):
         if unreached:
             self._note(f"pilots that nobody needs may still be there: scancel {' '.join(sorted(unreached))}")
         return unreached
-
-    def _in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
-        return self._folders.call(str(pilot.folder.path), work)
 
 
 def _search_of(request: LaunchRequest) -> SearchFolder:

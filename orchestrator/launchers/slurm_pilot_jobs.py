@@ -9,14 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.launchers.rank_groups import program_environment
-from orchestrator.launchers.slurm_files import setup_text
 from orchestrator.launchers.slurm_memory import Memory
 from orchestrator.launchers.slurm_pilot_plan import (
     IDLE_S,
@@ -27,18 +24,26 @@ from orchestrator.launchers.slurm_pilot_plan import (
     least_s,
     planned_s,
 )
+from orchestrator.launchers.slurm_pilot_record import (
+    Pilot,
+    ending_from,
+    job_of_pilot,
+    over_json,
+    request_of,
+    seen_in,
+    why_given_up,
+    write_pilot_files,
+)
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_submissions import Submissions
 from orchestrator.launchers.slurm_traces import may_exist
 from orchestrator.launchers.slurm_watch import Watch
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.request import SETUP_NAME, JobOptions, JobRequest, limit_min
-from slurm.script import render_pilot_script
+from slurm.request import JobOptions, JobRequest, limit_min
 from trials.classify import Ending, Life
-from trials.folder import AttemptFolder, SearchFolder, write_json, write_text
-from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, StepEnd, StepSign, read, write
+from trials.folder import SearchFolder, write_json
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
 from trials.text import counted
-from trials.trial import FailureReason
 
 SILENT_S = 60.0
 """An agent that has left no sign of life for so long is not waited for any more."""
@@ -46,94 +51,6 @@ SILENT_S = 60.0
 _HINT_S = 0.5
 
 _NEVER_SUBMITTED = "it was never submitted"
-
-
-@dataclass(frozen=True)
-class PilotRequest:
-    """One pilot to submit, in the place that a LaunchRequest has for an attempt."""
-
-    key: str
-    folder: AttemptFolder
-    plan: PilotPlan
-    job_id: str | None = None
-    restart: int = 0
-
-    @property
-    def label(self) -> str:
-        return self.folder.path.name
-
-    @property
-    def submitted_at(self) -> float:
-        return self.plan.submitted_at
-
-
-@dataclass(eq=False)
-class Pilot:
-    """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
-    that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
-    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
-    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. It `was_given_up` when
-    its agent did not come to life in time."""
-
-    folder: PilotFolder
-    plan: PilotPlan
-    key: str
-    job_id: str | None = None
-    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
-    nodes: tuple[str, ...] = ()
-    started_at: float | None = None
-    signs: dict[str, set[StepSign]] = field(default_factory=dict)
-    is_let_go: bool = False
-    beat_at: float | None = None
-    beat: float | None = None
-    hints: int = 0
-    shares: dict[str, float] = field(default_factory=dict)
-    was_given_up: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        return self.ending.life is Life.ENDED
-
-    @property
-    def serves(self) -> bool:
-        """Whether its agent takes steps, as far as is known."""
-        return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
-
-    @property
-    def served_nobody(self) -> bool:
-        """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
-        return self.is_over and self.beat_at is None and not self.is_let_go
-
-    @property
-    def ends(self) -> set[str]:
-        """Steps whose end the agent told."""
-        return {name for name, signs in self.signs.items() if StepSign.ENDED in signs}
-
-    @property
-    def live(self) -> set[str]:
-        """Steps that have been asked for and are not over."""
-        done = (StepSign.ENDED, StepSign.WITHDRAWN)
-        return {name for name, signs in self.signs.items() if not signs.intersection(done)}
-
-    @property
-    def lost(self) -> set[str]:
-        """Steps that were begun and whose end nobody told."""
-        return {name for name in self.live if StepSign.CLAIMED in self.signs[name]}
-
-    @property
-    def carried_node_s(self) -> float:
-        """What it took over from earlier pilots, in seconds times nodes."""
-        return self.plan.owed_node_s - self.plan.num_nodes * TAIL_S
-
-    def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
-        """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
-        held."""
-        started_at, ended_at = self.ending.started_at, self.ending.ended_at
-        paid = sum(end.node_s for end in ends) + sum(self.shares.values())
-        if started_at is None or ended_at is None:
-            return 0.0 if self.ending.started else max(0.0, self.carried_node_s - paid)
-        held = self.plan.num_nodes * max(0.0, ended_at - started_at)
-        return max(0.0, held + self.carried_node_s - paid)
 
 
 class Pilots:
@@ -172,7 +89,7 @@ class Pilots:
         paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
         self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
         alive = [pilot for pilot in self.known if not pilot.is_over]
-        adopted = self._submissions.adopt({pilot.key: _request_of(pilot) for pilot in alive})
+        adopted = self._submissions.adopt({pilot.key: request_of(pilot) for pilot in alive})
         for pilot in alive:
             pilot.job_id = adopted.get(pilot.key)
             self._remember_job(pilot)
@@ -193,7 +110,7 @@ class Pilots:
         pilot.is_let_go = folder.let_go.exists()
         pilot.shares = {} if shares is None else shares["node_s"]
         if over is not None:
-            pilot.ending = _ending_from(over)
+            pilot.ending = ending_from(over)
             self._list(pilot)
         return pilot
 
@@ -216,7 +133,7 @@ class Pilots:
 
     def _list(self, pilot: Pilot) -> None:
         """Raises OSError where the folder cannot be read, or not in time."""
-        signs, beat, is_closed = self._folders.call(str(pilot.folder.path), lambda: _seen(pilot.folder))
+        signs, beat, is_closed = self._folders.call(str(pilot.folder.path), lambda: seen_in(pilot.folder))
         pilot.signs = signs
         pilot.is_let_go = pilot.is_let_go or is_closed
         if beat is not None and beat != pilot.beat:
@@ -240,7 +157,7 @@ class Pilots:
 
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
-            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **_json_of(pilot.ending)})
+            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **over_json(pilot.ending)})
         if pilot.ending.failed and not (pilot.is_let_go or pilot.was_given_up):
             self._note(f"pilot {pilot.folder.name} has ended: {pilot.ending.detail}")
 
@@ -255,7 +172,7 @@ class Pilots:
         is gone on with."""
         pilot = next((p for p in self.known if p.job_id is None and not p.is_over), None) or self._intend(request)
         try:
-            pilot.job_id = self._submissions.launch(_request_of(pilot))
+            pilot.job_id = self._submissions.launch(request_of(pilot))
         except LaunchRefused:
             pilot.ending = Ending(Life.ENDED, detail=_NEVER_SUBMITTED)
             self._note_the_end(pilot)
@@ -382,54 +299,3 @@ class Pilots:
     def leave(self) -> None:
         """Tell the next driver what is known."""
         self._submissions.leave()
-
-
-def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
-    """The pilot's own job: its agent is one process, the ranks come in steps."""
-    plan, path = request.plan, request.folder.path.absolute()
-    return JobRequest(
-        name=request.key,
-        directory=path,
-        num_nodes=plan.num_nodes,
-        tasks_per_node=plan.tasks_per_node,
-        time_limit_s=plan.time_limit_s,
-        argv=(plan.python, "-m", "trials.pilot", str(path)),
-        environment=program_environment(plan.code),
-        options=options,
-        exclude=plan.exclude,
-    )
-
-
-def write_pilot_files(job: JobRequest) -> None:
-    """The pilot's script, and the setup file that it sources; OutsideRefused as `write_job_files`."""
-    if job.options.setup_file is not None:
-        write_text(job.directory / SETUP_NAME, setup_text(job.options.setup_file))
-    write_text(job.script, render_pilot_script(job))
-
-
-def why_given_up(pilot: Pilot) -> str:
-    log = pilot.folder.path / "job.log"
-    return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
-
-
-def _request_of(pilot: Pilot) -> PilotRequest:
-    return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
-
-
-def _seen(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
-    """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
-    try:
-        beat = folder.heartbeat.stat().st_mtime
-    except FileNotFoundError:
-        beat = None
-    return folder.signs(), beat, folder.closed.exists()
-
-
-def _json_of(ending: Ending) -> dict[str, Any]:
-    kept = ("started", "failed", "detail", "nodes", "started_at", "ended_at", "job_id", "restart", "nodes_were_silent")
-    return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
-
-
-def _ending_from(data: dict[str, Any]) -> Ending:
-    reason = None if data["reason"] is None else FailureReason(data["reason"])
-    return Ending(Life.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})

@@ -323,7 +323,7 @@ def test_a_pilot_whose_end_slurm_does_not_confirm_is_told_of(full):
     full.look()
     full.cluster.controller_down(for_s=3600.0)
     full.look(30.0)
-    assert full.launcher.cancel([first.key]) == set()
+    assert full.launcher.cancel([first.key]) == {first.key}
     full.launcher.close()
     assert full.notes[-1] == f"pilots that nobody needs may still be there: scancel {full.job().job_id}"
     assert full.pilot().let_go.exists()  # so that its agent ends as soon as it starts
@@ -426,14 +426,14 @@ def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
     folder.heartbeat.write_text("alive")
     rig.look()
     rig.launcher = rig.new_launcher()
-    claims = iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
-    adopted = rig.launcher._request_in
+    watch, claims = rig.launcher._watch, iter([lambda: folder.take("t0001.a1", StepSign.CLAIMED)])
+    adopted = watch.request_in
 
     def claimed_first(pilot, label):
         next(claims)()
         return adopted(pilot, label)
 
-    rig.launcher._request_in = claimed_first
+    watch.request_in = claimed_first
     assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers import slurm_pilot, slurm_pilot_jobs
+from orchestrator.launchers import slurm_pilot, slurm_pilot_jobs, slurm_pilot_record
 from orchestrator.search import attempts
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
@@ -24,7 +24,7 @@ DOORS: dict[str, tuple[object, str, int]] = {
     "job.sh of a step": (slurm_pilot, "write_job_files", 2),
     "a step's request": (slurm_pilot, "write", 2),
     "pilot.json": (slurm_pilot_jobs, "write", 1),
-    "job.sh of a pilot": (slurm_pilot_jobs, "write_text", 1),
+    "job.sh of a pilot": (slurm_pilot_record, "write_text", 1),
     "job.json and over.json": (slurm_pilot_jobs, "write_json", 1),
     "sbatch --test-only": (FakeSlurm, "test", 1),
     "sbatch": (FakeSlurm, "submit", 1),
