@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -63,6 +64,13 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_keeps_the_users_loss_s
     assert config["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
     assert config["fp16"] == {"enabled": True, "loss_scale_window": 1000}
     assert "bf16" not in config
+
+
+def test_a_neox_model_without_biases_is_told_so():
+    llama = replace(LLAMA, gated_mlp=False)
+    said = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "norm": "rmsnorm", "num_kv_heads": 2}
+    assert said.items() <= neox_config(spec_of("gpt-neox", llama), {}).items()
+    assert "use_bias_in_mlp" not in neox_config(spec_of("gpt-neox"), {})
 
 
 def test_neox_takes_its_config_from_its_words():
