@@ -91,7 +91,7 @@ def wait_until_started(launcher: Launcher, request: LaunchRequest) -> Ending:
 
 
 def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> Ending:
-    while (ending := poll_one(launcher, request)).life is Life.ALIVE:
+    while (ending := poll_one(launcher, request)).life is not Life.ENDED:
         launcher.wait(30)
     return ending
 
