@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,7 +22,8 @@ from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, Launc
 from orchestrator.launchers.processes import Graces
 from orchestrator.launchers.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray import RayLauncher
-from orchestrator.ray_runtime import NodeSupervisor, RayRuntime, RayUnavailable
+from orchestrator.ray_jobs import NodeSupervisor
+from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
@@ -38,17 +38,25 @@ from tests.orchestrator.launchers.attempts import (
 from trials.classify import Life
 from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
 
-GRACES = Graces(after_failure_s=0.3, after_success_s=5.0, after_term_s=0.3)
+GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
 OBJECT_STORE_BYTES = 80 * 2**20
 QUICK_HEALTH_CHECK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def supervisor_of(request: LaunchRequest) -> int:
     """The pid of the actor that started the attempt's ranks."""
     stat = Path(f"/proc/{rank_pids(request.folder)[0]}/stat").read_text()
     return int(stat.rpartition(")")[2].split()[1])
+
+
+def sockets_of(process: psutil.Process) -> list[Any]:
+    """None of one that has ended since it was listed."""
+    try:
+        return process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture(scope="class")
@@ -81,7 +89,7 @@ class TestOnLoopback:
     @pytest.mark.security("ray")
     def test_ray_listens_on_loopback_alone(self, loopback: RayLauncher) -> None:
         this = psutil.Process()
-        sockets = [socket for p in (this, *this.children(recursive=True)) for socket in p.net_connections("inet")]
+        sockets = [socket for p in (this, *this.children(recursive=True)) for socket in sockets_of(p)]
         addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
         assert addresses
         assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
@@ -140,13 +148,13 @@ class TestOnLoopback:
         for request in requests.values():
             loopback.launch(request)
             wait_until_started(loopback, request)
+        waited: list[float] = []
         with monkeypatch.context() as patch:
-            patch.setattr(launchers_ray, "_END_TIMEOUT_S", 2.0)
             for what in ("end_ranks", "release"):
                 patch.setattr(RayRuntime, what, lambda runtime, job: None)
-            begun = time.monotonic()
+            patch.setattr(RayRuntime, "_await_reports", lambda runtime, nodes, timeout_s: waited.append(timeout_s))
             assert loopback.cancel(requests) == set(requests)
-            assert time.monotonic() - begun < 2 * 2.0
+        assert sum(waited) == launchers_ray._END_TIMEOUT_S
         assert loopback.cancel(requests) == set()
 
     @pytest.mark.fault(35)
@@ -259,17 +267,17 @@ def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
         "check()\nruntime.close()\ncheck()\n"
         "print(*heard)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
-    assert (done.stdout, done.stderr, done.returncode) == ("15 2 15 2\n", "", 0)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert (done.stdout, done.returncode) == ("15 2 15 2\n", 0), done.stderr
 
 
 def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
     from ray import cloudpickle
 
-    from orchestrator import ray_runtime
+    from orchestrator import ray_jobs
     from orchestrator.launchers import processes
 
-    for module in (ray_runtime, processes):
+    for module in (ray_jobs, processes):
         cloudpickle.register_pickle_by_value(module)
     sent = tmp_path / "sent"
     sent.write_bytes(cloudpickle.dumps(NodeSupervisor))
@@ -277,7 +285,7 @@ def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
         "import sys\nsys.modules['orchestrator'] = None\nfrom ray import cloudpickle\n"
         "print(cloudpickle.loads(open(sys.argv[1], 'rb').read()).__name__)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(sent)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, str(sent)], capture_output=True, text=True, timeout=180)
     assert done.stdout == "NodeSupervisor\n", done.stderr
 
 
