@@ -223,7 +223,7 @@ def test_other_launchers_carry_nothing(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(tmp_path, slurm_sandbox: SlurmSandbox):
     variables = {"SBATCH_JOB_NAME": "other", "SBATCH_TIMELIMIT": "1", "SBATCH_PARTITION": "nosuch"}
     client = SlurmClient({**_environment(slurm_sandbox), **variables})

@@ -7,7 +7,7 @@ import pytest
 from tests.orchestrator.slurm_searches import Bench, until
 from tests.trials.external.ranks import FAKE
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 SEARCH = f"""\
 schema: parlay.search/1
@@ -32,7 +32,7 @@ def bench(tmp_path, slurm_sandbox) -> Bench:
 def run(bench: Bench, text: str) -> dict:
     (bench.place / "search.yaml").write_text(text)
     process = bench.start("run", bench.place / "search.yaml")
-    process.wait(240)
+    process.wait(300)
     answer = bench.parlay("status", bench.the_search().path.name, "--json")
     assert answer.code == 0, answer.err
     return answer.json

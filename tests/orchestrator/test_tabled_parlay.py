@@ -29,14 +29,14 @@ launcher: {kind: slurm, slurm: {poll_interval: 1s}}
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_search_on_slurm_finds_what_the_table_says(tmp_path: Path, slurm_sandbox_accounting: SlurmSandbox) -> None:
     table = tmp_path / "table.json"
     env = environment() | slurm_sandbox_accounting.environment | {"PARLAY_TEST_TABLE": str(table)}
 
     def tabled(*words: str | Path) -> dict[str, Any]:
         command = [*COMMAND, *map(str, words), "--json"]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=150)
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

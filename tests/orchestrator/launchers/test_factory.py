@@ -26,7 +26,7 @@ def test_local_is_plain_processes() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_under_slurm_the_lease_is_kept_before_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that hangs takes its time limit, and a turn may ask for several things."""
     for command in ("scontrol", "squeue"):
@@ -75,6 +75,7 @@ def test_fault_36_without_a_temporary_folder_for_ray_plain_processes_take_over_a
     assert "no temporary folder for Ray" in str(note)
 
 
+@pytest.mark.timeout(60)  # as above
 def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced() -> None:
     with pytest.raises(LaunchRefused, match=r"no Ray at 127\.0\.0\.1:1"):
         make_launcher(section(kind="ray", address="127.0.0.1:1"), parallel_trials=1, cluster=ONE_NODE)

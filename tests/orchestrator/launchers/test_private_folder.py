@@ -87,7 +87,7 @@ def test_links_are_neither_believed_nor_followed(parent: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_killed_processs_folder_is_removed_by_the_next(parent: Path) -> None:
     program = (
         "import sys, os\nfrom pathlib import Path\nfrom orchestrator.launchers import private_folder as p\n"

@@ -285,14 +285,14 @@ def run(sandbox: SlurmSandbox, request: JobRequest) -> dict[int, dict[str, str]]
     eventually(
         lambda: [log.read_text() if log.exists() else request.log.read_text() for log in logs if request.log.exists()],
         lambda texts: len(texts) == ranks and all("ENDED=1" in text for text in texts),
-        timeout_s=90.0,
+        timeout_s=180.0,
     )
     lines = [[line for line in log.read_text().splitlines() if "=" in line] for log in logs]
     return {rank: dict(line.split("=", 1) for line in found) for rank, found in enumerate(lines)}
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_real_slurm_understands_what_each_site_asks_for(tmp_path, slurm_sandbox: SlurmSandbox, name):
     here = ("partition: main", "qos: null", "constraint: null", "cpus_per_task: 1")
@@ -303,7 +303,7 @@ def test_a_real_slurm_understands_what_each_site_asks_for(tmp_path, slurm_sandbo
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_real_slurm_takes_the_plain_profile(tmp_path, slurm_sandbox: SlurmSandbox):
     spec = loaded(tmp_path, "site: plain", accelerator="h100-80gb", gpus=2)
     seen = run(slurm_sandbox, request_of(spec, tmp_path, ("/usr/bin/env", "ENDED=1")))
@@ -312,7 +312,7 @@ def test_a_real_slurm_takes_the_plain_profile(tmp_path, slurm_sandbox: SlurmSand
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_real_slurm_takes_a_profile_with_a_core_map_a_gpu_for_each_rank_and_folders_of_the_node(
     tmp_path, slurm_sandbox: SlurmSandbox
 ):
