@@ -26,12 +26,13 @@ def main(spec_path: Path) -> int:
     table = json.loads(Path(__file__).with_name("table.json").read_text())
     row = DEFAULT_ROW | table.get(spec.layout.canonical().key, {})
     env = RankEnvironment.read(os.environ)
+    folder, started_at = AttemptFolder(spec_path.parent), utc_text()
+    if env.rank == 0:
+        write_metrics(spec, folder.metrics(env.restart), row["step_time_s"])
     while "waits_for" in row and not Path(row["waits_for"]).exists():
         time.sleep(0.05)
     if env.rank != 0:
         return 0  # One that failed would have rank 0 killed before its outcome is written.
-    folder, started_at = AttemptFolder(spec_path.parent), utc_text()
-    write_metrics(spec, folder.metrics(env.restart), row["step_time_s"])
     time.sleep(row.get("takes_s", 0.0))
     outcome = outcome_of(spec, row, env.world_size)
     write_json(

@@ -22,7 +22,7 @@ from trials.ledger.journal import Journal
 from trials.ranking import Objective, rank
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(1200)]
 
 BUDGET_NODE_HOURS = 0.5
 THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
@@ -42,6 +42,10 @@ HELD = {
     ON_A_NODE_THAT_DIES: DEAD,
     REQUEUED: AGAIN,
 }
+
+LONGEST_S = 300.0
+"""A job whose step ended without a controller is a minute in ending; so long is a submission looked for of which a
+killed driver left no word."""
 
 SAVED_AFTER_S = 6.0
 """A controller writes its state down within five seconds; killed before, it forgets jobs that it accepted."""
@@ -71,18 +75,20 @@ class DisturbedSearch:
 
     def is_at(self, ended: int) -> None:
         """Returns when so many trials have ended."""
-        until(lambda: num_ended(self.folder), lambda found: found >= ended)
+        until(lambda: num_ended(self.folder), lambda found: found >= ended, LONGEST_S)
 
     def running(self, number: int) -> Attempt:
-        """The attempt of the search's trial of this number, once it runs."""
+        """The attempt of the search's trial of this number, once it runs: not its job alone, of which srun may still
+        have to ask the controller for its step, but the trial program."""
 
         def look() -> Attempt | None:
             trials = record_of(self.folder).trials
             last = trials[number].last_attempt if number < len(trials) else None
             return last if last is not None and last.state is TrialState.RUNNING else None
 
-        attempt = until(look, lambda found: found is not None)
+        attempt = until(look, lambda found: found is not None, LONGEST_S)
         assert attempt is not None
+        until(self.folder.attempt(attempt.trial, attempt.attempt).metrics().exists, bool)
         return attempt
 
     def has_measured(self, attempt: Attempt) -> None:
@@ -159,7 +165,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     search.is_at(16)
     search.kill_driver()
     search.resume()
-    until(lambda: record_of(search.folder).trials[ON_A_NODE_THAT_DIES].attempts[0].state.is_ended, bool)
+    until(lambda: record_of(search.folder).trials[ON_A_NODE_THAT_DIES].attempts[0].state.is_ended, bool, LONGEST_S)
     bench.let_go(DEAD)
     requeue(search)
     search.kill_driver()
