@@ -14,6 +14,7 @@ from typing import Any
 
 from dashboards.mlflow_sync import MlflowSync, SyncReport
 from dashboards.mlflow_worker import MlflowWorker
+from dashboards.report.worker import ReportWorker
 from orchestrator.code_snapshot import snapshot_code
 from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
 from orchestrator.launchers.base import Launcher
@@ -55,6 +56,9 @@ MLFLOW_LAST_CALL_S = 30.0
 """How long the end of a search, or of a tick, waits for MLflow to take the rest."""
 MLFLOW_INTERRUPTED_S = 5.0
 """How long a driver that was told to stop waits: a resumed search sends the rest."""
+
+REPORT_LAST_CALL_S = 10.0
+"""How long the end waits for the report: `parlay report` writes it at any time."""
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -186,6 +190,8 @@ def drive(
         hold = stack.enter_context(_hold(folder, ledger_url))
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
+        reporter = ReportWorker(folder, watcher.note)
+        stack.callback(reporter.stop)
         search, patience_s = history.search, MLFLOW_LAST_CALL_S
         needs_launcher = not search.state.is_ended and not (cancelling and not search.in_flight)
         if not search.state.is_ended:
@@ -195,7 +201,7 @@ def drive(
                 history.clock = launcher.now
                 task = task_of(spec, () if cancelling else frozen(folder))
                 sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
-                hooks = stack.enter_context(_hooks(hold, spec, task, worker, watcher, cancelling))
+                hooks = stack.enter_context(_hooks(hold, spec, task, worker, reporter, watcher, cancelling))
                 driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
                 with watcher.driving(driver):
                     search = go(driver)
@@ -207,6 +213,7 @@ def drive(
             write_best_recipe(folder, spec, search)
         if search.state.is_ended:  # also over what was exported while it ran
             leave_measured(folder, spec, search, watcher.note)
+        reporter.finish(REPORT_LAST_CALL_S)
         if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
             _last_call(worker, search, folder, patience_s, watcher.note)
         if search.state.is_ended and is_owed(folder, spec):
@@ -311,9 +318,15 @@ def _newest_moment(search: SearchRecord) -> float:
 
 @contextmanager
 def _hooks(
-    hold: _Hold, spec: SearchSpec, task: Task, worker: MlflowWorker | None, watcher: Watcher, cancelling: bool
+    hold: _Hold,
+    spec: SearchSpec,
+    task: Task,
+    worker: MlflowWorker | None,
+    reporter: ReportWorker,
+    watcher: Watcher,
+    cancelling: bool,
 ) -> Iterator[Hooks]:
-    """What the loop calls: the recipe when the search has ended, MLflow and the watcher after every event."""
+    """What the loop calls: the recipe when the search has ended, MLflow, report and watcher after every event."""
     with closing(LedgerReader(hold.ledger_url)) as reader:
 
         def on_event(search: SearchRecord, event: Event) -> None:
@@ -322,6 +335,7 @@ def _hooks(
                 write_best_recipe(hold.folder, spec, search)
             if worker:
                 worker.hand(search)
+            reporter.hand(search)
             watcher.on_event(search, event)
 
         def cancel_requested() -> bool:
