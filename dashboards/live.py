@@ -25,7 +25,7 @@ from trials.text import last_line
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_text
 
 _WIDTH_WITHOUT_TERMINAL = 80
-_LINES_AROUND_TABLE = 4
+_LINES_AROUND_TABLE = 5
 _MOST_IN_FLIGHT = 8
 _BAR_WIDTH = 20
 _DRAWN_PER_S = 2
@@ -139,7 +139,7 @@ class LiveView:
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
         trials = _newest_and_best(search, ranking, room)
         *lines, last = (Text(line, no_wrap=True, overflow="ellipsis") for line in below)
-        return Group(_table(trials, ranking, self._baseline_key), *lines, limits, last)
+        return Group(_table(trials, ranking, self._baseline_key), "", *lines, limits, last)
 
 
 class _Console(Console):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,7 +48,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
     stream = sys.stderr if as_json else sys.stdout
     view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), stream)
     try:
-        with view:
+        with _terms_interrupt(), view:
             record = Watch(folder, view, say, who_drives).follow()
     except KeyboardInterrupt:
         fix = f"parlay watch {folder.search_id} comes back to it, parlay cancel {folder.search_id} ends it"
@@ -57,6 +59,16 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
         raise Exit(ExitCode.STOPPED_EARLY)
     if (code := exit_code_of(record)) is not ExitCode.DONE:
         raise Exit(code)
+
+
+@contextmanager
+def _terms_interrupt() -> Iterator[None]:
+    """Within this block SIGTERM is as ctrl-C, so that a terminal gets its cursor back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)

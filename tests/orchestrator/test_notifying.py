@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.notifying import post, run_command
+from orchestrator.search.lease import LeaseLost
 from orchestrator.search_file import SearchSpec, load_search_file
 from orchestrator.search_notify import notify_problems, webhook_address
 from orchestrator.search_schema import NotifySection
@@ -26,6 +27,11 @@ pytestmark = pytest.mark.timeout(60)
 
 TOKEN = "T0KEN-in-a-path"
 KEEP_STDIN = (sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + chr(10))")
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 @contextmanager
@@ -105,6 +111,16 @@ class TestWhenASearchEnds:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("orchestrator.session.is_owed", lambda folder, spec: False)  # as far as it came
             assert parlay("run", str(path))[0] == 0
+
+        def lose(hold):
+            raise LeaseLost("taken over")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orchestrator.holding.Hold.keep", lose)
+            code, status, err = parlay("resume")
+        assert (code, status["state"]) == (0, "completed")
+        assert "nobody was told of the search's end: taken over" in err
+        assert not SearchFolder(tmp_path / "runs" / status["search_id"]).notified.exists(), "the other one tells"
 
         def die(command, payload):
             raise SystemExit(9)

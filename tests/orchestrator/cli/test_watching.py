@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -286,7 +285,7 @@ class TestVerb:
 
 @pytest.mark.processes
 @pytest.mark.timeout(90)
-def test_on_a_terminal_a_search_is_drawn_in_place_until_ctrl_c(tmp_path, monkeypatch):
+def test_on_a_terminal_a_search_is_drawn_in_place_until_it_is_told_to_end(tmp_path, monkeypatch):
     """Its driver is this process, which holds the lease and writes the journal while it is watched."""
     monkeypatch.chdir(tmp_path)
     assert run(["run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))]) == 0
@@ -307,9 +306,10 @@ def test_on_a_terminal_a_search_is_drawn_in_place_until_ctrl_c(tmp_path, monkeyp
     folder.journal.write_bytes(b"".join(lines[:measured]))
     seen += _read_until(terminal, "1 measured")
     assert "\x1b[" in seen, "drawn in place"
-    watching.send_signal(signal.SIGINT)
-    seen = _read_until(terminal, "goes on without this view")
+    watching.terminate()
+    seen += _read_until(terminal, "goes on without this view")
     assert watching.wait() == 130
+    assert "\x1b[?25h" in seen, "the cursor is back"
     os.close(terminal)
 
 
