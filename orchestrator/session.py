@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dashboards.mlflow_worker import MlflowWorker
 from dashboards.report.worker import ReportWorker
 from orchestrator.code_snapshot import snapshot_code
 from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
+from orchestrator.holding import Hold, held
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
@@ -45,7 +46,6 @@ from search_spaces.yaml_source import Place
 from slurm.environment import carried_options
 from trials.folder import SearchFolder, write_json, write_text
 from trials.ledger.events import Event, EventKind, SearchRecord
-from trials.ledger.journal import Journal
 from trials.ledger.place import home_folder
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -160,7 +160,7 @@ def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
-        with _hold(folder, ledger_url) as hold, hold.opened_history() as history:
+        with held(folder, ledger_url) as hold, hold.opened_history() as history:
             row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:
@@ -187,7 +187,7 @@ def drive(
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
-        hold = stack.enter_context(_hold(folder, ledger_url))
+        hold = stack.enter_context(held(folder, ledger_url))
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
         reporter = ReportWorker(folder, watcher.note)
@@ -318,7 +318,7 @@ def _newest_moment(search: SearchRecord) -> float:
 
 @contextmanager
 def _hooks(
-    hold: _Hold,
+    hold: Hold,
     spec: SearchSpec,
     task: Task,
     worker: MlflowWorker | None,
@@ -365,47 +365,7 @@ def _limits(spec: SearchSpec) -> Limits:
     )
 
 
-@dataclass
-class _Hold:
-    """A driver's hold on a search: its lease, which runs on real time, and the ledger it may write."""
-
-    folder: SearchFolder
-    ledger_url: str
-    ledger: LedgerWriter
-    lease: leases.Lease
-
-    @contextmanager
-    def opened_history(self) -> Iterator[History]:
-        """The search as its journal tells it, the ledger brought up to it."""
-        with closing(Journal(self.folder.journal)) as journal:
-            history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
-            if not history.is_empty:
-                self.ledger.place(self.folder.search_id, str(self.folder.path))
-                self._copy_lease()
-            yield history
-
-    def keep(self) -> None:
-        """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
-        if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
-            self.lease = leases.renew(self.folder, self.lease, time.time())
-            self._copy_lease()
-
-    def _copy_lease(self) -> None:
-        self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
-
-
-@contextmanager
-def _hold(folder: SearchFolder, ledger_url: str) -> Iterator[_Hold]:
-    lease = leases.acquire(folder, time.time())
-    try:
-        with closing(LedgerWriter(ledger_url)) as ledger:
-            yield _Hold(folder, ledger_url, ledger, lease)
-    finally:
-        with suppress(leases.LeaseLost):  # then there is nothing left to free
-            leases.release(folder, lease, time.time())
-
-
-def _settle_commands(hold: _Hold, reader: LedgerReader, search: SearchRecord) -> None:
+def _settle_commands(hold: Hold, reader: LedgerReader, search: SearchRecord) -> None:
     """Whatever was asked of a search that has ended is done, or too late."""
     if pending := reader.pending_commands(search.search_id):
         hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
@@ -429,7 +389,7 @@ def _last_call(
         write_json(folder.mlflow, mlflow_json(worker.report))
 
 
-def _tell_of_end(hold: _Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+def _tell_of_end(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
     """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
     try:
         hold.keep()
