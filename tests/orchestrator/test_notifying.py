@@ -112,11 +112,12 @@ class TestWhenASearchEnds:
             patch.setattr("orchestrator.session.is_owed", lambda folder, spec: False)  # as far as it came
             assert parlay("run", str(path))[0] == 0
 
-        def lose(hold):
+        def lose(folder, lease, now):
             raise LeaseLost("taken over")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.holding.Hold.keep", lose)
+            patch.setattr("orchestrator.search.lease.HEARTBEAT_S", 0.0)
+            patch.setattr("orchestrator.search.lease.renew", lose)
             code, status, err = parlay("resume")
         assert (code, status["state"]) == (0, "completed")
         assert "nobody was told of the search's end: taken over" in err
