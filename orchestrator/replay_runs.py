@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.search.attempts import OUTCOME_GRACE_S, TrialProgram, next_attempt
-from orchestrator.search.limits import may_retry
-from trials.classify import Ending, Life, Verdict
+from trials.classify import Ending, Life, Verdict, may_retry
 from trials.trial import Attempt, Trial
 
 POLL_INTERVAL_S = 0.5

@@ -300,7 +300,7 @@ def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
     """What the search may still do, as its record stands."""
     search, wanted = history.search, spec.search
     repeats = (wanted.finalists + (spec.baseline is not None)) * wanted.finalist_repeats
-    attempts = layouts_left(search, _limits(spec)) + len(search.in_flight) + repeats
+    attempts = layouts_left(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
     budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
     return WorkLeft(
         max(1, attempts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from search_spaces.errors import InputError, shown
@@ -68,7 +69,7 @@ class Layout:
         """Sequences per optimizer step over all data-parallel ranks."""
         return self.micro_batch_size * self.grad_accum_steps * self.data_parallel
 
-    @property
+    @cached_property
     def key(self) -> str:
         """`layout_key` of the canonical form: equal keys are one candidate."""
         c = self.canonical()

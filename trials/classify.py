@@ -10,7 +10,17 @@ from typing import Any
 
 from trials.measure import PROBE_SIZE, short_steps_of
 from trials.tracebacks import is_about_a_dead_device
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, TrialState, Word, utc_seconds
+from trials.trial import (
+    Attempt,
+    FailureReason,
+    Outcome,
+    OutcomeStatus,
+    Trial,
+    TrialSpec,
+    TrialState,
+    Word,
+    utc_seconds,
+)
 
 
 class Life(Word):
@@ -124,6 +134,14 @@ def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Ve
     if are_comparable(found, reference):
         return verdict
     return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, "fingerprint_changed")))
+
+
+def may_retry(trial: Trial, attempt: Attempt) -> bool:
+    """Whether a trial whose last attempt ended like this is tried again."""
+    if attempt.reason is None:
+        return False
+    alike = sum(a.reason is attempt.reason for a in trial.attempts)
+    return alike <= RETRIES.get(attempt.reason, 0)
 
 
 def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:

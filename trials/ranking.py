@@ -89,6 +89,10 @@ class _Speed:
         return low <= other_high and other_low <= high
 
 
+Order = tuple[bool, bool, bool, float]
+"""Whether a layout is suspect, cannot be the best, is no finalist; and its score, the largest first."""
+
+
 @dataclass(frozen=True)
 class _Contender:
     """One layout with all its trials, of which at least one was measured."""
@@ -119,8 +123,13 @@ class _Contender:
         repeats = [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
         return bool(repeats) and not any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in repeats)
 
+    def order(self, objective: Objective) -> Order:
+        """What sorts the better one first."""
+        return self.is_suspect, not self.may_be_best, not self.is_finalist, -self.score(objective)
+
     def score(self, objective: Objective) -> float:
-        """By what it is ordered: its speed; a finalist's lower bound, so that one good run among bad ones is not it."""
+        """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
+        not it."""
         speed = _speed(merged(self.counted), objective).value
         return speed * math.exp(-log_half_width(_readings(self.counted))) if self.is_finalist else speed
 
@@ -128,10 +137,7 @@ class _Contender:
 def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Ranking:
     """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
     95 % intervals, then the others by their point estimates."""
-    contenders = sorted(
-        _contenders(trials, global_batch_size),
-        key=lambda c: (c.is_suspect, not c.may_be_best, not c.is_finalist, -c.score(objective)),
-    )
+    contenders = sorted(_contenders(trials, global_batch_size), key=lambda contender: contender.order(objective))
     ordered = tuple(merged(c.counted) for c in contenders)
     runs = {c.trials[0].layout.key: c.runs for c in contenders}
     if not contenders or not contenders[0].may_be_best:
@@ -140,6 +146,12 @@ def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) 
     rivals = [t for t, c in zip(ordered, contenders, strict=True) if _are_peers(c, contenders[0])]
     ties = tuple(t for t in rivals[1:] if _speed(t, objective).overlaps(_speed(best, objective)))
     return Ranking(objective, ordered, best, ties, runs)
+
+
+def order_of(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Order | None:
+    """What `rank` sorts one layout by, all trials of which these are; None where it has no rank."""
+    contender = next(_contenders(trials, global_batch_size), None)
+    return None if contender is None else contender.order(objective)
 
 
 def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:

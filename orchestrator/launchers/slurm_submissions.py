@@ -257,9 +257,16 @@ class Submissions:
 
     def jobs_of(self, attempts: Iterable[Tracked]) -> list[JobSnapshot]:
         """All jobs of these attempts in the last answer, twins included; none while Slurm is silent."""
-        by_name, answer = {tracked.request.key: tracked for tracked in attempts}, self._questions.answer
-        jobs = () if answer is None else answer.jobs
-        return [job for job in jobs if job.name in by_name and self.is_job_of(by_name[job.name], job)]
+        answer = self._questions.answer
+        if answer is None:
+            return []
+        found = ((tracked, job) for tracked in attempts for job in answer.by_name.get(tracked.request.key, ()))
+        return [job for tracked, job in found if self.is_job_of(tracked, job)]
+
+    def named(self) -> list[Tracked]:
+        """The attempts that have a job of their name in the last answer."""
+        answer = self._questions.answer
+        return [] if answer is None else [self.tracked[name] for name in answer.by_name if name in self.tracked]
 
     def is_job_of(self, tracked: Tracked, job: JobSnapshot) -> bool:
         """Name, user and time of submission: ids are given out again after a controller lost its records.

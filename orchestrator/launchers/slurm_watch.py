@@ -48,7 +48,8 @@ class Watch:
         if missing:
             self._look_in_accounting({tracked.request.key: tracked for tracked in missing})
         for tracked in known:
-            tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
+            if tracked.twins or tracked.ending.twin_node_s:
+                tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
         self._cancel_strays()
 
     def _freeze(self) -> None:
@@ -58,7 +59,7 @@ class Watch:
 
     def _cancel_strays(self) -> None:
         """Jobs that live although their attempt has ended: a twin that came too late, or one put back after its end."""
-        ended = [tracked for tracked in self._submissions.tracked.values() if tracked.ending.life is Life.ENDED]
+        ended = [tracked for tracked in self._submissions.named() if tracked.ending.life is Life.ENDED]
         jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
         if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
             self._submissions.cancel(strays)

@@ -81,12 +81,13 @@ def history_of(
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)
-    return [_told(group, objective, upper_bound) for group in by_layout.values()]
+    return [told_of(group, objective, upper_bound) for group in by_layout.values()]
 
 
-def _told(
+def told_of(
     trials: Sequence[Trial], objective: Callable[[Trial], float], upper_bound: Callable[[Trial], float | None]
 ) -> Told:
+    """One layout, all trials of which these are, as `history_of` tells it."""
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
-from orchestrator.samplers.base import Sampler, Told, history_of
+from orchestrator.samplers.base import Sampler
 from orchestrator.search import finalists
 from orchestrator.search import limits as rules
 from orchestrator.search.attempts import TrialProgram, cancelled, next_attempt, node_hours_of, node_hours_until_requeue
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search.nodes import nodes_to_avoid
+from orchestrator.search.standing import Standing
 from orchestrator.search.time_limits import time_limit_s
 from search_spaces.layout import Layout
-from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
+from trials.classify import Ending, Life, Verdict, flag_other_fingerprint, may_retry
 from trials.folder import write_json
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.ranking import Objective, best_file, rank, upper_bound_of, value_of
+from trials.ranking import Objective, best_file
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 _PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
@@ -79,6 +80,7 @@ class Driver:
         self._goal = goal
         self._limits = limits
         self._hooks = hooks
+        self._standing = Standing(history.search, goal.objective, goal.global_batch_size)
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False
@@ -113,14 +115,14 @@ class Driver:
         if not self.search.state.is_ended:
             self.recover()
         while not (self.search.state.is_ended or self._stopped):
-            if self._interrupted and self.search.in_flight:
+            if self._interrupted and self._now.in_flight:
                 self._say_once("nothing more is tried; what runs may finish (ctrl-C again stops now)")
             try:
                 self._hooks.keep_lease()
                 self.turn()
             except OSError as error:
                 self._say_once(f"trying again: {error}")
-            if self.search.state.is_ended or (self._interrupted and not self.search.in_flight):
+            if self.search.state.is_ended or (self._interrupted and not self._now.in_flight):
                 break
             self._launcher.wait(self._launcher.turn_s)
         return self.search
@@ -157,7 +159,7 @@ class Driver:
 
     def recover(self) -> None:
         """Ask the launcher once about everything in flight: what it never accepted is launched again by `_submit`."""
-        attempts = {self._key(a): a for a in self.search.in_flight}
+        attempts = {self._key(a): a for a in self._now.in_flight}
         adopted = self._launcher.adopt({key: self._request(a) for key, a in attempts.items()})
         for key, attempt in attempts.items():
             if key in adopted and attempt.state is TrialState.SUBMITTED:
@@ -171,7 +173,7 @@ class Driver:
     # -- the steps of the loop
 
     def _watch(self) -> None:
-        launched = {self._key(a): a for a in self.search.in_flight if a.state is not TrialState.SUBMITTED}
+        launched = {self._key(a): a for a in self._now.in_flight if a.state is not TrialState.SUBMITTED}
         if not launched:
             return
         for key, ending in self._launcher.poll(launched).items():
@@ -234,9 +236,9 @@ class Driver:
 
     def _flagged(self, verdict: Verdict) -> Verdict:
         """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
-        outcomes = (t.last_attempt.outcome for t in self.search.trials if t.measured is not None and t.last_attempt)
-        first = next((outcome for outcome in outcomes if outcome is not None), None)
-        return verdict if first is None else flag_other_fingerprint(verdict, first.fingerprint)
+        first = self._now.first_measured
+        outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
+        return verdict if outcome is None else flag_other_fingerprint(verdict, outcome.fingerprint)
 
     def _ending_data(self, attempt: Attempt, ending: Ending, verdict: Verdict) -> dict:
         now = self._launcher.now()
@@ -253,7 +255,7 @@ class Driver:
 
     def _settle(self) -> None:
         """Trials whose last attempt has ended are tried again or ended; when stopping, those never tried end too."""
-        for trial in self._unended_trials():
+        for trial in self._now.unended:
             last = trial.last_attempt
             if last is None:
                 if self.search.state is SearchState.STOPPING:
@@ -262,16 +264,16 @@ class Driver:
                 self._retry_or_end(trial, last)
 
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
-        if not rules.may_retry(trial, last) or self.search.state is SearchState.STOPPING:
+        if not may_retry(trial, last) or self.search.state is SearchState.STOPPING:
             self._end_trial(trial, last.state, last.reason)
         elif self._goes_on and self._has_budget(last.num_nodes):
             self._intend(trial)
-        elif self._goes_on and not self.search.in_flight:
+        elif self._goes_on and not self._now.in_flight:
             self._end_trial(trial, last.state, last.reason)
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
         self._history_event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
-        ranking = rank(self.search.trials, self._goal.objective, self._goal.global_batch_size)
+        ranking = self._now.leader()
         best, told = ranking.best, best_file(ranking, self.search.search_id, self._goal.global_batch_size)
         if best is None or told is None:
             return
@@ -286,11 +288,11 @@ class Driver:
                 self._stop(EndReason.CANCELLED_BY_USER)
             elif rules.wall_time_is_over(self.search, self._limits, self._launcher.now()):
                 self._stop(EndReason.WALL_TIME)
-            elif rules.is_idle(self.search, self._limits, self._launcher.now()):
+            elif rules.is_idle(self._now, self._limits, self._launcher.now()):
                 self._stop(EndReason.IDLE, self._why_idle())
             else:
                 self._keep_within_budget()
-        if self.search.state is SearchState.STOPPING and self.search.in_flight:
+        if self.search.state is SearchState.STOPPING and self._now.in_flight:
             self._cancel_in_flight()
 
     def _why_idle(self) -> str:
@@ -299,7 +301,7 @@ class Driver:
         return "; ".join([words, *waits])
 
     def _cancel_in_flight(self) -> None:
-        unreached = self._cancel(self.search.in_flight)
+        unreached = self._cancel(self._now.in_flight)
         if unreached:
             self._say_once(f"cannot be reached, tried again: {', '.join(sorted(unreached))}")
 
@@ -322,13 +324,13 @@ class Driver:
 
     def _keep_within_budget(self) -> None:
         """Jobs that others put back into the queue cost more than was reserved; what still waits pays for it."""
-        over = rules.waiting_over_budget(self.search, self._limits)
+        over = rules.waiting_over_budget(self._now, self._limits)
         if over:
             self._say_once(f"the budget is reached: {', '.join(f'{a.trial}.{a.attempt}' for a in over)} cancelled")
             self._cancel(over)
 
     def _stop_if_broken(self) -> None:
-        if self.search.state is SearchState.RUNNING and (excerpt := rules.broken_script(self.search)) is not None:
+        if self.search.state is SearchState.RUNNING and (excerpt := rules.broken_script(self._now)) is not None:
             self._stop(EndReason.SCRIPT_ERROR, excerpt)
 
     def _propose(self) -> None:
@@ -337,12 +339,12 @@ class Driver:
         A suspect run is measured again at once; repeats of the finalists follow once no more layouts are proposed and
         all that were have ended.
         """
-        free = self._limits.parallel_trials - len(self.search.in_flight)
-        waits = any(trial.state is TrialState.PROPOSED for trial in self.search.trials)
-        if not self._goes_on or waits or free <= 0:
-            self._hooks.may_begin(len(self._unended_trials()), 0)
+        unended = self._now.unended
+        held, free = len(unended), self._limits.parallel_trials - len(self._now.in_flight)
+        if not self._goes_on or free <= 0 or any(trial.state is TrialState.PROPOSED for trial in unended):
+            self._hooks.may_begin(held, 0)
             return
-        held, repeats = len(self._unended_trials()), self._next_repeats()[:free]
+        repeats = self._next_repeats()[:free]
         granted = self._hooks.may_begin(held, len(repeats) + self._most_layouts(free - len(repeats)))
         # The sampler is asked for no more than may begin; where nothing is in flight at least, once, whether it knows
         # more: a search may wait long for its share.
@@ -371,15 +373,15 @@ class Driver:
         """What the user runs today comes first, then what the sampler asks for."""
         if (count := self._most_layouts(free)) <= 0:
             return []
-        tried = {trial.layout.key for trial in self.search.trials}
-        first = [layout for layout in self._goal.first if layout.key not in tried][:count]
+        now = self._now
+        first = [layout for layout in self._goal.first if not now.was_tried(layout)][:count]
         if first:
             return first
-        known = self._known(self.search)
+        known = now.told()
         if self._sampler.has_converged(known):
             self._converged_at = self.search.last_seq
             return []
-        layouts = _new_layouts(self._sampler.ask(count, known), tried)
+        layouts = _new_layouts(self._sampler.ask(count, known), now)
         self._space_exhausted = not layouts
         return layouts
 
@@ -387,7 +389,7 @@ class Driver:
         """How many more layouts may be proposed now, as far as that is known without asking the sampler."""
         if self._why_sampler_ended is not None or self._has_ended_proposing or not self._has_budget():
             return 0
-        return max(0, min(free, rules.layouts_left(self.search, self._limits)))
+        return max(0, min(free, rules.layouts_left(self._now.num_layouts, self._limits)))
 
     @property
     def _why_sampler_ended(self) -> EndReason | None:
@@ -396,30 +398,24 @@ class Driver:
             return EndReason.CONVERGED
         return EndReason.SPACE_EXHAUSTED if self._space_exhausted else None
 
-    def _known(self, search: SearchRecord) -> list[Told]:
-        """What the sampler may learn from."""
-        objective = self._goal.objective
-        return history_of(search.trials, lambda t: value_of(t, objective), lambda t: upper_bound_of(t, objective))
-
     def _next_repeats(self) -> list[Layout]:
         """Second looks at suspect runs; else the finalists' repeats that are due, none while a layout of the search
         itself is being measured."""
-        if again := finalists.second_looks_due(self.search, self._can_pay_for):
+        now = self._now
+        if again := finalists.second_looks_due(now, self._can_pay_for):
             return again
-        searched = finalists.without_repeats(self.search)
-        if any(not trial.state.is_ended for trial in searched.trials) or self._why_no_more_layouts() is None:
+        if now.searched.unended or self._why_no_more_layouts() is None:
             return []
-        goal, limits = self._goal, self._limits
-        today = {layout.key for layout in goal.first}
-        chosen = finalists.choose(self.search, goal.objective, goal.global_batch_size, limits.finalists, today)
-        return finalists.due(self.search, chosen, limits.finalist_repeats, self._can_pay_for)
+        today = {layout.key for layout in self._goal.first}
+        chosen = finalists.choose(now, self._limits.finalists, today)
+        return finalists.due(now, chosen, self._limits.finalist_repeats, self._can_pay_for)
 
     def _submit(self) -> None:
         """Write down the intent for every trial without an attempt, then launch every intent that waits."""
-        for trial in self.search.trials:
+        for trial in self._now.unended:
             if trial.state is TrialState.PROPOSED and self._goes_on:
                 self._intend_within_budget(trial)
-        for attempt in self.search.in_flight:
+        for attempt in self._now.in_flight:
             if attempt.state is TrialState.SUBMITTED and self.search.state is not SearchState.STOPPING:
                 self._hooks.keep_lease()  # many launches may take longer together than a lease lasts
                 self._launch(attempt)
@@ -428,13 +424,14 @@ class Driver:
         """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""
         if self._has_budget(trial.layout.num_nodes):
             self._intend(trial)
-        elif not self.search.in_flight:
+        elif not self._now.in_flight:
             self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
 
     def _intend(self, trial: Trial) -> None:
         limit_s = self._time_limit_s
         reserved_s = self._launcher.longest_s(limit_s, trial.layout.num_nodes)
-        avoided = nodes_to_avoid(self.search, trial, self._program.cluster.num_nodes)
+        now, num_nodes = self._now, self._program.cluster.num_nodes
+        avoided = nodes_to_avoid(trial, now.bad_nodes, now.runs_of(trial.layout), num_nodes)
         attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
         self._history_event(
             EventKind.ATTEMPT_SUBMITTED,
@@ -466,7 +463,7 @@ class Driver:
         del self._taken[key]
 
     def _end_if_done(self) -> None:
-        reason = None if self._unended_trials() else self._end_reason()
+        reason = None if self._now.unended else self._end_reason()
         if reason is None:
             return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
@@ -483,16 +480,16 @@ class Driver:
 
     def _why_no_more_layouts(self) -> EndReason | None:
         """Why no more layouts will be proposed, whatever their repeats cost; None while some may be."""
-        searched = finalists.without_repeats(self.search)
-        if rules.cut_short(searched) or not self._fits_budget(searched):
+        searched = self._now.searched
+        if searched.is_cut_short or not self._fits_budget(searched):
             return EndReason.BUDGET
-        if rules.layouts_left(searched, self._limits) <= 0:
+        if rules.layouts_left(searched.num_layouts, self._limits) <= 0:
             return EndReason.MAX_TRIALS
         if self._why_sampler_ended is not None:
             return self._why_sampler_ended
         if not self._has_ended_proposing:
             return None
-        has_converged = self._sampler.has_converged(self._known(searched))
+        has_converged = self._sampler.has_converged(searched.told())
         return EndReason.CONVERGED if has_converged else EndReason.SPACE_EXHAUSTED
 
     # -- small helpers
@@ -503,32 +500,36 @@ class Driver:
             self._hooks.note(words)
 
     @property
+    def _now(self) -> Standing:
+        """How the search stands, after the last event."""
+        self._standing.follow(self.search)
+        return self._standing
+
+    @property
     def _goes_on(self) -> bool:
         return not self._interrupted and self.search.state is SearchState.RUNNING
 
     @property
     def _has_ended_proposing(self) -> bool:
         """Whether the record itself says that no more layouts are proposed, whatever this driver knows of the space."""
-        return finalists.has_repeats(self.search) or rules.cut_short(finalists.without_repeats(self.search))
+        searched = self._now.searched
+        return searched is not self._now or searched.is_cut_short
 
     def _has_budget(self, num_nodes: int = 1) -> bool:
-        return self._fits_budget(self.search, num_nodes)
+        return self._fits_budget(self._now, num_nodes)
 
     def _can_pay_for(self, layout: Layout) -> bool:
         return self._has_budget(layout.num_nodes)
 
-    def _fits_budget(self, search: SearchRecord, num_nodes: int = 1) -> bool:
+    def _fits_budget(self, standing: Standing, num_nodes: int = 1) -> bool:
         if self._limits.budget_node_hours is None:
             return True
-        longest_s = self._launcher.longest_s(time_limit_s(search, self._program.time_limit_s), num_nodes)
-        return rules.fits_budget(search, self._limits, num_nodes, longest_s)
+        longest_s = self._launcher.longest_s(time_limit_s(standing, self._program.time_limit_s), num_nodes)
+        return rules.fits_budget(standing, self._limits, num_nodes, longest_s)
 
     @property
     def _time_limit_s(self) -> float:
-        return time_limit_s(self.search, self._program.time_limit_s)
-
-    def _unended_trials(self) -> list[Trial]:
-        return [trial for trial in self.search.trials if not trial.state.is_ended]
+        return time_limit_s(self._now, self._program.time_limit_s)
 
     def _cancel_reason(self) -> FailureReason:
         by_user = self.search.end_reason is EndReason.CANCELLED_BY_USER
@@ -557,6 +558,6 @@ class Driver:
         self._hooks.on_event(self.search, event)
 
 
-def _new_layouts(layouts: Sequence[Layout], tried: set[str]) -> list[Layout]:
+def _new_layouts(layouts: Sequence[Layout], standing: Standing) -> list[Layout]:
     """Those that were not tried yet, each once: a sampler that repeats itself has run out."""
-    return list({layout.key: layout for layout in layouts if layout.key not in tried}.values())
+    return list({layout.key: layout for layout in layouts if not standing.was_tried(layout)}.values())

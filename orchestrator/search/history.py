@@ -30,7 +30,7 @@ class History:
         self._fencing = fencing
         self.clock = clock
         self._search: SearchRecord | None = None
-        self._untold: list[Event] = []
+        self._untold: list[tuple[Event, SearchRecord]] = []
         self._take_over()
 
     @property
@@ -55,13 +55,13 @@ class History:
         changed = apply(self._search, self.search_id, event)
         self._journal.append(event)
         self._search = changed
-        self._untold.append(event)
+        self._untold.append((event, changed))
         self._tell_ledger()
         return event
 
     def _tell_ledger(self) -> None:
         while self._untold:
-            self._ledger.apply(self.search_id, self._untold[0])
+            self._ledger.apply(self.search_id, *self._untold[0])
             del self._untold[0]
 
     def _take_over(self) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from trials.ledger.events import SearchRecord
 from trials.measure import slow_ranks
 from trials.ranking import SUSPECT_NODE
 from trials.tracebacks import is_about_a_dead_device
@@ -17,22 +16,26 @@ _BAD_FOR_THIS_TRIAL = (*_BAD_FOR_ALL, FailureReason.HANG, FailureReason.LAUNCH_F
 """Perhaps the machine's fault: the trial is tried again elsewhere, which tells."""
 
 
-def nodes_to_avoid(search: SearchRecord, trial: Trial, num_nodes: int) -> tuple[str, ...]:
+def nodes_to_avoid(
+    trial: Trial, bad_for_all: Collection[str], runs: Sequence[Trial], num_nodes: int
+) -> tuple[str, ...]:
     """The nodes the next attempt of `trial` is kept away from, sorted; the cluster has `num_nodes`.
 
-    Nodes on which another run of its layout looked suspect are among them as long as enough others are left.
+    `bad_for_all` are the `bad_nodes` of the whole search, `runs` all trials of the layout. Nodes on which another run
+    of it looked suspect are avoided as well, as long as enough others are left.
     """
-    bad = {node for other in search.trials for node in _bad_nodes(other, _BAD_FOR_ALL)}
-    bad |= set(_bad_nodes(trial, _BAD_FOR_THIS_TRIAL))
-    suspects = bad | {node for run in _other_runs(search, trial) for node in _suspect_nodes(run)}
+    bad = {*bad_for_all}
+    for attempt in trial.attempts:
+        if attempt.reason in _BAD_FOR_THIS_TRIAL:
+            bad.update(_culprits(trial, attempt))
+    suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
     is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
     return tuple(sorted(suspects if is_room else bad))
 
 
-def _bad_nodes(trial: Trial, reasons: tuple[FailureReason, ...]) -> Iterator[str]:
-    for attempt in trial.attempts:
-        if attempt.reason in reasons:
-            yield from _culprits(trial, attempt)
+def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
+    """The nodes that are bad for every trial, after how this attempt ended."""
+    return _culprits(trial, attempt) if attempt.reason in _BAD_FOR_ALL else ()
 
 
 def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
@@ -43,10 +46,6 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
         return attempt.nodes
     is_own = attempt.reason is FailureReason.DIRTY_GPU or is_about_a_dead_device(told.excerpt or "")
     return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
-
-
-def _other_runs(search: SearchRecord, trial: Trial) -> list[Trial]:
-    return [other for other in search.trials if other.layout.key == trial.layout.key and other.trial != trial.trial]
 
 
 def _suspect_nodes(run: Trial) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trials.ledger.events import SearchRecord
-from trials.trial import TrialState
+from orchestrator.search.standing import Standing
 
 TRIALS_THAT_TELL = 3
 """Measured trials after which their durations say something about the next one's."""
@@ -16,18 +15,12 @@ LEAST_ROOM_S = 300.0
 library finding its network) takes minutes and does not scale with how long the earlier trials took."""
 
 
-def time_limit_s(search: SearchRecord, most_s: float) -> float:
+def time_limit_s(standing: Standing, most_s: float) -> float:
     """Seconds after which the next attempt is ended: at most `most_s`, the limit the search file sets.
 
     A shorter limit starts earlier on a full cluster and reserves less of the budget. A layout that needs longer ends
     as `time_limit`: slower than every trial measured before by more than the room, it would not have been the best.
     """
-    known = [
-        attempt.ended_at - attempt.started_at
-        for trial in search.trials
-        for attempt in trial.attempts
-        if attempt.state is TrialState.MEASURED and attempt.started_at is not None and attempt.ended_at is not None
-    ]
-    if len(known) < TRIALS_THAT_TELL:
+    if standing.num_measured < TRIALS_THAT_TELL:
         return most_s
-    return min(most_s, ROOM * max(0.0, *known) + LEAST_ROOM_S)
+    return min(most_s, ROOM * standing.longest_s + LEAST_ROOM_S)

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
+from sqlalchemy.event import listen
 
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
 from trials.ledger.commands import CommandKind, request_cancel
 from trials.ledger.database import VERSION_TABLE
-from trials.ledger.events import Fenced, SearchState, fold
+from trials.ledger.events import EventKind, Fenced, SearchState, fold
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 
@@ -72,7 +73,8 @@ class TestFolding:
     def test_the_rows_are_the_fold_of_the_events_whatever_came_twice(self, writer, reader, data):
         story = data.draw(stories(f"drawn-{next(self.numbers):06d}"))
         for number, event in enumerate(story.events, start=1):
-            writer.apply(story.search_id, event)
+            after = fold(story.search_id, story.events[:number]) if data.draw(st.booleans()) else None
+            writer.apply(story.search_id, event, after)
             for earlier in data.draw(st.lists(st.sampled_from(story.events[:number]), max_size=2)):
                 writer.apply(story.search_id, earlier)
         assert reader.search(story.search_id) == story.search
@@ -95,6 +97,25 @@ class TestFolding:
         for number, event in enumerate(story.events, start=1):
             writer.apply(SEARCH_ID, event)
             assert reader.search(SEARCH_ID) == fold(SEARCH_ID, story.events[:number])
+
+    def test_of_a_search_whose_driver_has_folded_it_nothing_is_read_however_many_trials_it_has(self, writer, reader):
+        story, statements = Story(), []
+        listen(writer._engine, "before_cursor_execute", lambda *execution: statements.append(execution[2]))
+        by_trial = []
+        story.create()
+        for number in range(1, 31):
+            trial = f"t{number:04d}"
+            for step in (story.propose, story.submit, story.launch, story.run, story.measure, story.end_trial):
+                step(trial)
+        for number, event in enumerate(story.events, start=1):
+            if event.kind is EventKind.TRIAL_PROPOSED:
+                statements.clear()
+            writer.apply(SEARCH_ID, event, fold(SEARCH_ID, story.events[:number]))
+            if event.kind is EventKind.TRIAL_ENDED:
+                by_trial.append(sorted(statements))
+        assert all(told == by_trial[0] for told in by_trial)
+        assert not [words for words in by_trial[0] if words.startswith("SELECT")]
+        assert reader.search(SEARCH_ID) == story.search
 
     def test_searches_do_not_touch_each_other(self, writer, reader):
         first, second = measured_story("first-aaaaaa"), Story("second-aaaaaa")
@@ -140,8 +161,9 @@ class TestRefusals:
         story = measured_story()
         for event in story.events[:3]:
             writer.apply(SEARCH_ID, event)
-        with pytest.raises(ValueError, match="4 was expected"):
-            writer.apply(SEARCH_ID, story.events[4])
+        for after in (None, fold(SEARCH_ID, story.events[:5])):
+            with pytest.raises(ValueError, match="4 was expected"):
+                writer.apply(SEARCH_ID, story.events[4], after)
         assert reader.search(SEARCH_ID) == fold(SEARCH_ID, story.events[:3])
 
     def test_a_search_does_not_begin_in_the_middle(self, writer):
@@ -162,8 +184,10 @@ class TestRefusals:
         tell(writer, old)
         new.fencing = 2
         writer.apply(SEARCH_ID, new.take_over())
-        with pytest.raises(Fenced):
-            writer.apply(SEARCH_ID, replace(old.propose("t0002"), seq=3))
+        late = replace(old.propose("t0002"), seq=3)
+        for after in (None, replace(old.search, last_seq=3)):
+            with pytest.raises(Fenced):
+                writer.apply(SEARCH_ID, late, after)
         with pytest.raises(Fenced):
             writer.copy_lease(SEARCH_ID, 1, {"host": "old"})
 

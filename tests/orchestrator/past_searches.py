@@ -13,7 +13,8 @@ from orchestrator.search_file import SearchSpec, load_search_file
 from search_spaces.layout import Layout
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
-from trials.ledger.rows import attempt_row, search_row, trial_row
+from trials.ledger.rows import attempt_values, search_values, trial_values
+from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 SEARCH = """\
@@ -76,13 +77,11 @@ def write_ledger(url: str, *searches: SearchRecord) -> str:
     engine = open_to_write(url)
     with Session(engine) as session, session.begin():
         for search in searches:
-            session.add(search_row(search))
+            session.add(SearchRow(**search_values(search)))
             for number, trial in enumerate(search.trials):
-                row = trial_row(search.search_id, trial)
-                row.proposed_seq = number
-                session.add(row)
+                session.add(TrialRow(**trial_values(search.search_id, trial), proposed_seq=number))
                 session.flush()
-                session.add_all(attempt_row(search.search_id, attempt) for attempt in trial.attempts)
+                session.add_all(AttemptRow(**attempt_values(search.search_id, a)) for a in trial.attempts)
     engine.dispose()
     return url
 

@@ -148,10 +148,22 @@ class SearchRecord:
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
-        for trial in self.trials:
+        return self.trials[self.place_of(name)]
+
+    def place_of(self, name: str) -> int:
+        """Where the trial of this name stands; KeyError if there is none. Drivers name trials by their places."""
+        usual = int(name[1:]) - 1 if name[1:].isdecimal() else -1
+        if 0 <= usual < len(self.trials) and self.trials[usual].trial == name:
+            return usual
+        for place, trial in enumerate(self.trials):
             if trial.trial == name:
-                return trial
+                return place
         raise KeyError(name)
+
+    @property
+    def num_layouts(self) -> int:
+        """How many layouts were proposed; repeats count no more."""
+        return sum(trial.kind is TrialKind.SEARCH for trial in self.trials)
 
     @property
     def folder(self) -> str | None:
@@ -392,4 +404,5 @@ def _open_attempt(search: SearchRecord, event: Event) -> tuple[Trial, Attempt]:
 
 
 def _with_trial(search: SearchRecord, trial: Trial) -> SearchRecord:
-    return replace(search, trials=tuple(trial if t.trial == trial.trial else t for t in search.trials))
+    place = search.place_of(trial.trial)
+    return replace(search, trials=(*search.trials[:place], trial, *search.trials[place + 1 :]))

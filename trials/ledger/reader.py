@@ -77,7 +77,7 @@ class LedgerReader:
 
         A driver polls this: unlike anything of the writer it takes no lock.
         """
-        return self._read(lambda session: pending(session, search_id), [])
+        return self._ask(lambda engine: pending(engine, search_id), [])
 
     def close(self) -> None:
         """Give the connections back."""
@@ -86,16 +86,16 @@ class LedgerReader:
             self._engine = None
 
     def _read(self, work: Callable[[Session], T], when_empty: T) -> T:
-        self._engine = self._engine or open_to_read(self._url)
-        engine = self._engine
-        if engine is None:
-            return when_empty
-
-        def attempt() -> T:
+        def ask(engine: Engine) -> T:
             with Session(engine) as session, session.begin():
                 return work(session)
 
-        return patiently(attempt)
+        return self._ask(ask, when_empty)
+
+    def _ask(self, work: Callable[[Engine], T], when_empty: T) -> T:
+        self._engine = self._engine or open_to_read(self._url)
+        engine = self._engine
+        return when_empty if engine is None else patiently(lambda: work(engine))
 
 
 def _search(session: Session, search_id: str) -> SearchRecord | None:

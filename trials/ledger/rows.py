@@ -13,62 +13,62 @@ from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState
 
 
-def search_row(search: SearchRecord) -> SearchRow:
-    """The search without its trials; the copy of the lease is left as it is."""
-    return SearchRow(
-        search_id=search.search_id,
-        spec=dict(search.spec),
-        code_hash=search.code_hash,
-        state=search.state.value,
-        end_reason=None if search.end_reason is None else search.end_reason.value,
-        detail=search.detail,
-        best_trial=search.best_trial,
-        created_at=search.created_at,
-        ended_at=search.ended_at,
-        last_seq=search.last_seq,
-        fencing=search.fencing,
-    )
+def search_values(search: SearchRecord) -> dict[str, Any]:
+    """The search's row, without its trials; the copy of the lease is left as it is."""
+    return {
+        "search_id": search.search_id,
+        "spec": dict(search.spec),
+        "code_hash": search.code_hash,
+        "state": search.state.value,
+        "end_reason": None if search.end_reason is None else search.end_reason.value,
+        "detail": search.detail,
+        "best_trial": search.best_trial,
+        "created_at": search.created_at,
+        "ended_at": search.ended_at,
+        "last_seq": search.last_seq,
+        "fencing": search.fencing,
+    }
 
 
-def trial_row(search_id: str, trial: Trial) -> TrialRow:
-    """The trial without its attempts; the order among its siblings is left as it is."""
-    return TrialRow(
-        search_id=search_id,
-        trial=trial.trial,
-        proposed_at=trial.proposed_at,
-        layout=trial.layout.to_json(),
-        layout_key=trial.layout.key,
-        kind=trial.kind.value,
-        prediction=None if trial.prediction is None else dict(trial.prediction),
-        state=trial.state.value,
-        reason=None if trial.reason is None else trial.reason.value,
-    )
+def trial_values(search_id: str, trial: Trial) -> dict[str, Any]:
+    """The trial's row, without its attempts; the order among its siblings is left as it is."""
+    return {
+        "search_id": search_id,
+        "trial": trial.trial,
+        "proposed_at": trial.proposed_at,
+        "layout": trial.layout.to_json(),
+        "layout_key": trial.layout.key,
+        "kind": trial.kind.value,
+        "prediction": None if trial.prediction is None else dict(trial.prediction),
+        "state": trial.state.value,
+        "reason": None if trial.reason is None else trial.reason.value,
+    }
 
 
-def attempt_row(search_id: str, attempt: Attempt) -> AttemptRow:
-    return AttemptRow(
-        search_id=search_id,
-        trial=attempt.trial,
-        attempt=attempt.attempt,
-        nonce=attempt.nonce,
-        num_nodes=attempt.num_nodes,
-        time_limit_s=attempt.time_limit_s,
-        reserved_s=attempt.reserved_s,
-        exclude=list(attempt.exclude),
-        state=attempt.state.value,
-        reason=None if attempt.reason is None else attempt.reason.value,
-        job_id=attempt.job_id,
-        nodes=list(attempt.nodes),
-        submitted_at=attempt.submitted_at,
-        started_at=attempt.started_at,
-        ended_at=attempt.ended_at,
-        unknown_since=attempt.unknown_since,
-        restart=attempt.restart,
-        earlier_node_hours=attempt.earlier_node_hours,
-        node_hours=attempt.node_hours,
-        outcome=None if attempt.outcome is None else attempt.outcome.to_json(),
-        excerpt=attempt.excerpt,
-    )
+def attempt_values(search_id: str, attempt: Attempt) -> dict[str, Any]:
+    return {
+        "search_id": search_id,
+        "trial": attempt.trial,
+        "attempt": attempt.attempt,
+        "nonce": attempt.nonce,
+        "num_nodes": attempt.num_nodes,
+        "time_limit_s": attempt.time_limit_s,
+        "reserved_s": attempt.reserved_s,
+        "exclude": list(attempt.exclude),
+        "state": attempt.state.value,
+        "reason": None if attempt.reason is None else attempt.reason.value,
+        "job_id": attempt.job_id,
+        "nodes": list(attempt.nodes),
+        "submitted_at": attempt.submitted_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+        "unknown_since": attempt.unknown_since,
+        "restart": attempt.restart,
+        "earlier_node_hours": attempt.earlier_node_hours,
+        "node_hours": attempt.node_hours,
+        "outcome": None if attempt.outcome is None else attempt.outcome.to_json(),
+        "excerpt": attempt.excerpt,
+    }
 
 
 def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> SearchRecord:

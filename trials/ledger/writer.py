@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Insert, Update, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Insert, Update, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from trials.ledger.database import open_to_write, patiently
 from trials.ledger.events import Event, EventKind, Fenced, SearchRecord
 from trials.ledger.events import apply as apply_event
-from trials.ledger.rows import attempt_row, search_record, search_row, trial_record, trial_row
+from trials.ledger.rows import attempt_values, search_record, search_values, trial_record, trial_values
 from trials.ledger.tables import AttemptRow, Base, CommandRow, SearchRow, TrialRow
 from trials.trial import Trial
 
 T = TypeVar("T")
 
-# Statements are made once, and rows changed without objects for them: a search writes seven events a trial.
+# Statements are made once, and rows written without objects for them: a search writes seven events a trial.
 _SEARCH, _TRIAL, _ATTEMPT = SearchRow.__table__, TrialRow.__table__, AttemptRow.__table__
 _NEVER_CHANGES = ("spec", "code_hash", "lease")
 _STORED_SEARCH = (
@@ -44,13 +44,19 @@ class LedgerWriter:
     def __init__(self, url: str):
         self._engine = open_to_write(url)
 
-    def apply(self, search_id: str, event: Event) -> None:
+    def apply(self, search_id: str, event: Event, after: SearchRecord | None = None) -> None:
         """Record one event. One already applied is passed over.
 
-        Raises ValueError when events before it are missing or it contradicts what is stored, Fenced when it comes
-        from an old lease.
+        `after` is the search after it, for a caller who has folded it anyhow: then nothing is read, as long as the
+        ledger holds all events before. Raises ValueError when events before it are missing or it contradicts what is
+        stored, Fenced when it comes from an old lease.
         """
-        self._transaction(lambda session: _apply(session, search_id, event))
+
+        def attempt() -> None:
+            with self._engine.begin() as connection:
+                _apply(connection, search_id, event, after)
+
+        patiently(attempt)
 
     def catch_up(self, search_id: str, events: Iterable[Event]) -> None:
         """Apply those of a journal's events that the ledger has not seen."""
@@ -96,21 +102,35 @@ class LedgerWriter:
         return patiently(attempt)
 
 
-def _apply(session: Session, search_id: str, event: Event) -> None:
-    stored = session.connection().execute(_STORED_SEARCH, {"of": search_id}).one_or_none()
-    if stored is not None and event.seq <= stored.last_seq:
+def _apply(connection: Connection, search_id: str, event: Event, after: SearchRecord | None = None) -> None:
+    if after is not None and _advance(connection, after):
+        if event.kind in _CHANGE_THE_SEARCH:
+            _change(connection, _CHANGED_SEARCH, search_values(after))
+    elif (after := _folded(connection, search_id, event)) is None:
         return
+    elif event.kind is EventKind.SEARCH_CREATED:
+        connection.execute(_NEW[SearchRow], search_values(after))
+    else:
+        _change(connection, _CHANGED_SEARCH, search_values(after))
+    if (name := event.data.get("trial")) is not None and event.kind is not EventKind.BEST_CHANGED:
+        _store_trial(connection, search_id, after.trial(name), event)
+
+
+def _advance(connection: Connection, after: SearchRecord) -> bool:
+    """Count the event after which the search is `after`, if it is the next one and of no older lease."""
+    values = {"of": after.search_id, "its_last_seq": after.last_seq, "its_fencing": after.fencing}
+    return connection.execute(_ADVANCED, values).rowcount == 1
+
+
+def _folded(connection: Connection, search_id: str, event: Event) -> SearchRecord | None:
+    """The search after `event`, with no more trials than the one it is about; None where it was applied before."""
+    stored = connection.execute(_STORED_SEARCH, {"of": search_id}).one_or_none()
+    if stored is not None and event.seq <= stored.last_seq:
+        return None
     name = event.data.get("trial")
     # An event touches one trial at most, so the fold over that one is the fold over all.
-    known = [] if stored is None or name is None else _stored_trials(session, search_id, name)
-    before = None if stored is None else search_record(stored, known)
-    after = apply_event(before, search_id, event)
-    if stored is None:
-        _insert(session, search_row(after))
-    else:
-        _change(session, _CHANGED_SEARCH, search_row(after))
-    if after.trials and event.kind is not EventKind.BEST_CHANGED:
-        _store_trial(session, after, event)
+    known = [] if stored is None or name is None else _stored_trials(connection, search_id, name)
+    return apply_event(None if stored is None else search_record(stored, known), search_id, event)
 
 
 def _replace(session: Session, search_id: str, events: Sequence[Event], folder: str) -> None:
@@ -121,7 +141,7 @@ def _replace(session: Session, search_id: str, events: Sequence[Event], folder: 
     for table in (CommandRow, AttemptRow, TrialRow, SearchRow):
         session.execute(delete(table).where(table.search_id == search_id))
     for event in events:
-        _apply(session, search_id, event)
+        _apply(session.connection(), search_id, event)
     _place(session, search_id, folder)
     session.get_one(SearchRow, search_id).lease = lease
     session.flush()  # a command refers to its search
@@ -135,36 +155,26 @@ def _place(session: Session, search_id: str, folder: str) -> None:
         row.spec = {**row.spec, "folder": folder}
 
 
-def _stored_trials(session: Session, search_id: str, name: str) -> list[Trial]:
-    wanted, connection = {"of": search_id, "named": name}, session.connection()
+def _stored_trials(connection: Connection, search_id: str, name: str) -> list[Trial]:
+    wanted = {"of": search_id, "named": name}
     row = connection.execute(_STORED_TRIAL, wanted).one_or_none()
     return [] if row is None else [trial_record(row, connection.execute(_STORED_ATTEMPTS, wanted))]
 
 
-def _store_trial(session: Session, search: SearchRecord, event: Event) -> None:
-    trial = search.trials[-1]
-    row = trial_row(search.search_id, trial)
+def _store_trial(connection: Connection, search_id: str, trial: Trial, event: Event) -> None:
+    last = trial.last_attempt
     if event.kind is EventKind.TRIAL_PROPOSED:
-        row.proposed_seq = event.seq
-        _insert(session, row)
-        return
-    _change(session, _CHANGED_TRIAL, row)
-    if event.kind is EventKind.ATTEMPT_SUBMITTED and trial.last_attempt is not None:
-        _insert(session, attempt_row(search.search_id, trial.last_attempt))
-    elif trial.last_attempt is not None:
-        _change(session, _CHANGED_ATTEMPT, attempt_row(search.search_id, trial.last_attempt))
+        connection.execute(_NEW[TrialRow], trial_values(search_id, trial) | {"proposed_seq": event.seq})
+    if event.kind in _CHANGE_THE_TRIAL:
+        _change(connection, _CHANGED_TRIAL, trial_values(search_id, trial))
+    if last is not None and event.kind is EventKind.ATTEMPT_SUBMITTED:
+        connection.execute(_NEW[AttemptRow], attempt_values(search_id, last))
+    if last is not None and event.kind in _CHANGE_THE_ATTEMPT:
+        _change(connection, _CHANGED_ATTEMPT, attempt_values(search_id, last))
 
 
-def _insert(session: Session, row: Base) -> None:
-    session.connection().execute(_NEW[type(row)], _values(row))
-
-
-def _change(session: Session, change: Update, row: Base) -> None:
-    session.connection().execute(change, {f"its_{name}": value for name, value in _values(row).items()})
-
-
-def _values(row: Base) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in row.__table__.columns}
+def _change(connection: Connection, change: Update, values: Mapping[str, Any]) -> None:
+    connection.execute(change, {f"its_{name}": value for name, value in values.items()})
 
 
 def _changed(row: type[Base], *names: str) -> Update:
@@ -174,7 +184,24 @@ def _changed(row: type[Base], *names: str) -> Update:
     return update(row).where(*wanted).values({columns[name]: bindparam(f"its_{name}") for name in names})
 
 
+_CHANGE_THE_SEARCH = (EventKind.SEARCH_STATE, EventKind.BEST_CHANGED)
+_CHANGE_THE_TRIAL = (
+    *(EventKind.ATTEMPT_SUBMITTED, EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED),
+    *(EventKind.ATTEMPT_RUNNING, EventKind.TRIAL_ENDED),
+)
+_CHANGE_THE_ATTEMPT = (
+    *(EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED, EventKind.ATTEMPT_RUNNING),
+    *(EventKind.ATTEMPT_UNKNOWN, EventKind.ATTEMPT_ENDED),
+)
+"""Which rows an event changes, besides the count of events that stands in the search's."""
+
 _NEW: dict[type[Base], Insert] = {row: insert(row) for row in (SearchRow, TrialRow, AttemptRow)}
+_ADVANCED = (
+    update(SearchRow)
+    .where(_SEARCH.c.search_id == bindparam("of"), _SEARCH.c.last_seq + 1 == bindparam("its_last_seq"))
+    .where(_SEARCH.c.fencing <= bindparam("its_fencing"))
+    .values(last_seq=bindparam("its_last_seq"), fencing=bindparam("its_fencing"))
+)
 _CHANGED_SEARCH = _changed(SearchRow, "state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing")
 _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(

@@ -157,7 +157,7 @@ class PilotRig(SlurmRig):
     def _work_left(self, search: SearchRecord) -> WorkLeft:
         budget = self.limits.budget_node_hours
         left = None if budget is None else max(0.0, budget - search.node_hours_used)
-        attempts = max(1, layouts_left(search, self.limits) + len(search.in_flight) + 2)
+        attempts = max(1, layouts_left(search.num_layouts, self.limits) + len(search.in_flight) + 2)
         return WorkLeft(attempts, self.limits.parallel_trials, left)
 
     def _start(self, job: StartedJob) -> JobPlan:

@@ -314,10 +314,10 @@ def kill_after_journal_line(monkeypatch, number: int) -> None:
     """Kill the driver between the journal's line and the ledger's transaction of event `number`."""
     apply = history_module.LedgerWriter.apply
 
-    def dies(self, search_id, event):
+    def dies(self, search_id, event, after=None):
         if event.seq == number:
             raise Killed
-        apply(self, search_id, event)
+        apply(self, search_id, event, after)
 
     monkeypatch.setattr(history_module.LedgerWriter, "apply", dies)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.search.history import History
 from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
 from trials.ledger import journal as journals
-from trials.ledger.events import Event, EventKind, Fenced, SearchState, fold
+from trials.ledger.events import Event, EventKind, Fenced, SearchRecord, SearchState, fold
 from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -26,7 +26,7 @@ from trials.ledger.writer import LedgerWriter
 class NoLedger:
     """For tests of the journal alone."""
 
-    def apply(self, search_id: str, event: Event) -> None:
+    def apply(self, search_id: str, event: Event, after: SearchRecord) -> None:
         pass
 
     def catch_up(self, search_id: str, events: list[Event]) -> None:

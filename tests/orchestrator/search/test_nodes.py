@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.search.nodes import nodes_to_avoid
+from orchestrator.search.standing import Standing
 from search_spaces.layout import Layout
 from trials.ledger.events import SearchRecord
+from trials.ranking import Objective
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
 
 FOUR_RANKS_ON_TWO_NODES = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2)
@@ -34,7 +36,8 @@ def suspect(name: str, *nodes: str, flags: tuple[str, ...] = ("suspect_node",), 
 
 def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
     search = SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine))
-    return nodes_to_avoid(search, mine, num_nodes)
+    standing = Standing(search, Objective.TOKENS_PER_SEC, 2)
+    return nodes_to_avoid(mine, standing.bad_nodes, standing.runs_of(mine.layout), num_nodes)
 
 
 @pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.search.standing import Standing
 from orchestrator.search.time_limits import LEAST_ROOM_S, ROOM, time_limit_s
 from search_spaces.layout import Layout
 from trials.ledger.events import SearchRecord
+from trials.ranking import Objective
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 MOST_S = 1800.0
@@ -20,10 +22,11 @@ def trial_of(name: str, duration_s: float, reason: FailureReason | None = None) 
     return Trial(name, Layout(), state=state, reason=reason, attempts=(attempt,))
 
 
-def search_with(*durations_s: float, failed: int = 0) -> SearchRecord:
+def search_with(*durations_s: float, failed: int = 0) -> Standing:
     measured = [trial_of(f"t{i:04d}", duration_s) for i, duration_s in enumerate(durations_s, start=1)]
     others = [trial_of(f"t{i + 900}", 1.0, FailureReason.GPU_OOM) for i in range(failed)]
-    return SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=(*measured, *others))
+    search = SearchRecord("limits-aaaaaa", {}, "c0de", 1e9, trials=(*measured, *others))
+    return Standing(search, Objective.TOKENS_PER_SEC, 1)
 
 
 def test_two_trials_tell_nothing_yet():

@@ -10,8 +10,7 @@ from trials.ledger import writer
 from trials.ledger.writer import LedgerWriter
 
 
-def half_written(session, search, event) -> None:
-    session.flush()
+def half_written(connection, search_id, trial, event) -> None:
     print("in the middle", flush=True)
     time.sleep(600)
 

@@ -1,0 +1,114 @@
+"""What decisions rest on is what the whole record says, and costs the same however many trials have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from orchestrator.samplers.base import history_of
+from orchestrator.search.driver import Hooks
+from orchestrator.search.standing import LATEST, Standing
+from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script
+from tests.trials.ledger.stories import Story, stories
+from trials.classify import may_retry
+from trials.ledger.events import EventKind, SearchRecord, apply
+from trials.ranking import Objective, needs_second_look, rank, second_looks, upper_bound_of, value_of
+from trials.trial import FailureReason, TrialKind, TrialState
+
+SPEED = Objective.TOKENS_PER_SEC
+GLOBAL_BATCH = 16
+
+
+def standing_of(search: SearchRecord) -> Standing:
+    return Standing(search, SPEED, GLOBAL_BATCH)
+
+
+def assert_true_to(standing: Standing, search: SearchRecord) -> None:
+    """Everything it says, looked up in all trials of the record."""
+    trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
+    ended = [attempt for attempt in attempts if attempt.state.is_ended]
+    assert standing.unended == [trial for trial in trials if not trial.state.is_ended]
+    assert standing.in_flight == search.in_flight
+    assert standing.node_hours_used == pytest.approx(search.node_hours_used)
+    assert standing.node_hours_reserved == search.node_hours_reserved
+    assert standing.num_layouts == search.num_layouts
+    moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
+    assert standing.last_moment == max([search.created_at, *moments])
+    known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
+    assert standing.num_measured == len(known)
+    assert standing.longest_s == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
+    over = [trial for trial in trials if trial.state.is_ended]
+    assert standing.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
+    by_end = sorted((t for t in over if t.last_attempt is not None), key=lambda t: t.last_attempt.ended_at)
+    assert standing.latest == by_end[-LATEST:]
+    assert standing.first_measured == next((trial for trial in trials if trial.measured is not None), None)
+    assert standing.suspects == [trial for trial in trials if needs_second_look(trial)]
+    assert standing.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
+    second = second_looks(trials)
+    assert standing.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+    assert all(standing.was_tried(trial.layout) for trial in trials)
+    assert all(trial in standing.runs_of(trial.layout) for trial in trials)
+    assert standing.told() == history_of(trials, lambda t: value_of(t, SPEED), lambda t: upper_bound_of(t, SPEED))
+    ranking = rank(trials, SPEED, GLOBAL_BATCH)
+    assert standing.leader().best == ranking.best
+    assert standing.ranking() == ranking
+
+
+@pytest.mark.timeout(60)
+@settings(deadline=None, max_examples=60)
+@given(story=stories())
+def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
+    search, standing = None, None
+    for event in story.events:
+        search = apply(search, story.search_id, event)
+        standing = standing or standing_of(search)
+        standing.follow(search)
+        assert_true_to(standing, search)
+
+
+def eventful(spec) -> Script:
+    """Layouts that hang, do not fit, are dominated, or look suspect."""
+    number, speed = LAYOUTS.index(spec.layout), 1000.0 + 10.0 * LAYOUTS.index(spec.layout)
+    if number == 1 and spec.attempt == "a1":
+        return Script(reason=FailureReason.HANG)
+    if number in (2, 3):
+        reason = FailureReason.GPU_OOM if number == 2 else FailureReason.DOMINATED
+        return Script(duration_s=90.0, tokens_per_sec=speed if number == 3 else None, reason=reason)
+    if number == 4 and spec.kind is TrialKind.SEARCH:
+        return Script(tokens_per_sec=speed / 2, flags=("suspect_node",))
+    return Script(tokens_per_sec=speed)
+
+
+def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path):
+    rig, followed, kinds = Rig(tmp_path), [], set()
+    rig.launcher.script = eventful
+    rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
+
+    def look(search: SearchRecord, event) -> None:
+        standing = followed[0] if followed else followed.append(standing_of(search)) or followed[0]
+        standing.follow(search)
+        assert_true_to(standing, search)
+        repeats = {trial.trial for trial in standing.repeats}
+        before = tuple(trial for trial in search.trials if trial.trial not in repeats)
+        assert_true_to(standing.searched, replace(search, trials=before))
+        kinds.add((bool(standing.suspects), bool(repeats)))
+
+    rig.hooks = Hooks(on_event=look)
+    assert rig.open_driver().run().state.is_ended
+    assert kinds == {(False, False), (True, False), (True, True)}, "the search went through all of it"
+
+
+def test_an_event_has_one_trial_looked_at_again_and_a_turn_without_one_none(tmp_path, monkeypatch):
+    rig, looked_at, turns = Rig(tmp_path), [], []
+    note = Standing._note
+    monkeypatch.setattr(Standing, "_note", lambda *known: looked_at.append(known[1]) or note(*known))
+    events = []
+    rig.hooks = Hooks(
+        on_event=lambda search, event: events.append(event), keep_lease=lambda: turns.append(len(looked_at))
+    )
+    rig.open_driver().run()
+    about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]
+    assert len(looked_at) == len(about_trials)
+    assert len(turns) > len(LAYOUTS)
