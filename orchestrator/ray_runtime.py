@@ -19,13 +19,15 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator import ray_jobs
 from orchestrator.launchers import processes
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
-from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, RankGroup, RankProcess
+from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, RankProcess
+from orchestrator.ray_jobs import NodeJob, NodeSupervisor, RayJob, ask_again, open_refs
 from search_spaces.errors import OutsideRefused
 
 RANK_SLOTS = "parlay_rank_slots"
@@ -76,78 +78,6 @@ class RayWork:
     result_ref: Any
 
 
-class NodeSupervisor:
-    """The actor: runs one node's ranks of one attempt, which end with it. Travels to the node by value."""
-
-    def __init__(self, plan: GroupPlan):
-        self._begun = threading.Event()
-        self._ranks: tuple[RankProcess, ...] = ()
-        self._group = RankGroup(plan, on_start=self._note_start, on_end=self._begun.set)
-        self._group.start()
-
-    def _note_start(self, ranks: tuple[RankProcess, ...]) -> None:
-        self._ranks = ranks
-        self._begun.set()
-
-    def report(self) -> dict[str, Any]:
-        """How the ranks ended; waits for it."""
-        self._group.wait()
-        assert self._group.report is not None
-        return asdict(self._group.report)
-
-    def ranks(self) -> tuple[float | None, list[dict[str, Any]]]:
-        """(when they started, the rank processes); waits for the start, none if it failed."""
-        self._begun.wait()
-        return self._group.started_at, [asdict(rank) for rank in self._ranks]
-
-    def kill(self) -> None:
-        self._group.kill()
-
-
-@dataclass
-class NodeJob:
-    """One node's part of a job, as far as is known. `lost` says how the supervisor died, with its ranks.
-
-    `start_seen_at` and `ended_at` are when the driver saw it, in monotonic seconds; `started_at` is the node's own UTC
-    time of its first rank's start.
-    """
-
-    actor: Any
-    ranks_ref: Any
-    report_ref: Any
-    ranks: tuple[RankProcess, ...] | None = None
-    started_at: float | None = None
-    start_seen_at: float | None = None
-    report: GroupReport | None = None
-    lost: str | None = None
-    ended_at: float | None = None
-
-    @property
-    def is_ended(self) -> bool:
-        return self.ended_at is not None
-
-    def end(self, report: GroupReport | None = None, lost: str | None = None) -> None:
-        self.report, self.lost, self.ended_at = report, lost, time.monotonic()
-
-
-@dataclass
-class RayJob:
-    """The supervisors of one attempt in a placement group of one bundle a node; `nodes` in rank order."""
-
-    placement_group: Any
-    nodes: list[NodeJob] = field(default_factory=list)
-
-    @property
-    def is_ended(self) -> bool:
-        return all(node.is_ended for node in self.nodes)
-
-    def lose(self, why: str) -> None:
-        """What has not ended has now."""
-        for node in self.nodes:
-            if not node.is_ended:
-                node.end(lost=why)
-
-
 class RayRuntime:
     """A connection to Ray. Used by one thread."""
 
@@ -155,7 +85,7 @@ class RayRuntime:
         self._ray = ray
         self._private_folder = private_folder
         # The nodes' Python need not have Parlay: what the actor is made of is sent along.
-        for module in (processes, sys.modules[__name__]):
+        for module in (processes, ray_jobs, sys.modules[__name__]):
             ray.cloudpickle.register_pickle_by_value(module)
         self._actor_class = ray.remote(NodeSupervisor)
 
@@ -255,7 +185,7 @@ class RayRuntime:
 
     def look(self, jobs: Iterable[RayJob]) -> None:
         """Take in what is new of these jobs, with one question for all of them."""
-        waiting = {ref: node for job in jobs for node in job.nodes for ref in _open_refs(node)}
+        waiting = {ref: node for job in jobs for node in job.nodes for ref in open_refs(node)}
         if waiting:
             ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
             for ref in ready:
@@ -265,7 +195,7 @@ class RayRuntime:
         try:
             value = self._ray.get(ref)
         except self._ray.exceptions.ActorUnavailableError:
-            _ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
+            ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
             return
         except self._ray.exceptions.RayError as error:
             node.end(lost=str(error))
@@ -279,7 +209,7 @@ class RayRuntime:
 
     def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
         """Wait until there is something new to take in of one of these jobs, at most `seconds`."""
-        refs = [ref for job in jobs for node in job.nodes for ref in _open_refs(node)]
+        refs = [ref for job in jobs for node in job.nodes for ref in open_refs(node)]
         if refs:
             self._ray.wait(refs, num_returns=1, timeout=seconds)
         else:
@@ -424,16 +354,3 @@ def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[
 
 def _actor_name(job: str, index: int) -> str:
     return f"{job}.{index}"
-
-
-def _open_refs(node: NodeJob) -> list[Any]:
-    if node.is_ended:
-        return []
-    return [node.report_ref] if node.ranks is not None else [node.ranks_ref, node.report_ref]
-
-
-def _ask_again(node: NodeJob, ref: Any) -> None:
-    if ref is node.ranks_ref:
-        node.ranks_ref = node.actor.ranks.remote()
-    else:
-        node.report_ref = node.actor.report.remote()

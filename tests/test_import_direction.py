@@ -29,7 +29,13 @@ ONE_DOOR = {
 }
 ORCHESTRATOR = (
     ("orchestrator.in_time",),
-    ("orchestrator.launchers", "orchestrator.samplers", "orchestrator.ray_runtime", "orchestrator.code_snapshot"),
+    (
+        "orchestrator.launchers",
+        "orchestrator.samplers",
+        "orchestrator.ray_runtime",
+        "orchestrator.ray_jobs",
+        "orchestrator.code_snapshot",
+    ),
     ("orchestrator.search",),
     ("orchestrator.search",),
     ("orchestrator.recipe",),
@@ -40,6 +46,7 @@ ORCHESTRATOR = (
         "orchestrator.scaled_belief",
         "orchestrator.forecast",
         "orchestrator.session",
+        "orchestrator.holding",
         "orchestrator.status",
         "orchestrator.comparing",
         "orchestrator.notifying",

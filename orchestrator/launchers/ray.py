@@ -19,7 +19,8 @@ from orchestrator.launchers.rank_groups import (
     not_to_be_killed,
     write_ranks,
 )
-from orchestrator.ray_runtime import NodeJob, RayJob, RayRuntime, RayUnavailable
+from orchestrator.ray_jobs import NodeJob, RayJob
+from orchestrator.ray_runtime import RayRuntime, RayUnavailable
 from trials.classify import Ending, Life
 from trials.trial import FailureReason
 
