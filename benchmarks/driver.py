@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import multiprocessing
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -45,8 +46,7 @@ def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         return
     yield from service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight))
     for in_flight in FEWER_IN_FLIGHT:
-        *_, whole = service_lines(Load(arguments.searches, 4, in_flight))
-        yield whole
+        yield _whole_apart(Load(arguments.searches, 4, in_flight))
     if arguments.noop:
         with _sandbox() as environment:
             found = [driver_on_slurm.measured(what, arguments.noop, environment) for what in driver_on_slurm.PROGRAMS]
@@ -68,18 +68,37 @@ def service_lines(load: Load) -> Iterator[dict[str, Any]]:
         "trials": last.trials,
         **_per_trial(first, last),
         "growth": _growth(windows),
+        "shares": _shares(first, last),
         "questions_per_minute": round(60 * _count(QUESTIONS, first, last) / (last.simulated_s - first.simulated_s), 2),
         "commands_per_trial": round(_count(set(last.calls) - {*QUESTIONS}, first, last) / last.trials, 2),
-        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_rss_mib": round(_peak_rss_mib()),
     }
+
+
+def _whole_apart(load: Load) -> dict[str, Any]:
+    """The line for all, of a process of its own, so that its memory is this load's and none's before it."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(_whole, load).result()
+
+
+def _whole(load: Load) -> dict[str, Any]:
+    *_, whole = service_lines(load)
+    return whole
+
+
+def _peak_rss_mib() -> float:
+    """The most that this process has had; getrusage tells a child of what its parent had before it."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 def beside_each_other(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The lines of several drivers with milliseconds a trial, and over Parlay's."""
     own = next(line["cpu_s"] / line["trials"] for line in found if line["what"] == "parlay")
     for line in found:
-        each = line["cpu_s"] / line["trials"]
-        yield {**line, "cpu_ms_per_trial": round(1000 * each, 2), "over_parlay": round(each / own, 2)}
+        each, commands = (line[name] / line["trials"] for name in ("cpu_s", "commands_cpu_s"))
+        figures = {"cpu_ms_per_trial": 1000 * each, "commands_ms_per_trial": 1000 * commands, "over_parlay": each / own}
+        yield {**line, **{name: round(figure, 2) for name, figure in figures.items()}}
 
 
 def _per_trial(before: Sample, after: Sample) -> dict[str, Any]:
@@ -92,16 +111,27 @@ def _per_trial(before: Sample, after: Sample) -> dict[str, Any]:
 
 
 def _growth(windows: Sequence[tuple[Sample, Sample]]) -> float | None:
-    """CPU a trial of the last window after which trials still begin, over that of the first; None where they are one.
+    """CPU a trial of the last window over that of the first, of those in which trials both begin and end; None where
+    these are one.
 
-    When none begins any more, ever fewer trials pay for drivers that wait for the last ones.
+    So like is compared with like: where none ends yet only submissions are paid for, and where none begins any more,
+    ever fewer trials pay for drivers that wait for the last ones.
     """
-    begun = windows[-1][1].calls["sbatch"]
-    full = [window for window in windows if window[1].calls["sbatch"] < begun]
-    if len(full) < 2:
+    whole = [window for window in windows if _begun(*window) and window[1].ended > window[0].ended]
+    if len(whole) < 2:
         return None
-    first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (full[0], full[-1]))
+    first, last = ((w[1].cpu_s - w[0].cpu_s) / (w[1].trials - w[0].trials) for w in (whole[0], whole[-1]))
     return round(last / first, 2)
+
+
+def _shares(first: Sample, last: Sample) -> dict[str, float]:
+    """What part of the CPU time each part of a driver took, the largest first; `loop` is what is left."""
+    spent, whole = last.parts_s - first.parts_s, last.cpu_s - first.cpu_s
+    return {part: round(seconds / whole, 2) for part, seconds in spent.most_common()}
+
+
+def _begun(before: Sample, after: Sample) -> int:
+    return _count(["sbatch"], before, after)
 
 
 def _count(commands: Sequence[str] | set[str], before: Sample, after: Sample) -> int:

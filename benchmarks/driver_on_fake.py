@@ -1,7 +1,7 @@
 """A service's drivers on a simulated Slurm: everything real but the cluster, whose clock goes on as fast as they can.
 
 Ledger, folders, journals and spec files lie on disk; drivers, launchers and questions are those of a search. What the
-simulation itself costs is measured apart, and is no driver's.
+simulation itself and the sampler cost is measured apart, and is no driver's.
 """
 
 from __future__ import annotations
@@ -75,25 +75,56 @@ launcher: {kind: slurm}
 """
 
 
-class Metered:
-    """A FakeSlurm whose `calls` are counted by command; `cpu_s` is what its answers cost this process."""
+PARTS: dict[str, tuple[str, ...]] = {
+    "slurm": tuple(COMMANDS),
+    "journal": ("append",),
+    "ledger": ("apply", "pending_commands"),
+    "launcher": ("launch", "poll", "cancel", "adopt"),
+    "files": ("prepared", "verdict"),
+    "sampler": ("ask", "has_converged"),
+}
+"""What a driver has others do, and by which calls; the rest is its own."""
 
-    def __init__(self, slurm: FakeSlurm):
+APART = ("slurm", "sampler")
+"""What is no driver's: the simulation, and what the search file chose."""
+
+
+class Meter:
+    """CPU seconds of this process by part, each without those that it has others spend; `calls` of Slurm's commands."""
+
+    def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        self.cpu_s = 0.0
-        self._slurm = slurm
+        self.cpu_s: Counter[str] = Counter()
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._slurm, name)
-        return partial(self._metered, name, found) if name in COMMANDS else found
-
-    def _metered(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        self.calls[COMMANDS[name]] += 1
-        began = time.process_time()
+    def measured(self, part: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What the call answers; what it costs is the part's."""
+        before, began = self.cpu_s.total(), time.process_time()
         try:
             return call(*arguments)
         finally:
-            self.cpu_s += time.process_time() - began
+            by_others = self.cpu_s.total() - before
+            self.cpu_s[part] += time.process_time() - began - by_others
+
+    @property
+    def drivers(self) -> Counter[str]:
+        """What is the drivers' own, by part."""
+        return Counter({part: seconds for part, seconds in self.cpu_s.items() if part not in APART})
+
+
+class Metered:
+    """Somebody whose calls are measured as those of one part."""
+
+    def __init__(self, whole: Any, part: str, meter: Meter):
+        self._whole, self._part, self._meter = whole, part, meter
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._whole, name)
+        return partial(self._measured, name, found) if name in PARTS[self._part] else found
+
+    def _measured(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        if self._part == "slurm":
+            self._meter.calls[COMMANDS[name]] += 1
+        return self._meter.measured(self._part, call, *arguments)
 
 
 @dataclass(frozen=True)
@@ -109,15 +140,21 @@ class Load:
 
 @dataclass(frozen=True)
 class Sample:
-    """How things stood after so many trials, where one in flight is half a trial: CPU seconds of all drivers, bytes of
-    ledger and of trials' folders, simulated seconds, and Slurm's commands so far."""
+    """How things stood after so many trials, where one in flight is half a trial, and of which so many had ended: CPU
+    seconds of all drivers by part, bytes of ledger and of trials' folders, simulated seconds, and Slurm's commands so
+    far."""
 
     trials: int
-    cpu_s: float
+    ended: int
+    parts_s: Counter[str]
     ledger_bytes: int
     folder_bytes: int
     simulated_s: float
     calls: Counter[str]
+
+    @property
+    def cpu_s(self) -> float:
+        return self.parts_s.total()
 
 
 class Service:
@@ -131,9 +168,8 @@ class Service:
         self.cluster = FakeCluster(nodes, self._start)
         slurm = FakeSlurm(self.cluster)
         slurm.answer_s = ANSWER_S
-        self.meter = Metered(slurm)
-        self.slurm = cast(Slurm, self.meter)
-        self.cpu_s = 0.0
+        self.meter = Meter()
+        self.slurm = cast(Slurm, self._metered(slurm, "slurm"))
         self.ended = 0
         self._random = random.Random(seed)
         self._shares = Shares(load.in_flight)
@@ -146,12 +182,12 @@ class Service:
         with ExitStack() as stack:
             drivers = [self._opened(stack) for _ in range(self.load.searches)]
             for driver in drivers:
-                self._measured(driver.recover)
+                self.meter.measured("loop", driver.recover)
             yield self._sample()
             due = FIRST
             while drivers:
                 for driver in drivers:
-                    self._measured(driver.turn)
+                    self.meter.measured("loop", driver.turn)
                 self.cluster.advance(self._turn_s)
                 drivers = [driver for driver in drivers if not driver.search.state.is_ended]
                 if self._trials >= due:
@@ -164,10 +200,8 @@ class Service:
         """Begun or ended, each a half: what is in flight has cost its beginning only."""
         return (self.meter.calls["sbatch"] + self.ended) // 2
 
-    def _measured(self, step: Callable[[], object]) -> None:
-        began, theirs = time.process_time(), self.meter.cpu_s
-        step()
-        self.cpu_s += time.process_time() - began - (self.meter.cpu_s - theirs)
+    def _metered(self, whole: Any, part: str) -> Any:
+        return Metered(whole, part, self.meter)
 
     def _opened(self, stack: ExitStack) -> Driver:
         """One search and its driver, as `session.drive` puts them together."""
@@ -179,20 +213,23 @@ class Service:
         ledger = stack.enter_context(closing(LedgerWriter(self._url)))
         reader = stack.enter_context(closing(LedgerReader(self._url)))
         journal = stack.enter_context(closing(Journal(folder.journal)))
-        history = History(folder.search_id, journal, ledger, 2, self.slurm.now)
+        book, rows = self._metered(journal, "journal"), self._metered(ledger, "ledger")
+        history = History(folder.search_id, book, rows, 2, self.slurm.now)
         launcher = SlurmLauncher(
             self.slurm, spec.launcher.slurm.job_options(), PollPace(POLL_S), self._answer.jobs, memory=folder.launcher
         )
         self._turn_s = launcher.turn_s
         sampler = make_sampler(spec.search.sampler, candidates_of(spec).feasible, task, spec.search.seed)
+        asked = self._metered(reader, "ledger")
         hooks = Hooks(
-            cancel_requested=lambda: bool(reader.pending_commands(folder.search_id)),
+            cancel_requested=lambda: bool(asked.pending_commands(folder.search_id)),
             predict=predictor(task),
             may_begin=partial(self._shares.ask, folder.search_id),
         )
         limits = Limits(spec.search.max_trials, spec.search.parallel_trials)
         goal = Goal(spec.objective, spec.global_batch_size)
-        return Driver(history, program_of(folder, spec), sampler, launcher, goal, limits, hooks)
+        program, sampler = self._metered(program_of(folder, spec), "files"), self._metered(sampler, "sampler")
+        return Driver(history, program, sampler, self._metered(launcher, "launcher"), goal, limits, hooks)
 
     def _start(self, job: StartedJob) -> JobPlan:
         folder = AttemptFolder(job.directory)
@@ -208,7 +245,8 @@ class Service:
 
     def _sample(self) -> Sample:
         ledger, folders = _bytes_of(self.folder, "ledger.db*"), _bytes_of(self.folder / "runs", "**/trials/**/*")
-        return Sample(self._trials, self.cpu_s, ledger, folders, self.cluster.time, Counter(self.meter.calls))
+        calls = Counter(self.meter.calls)
+        return Sample(self._trials, self.ended, self.meter.drivers, ledger, folders, self.cluster.time, calls)
 
 
 def _bytes_of(folder: Path, pattern: str) -> int:

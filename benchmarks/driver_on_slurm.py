@@ -2,8 +2,9 @@
 
     python -m benchmarks.driver_on_slurm parlay|submitit|ray_tune FOLDER TRIALS
 
-prints `{what, trials, cpu_s, started_cpu_s}`: CPU seconds of this process and of the commands it started, from where
-everything is imported until all trials have ended, and those it took until then. SLURM_CONF names the cluster, but Ray
+prints `{what, trials, cpu_s, commands_cpu_s, started_cpu_s}`: CPU seconds of this process and of the commands it
+started, and of those commands alone, from where everything is imported until all trials have ended, and those it took
+until then. SLURM_CONF names the cluster, but Ray
 Tune's trials are processes of a Ray of their own, whose servers are not counted. IN_FLIGHT trials go on at once.
 """
 
@@ -56,12 +57,13 @@ def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
     """Run so many trials and tell what this process spent on them."""
     steps = PROGRAMS[what](folder, trials)
     next(steps)  # everything is imported and ready
-    started = _cpu_s()
+    own, commands = _cpu_s(resource.RUSAGE_SELF), _cpu_s(resource.RUSAGE_CHILDREN)
     next(steps)  # all trials have ended; Ray's servers, whose CPU time would be ours once they have, still live
-    spent = _cpu_s() - started
+    own_s, commands_s = _cpu_s(resource.RUSAGE_SELF) - own, _cpu_s(resource.RUSAGE_CHILDREN) - commands
     for _ in steps:
         pass
-    return {"what": what, "trials": trials, "cpu_s": spent, "started_cpu_s": started}
+    spent = {"cpu_s": own_s + commands_s, "commands_cpu_s": commands_s, "started_cpu_s": own + commands}
+    return {"what": what, "trials": trials, **spent}
 
 
 def parlay(folder: Path, trials: int) -> Iterator[None]:
@@ -140,9 +142,9 @@ PROGRAMS: dict[str, Callable[[Path, int], Iterator[None]]] = {
 }
 
 
-def _cpu_s() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def _cpu_s(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     assert len(windows) >= 2
     assert whole["growth"] > 0
     assert whole["cpu_ms_per_trial"] > 0
+    assert set(whole["shares"]) <= {"journal", "ledger", "launcher", "files", "loop"}
+    assert sum(whole["shares"].values()) == pytest.approx(1.0, abs=0.05)
     assert whole["folder_bytes_per_trial"] > 1000  # spec, script and outcome
     assert 0 < whole["questions_per_minute"] <= 10
     assert whole["commands_per_trial"] == pytest.approx(2 + 3 / 15, abs=0.3)  # sbatch and scontrol, and three configs
@@ -25,9 +27,9 @@ def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
 
 def test_others_are_told_beside_parlays_own():
     found = [
-        {"what": "parlay", "trials": 10, "cpu_s": 0.5, "started_cpu_s": 1.0},
-        {"what": "other", "trials": 10, "cpu_s": 2.5, "started_cpu_s": 1.0},
+        {"what": "parlay", "trials": 10, "cpu_s": 0.5, "commands_cpu_s": 0.2, "started_cpu_s": 1.0},
+        {"what": "other", "trials": 10, "cpu_s": 2.5, "commands_cpu_s": 0.0, "started_cpu_s": 1.0},
     ]
     own, other = driver.beside_each_other(found)
-    assert (own["cpu_ms_per_trial"], own["over_parlay"]) == (50.0, 1.0)
+    assert (own["cpu_ms_per_trial"], own["commands_ms_per_trial"], own["over_parlay"]) == (50.0, 20.0, 1.0)
     assert (other["cpu_ms_per_trial"], other["over_parlay"]) == (250.0, 5.0)
