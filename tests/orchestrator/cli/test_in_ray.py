@@ -12,6 +12,8 @@ from tests.orchestrator.slurm_searches import record_of, until
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchState
 
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
+
 LONG = ("--set", "search.max_trials=50", "--set", "tracking.enabled=false")
 
 
@@ -21,7 +23,7 @@ def the_search(folder) -> SearchFolder:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_an_actor_drives_and_a_signal_has_it_stop_for_another_driver(tmp_path):
     command = start("run", write_search(tmp_path), "--executor", "ray", *LONG, cwd=tmp_path)
     folder = the_search(tmp_path)
@@ -30,7 +32,7 @@ def test_an_actor_drives_and_a_signal_has_it_stop_for_another_driver(tmp_path):
     assert lease is not None
     assert lease.pid != command.pid
     command.send_signal(signal.SIGTERM)
-    _, err = command.communicate(timeout=90)
+    _, err = command.communicate(timeout=180)
     assert command.returncode == 75, err
     assert not record_of(folder).state.is_ended
     assert parlay("cancel", str(folder.path), cwd=tmp_path).code == 0
