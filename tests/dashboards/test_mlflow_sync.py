@@ -389,19 +389,20 @@ def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, c
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(180)
 def test_a_fresh_store_may_be_opened_by_several_processes_at_once(tmp_path):
     program = (
         "import sys; from pathlib import Path; from dashboards.mlflow_sync import MlflowSync\n"
         "sys.exit(MlflowSync(None, 'together', Path(sys.argv[1])).check())"
     )
     started = []
-    for name in ("one", "two", "three"):
+    for name in ("one", "other"):
         place = tmp_path / name  # MLflow's own lock lies in the temporary directory, which nodes do not share
         place.mkdir()
         command = [sys.executable, "-c", program, str(tmp_path / "home")]
         started.append(subprocess.Popen(command, env={**os.environ, "TMPDIR": str(place)}, stderr=subprocess.PIPE))
     endings = [(process.communicate()[1], process.returncode) for process in started]
-    assert endings == [(b"", 0)] * 3
+    assert endings == [(b"", 0)] * 2
 
 
 def test_nothing_is_printed_and_nothing_lies_in_the_working_directory(tmp_path, monkeypatch, capfd):
