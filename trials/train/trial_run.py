@@ -19,7 +19,7 @@ from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
-from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places
+from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places, meet
 from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.host_memory import available_gib
 from trials.train.loop import TrainingLoop, open_metrics
@@ -63,6 +63,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         outcome = _believed(spec, loop, counts, _outcome(report, loop, rivals, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.DOMINATED:
+        meet(device.torch_device)  # who fails from here on finds the outcome written
         from trials.train.profile import add_breakdown
 
         add_breakdown(spec, loop, device, report, outcome)
