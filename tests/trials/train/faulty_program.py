@@ -6,12 +6,37 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING
 
+from trials.ranks.watchdog import hang_limit_s
 from trials.train.program import main
+
+if TYPE_CHECKING:
+    from trials.train.loop import TrainingLoop
+
+
+class PlannedClock:
+    """Stands in for the loop's `time`: it goes on by what a fault says, so that whatever disturbs the machine is in no
+    step."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+def _plan_the_clock() -> PlannedClock:
+    from trials.train import loop
+
+    clock = PlannedClock()
+    loop.time = clock  # type: ignore[assignment]
+    return clock
 
 
 def fail_in_the_third_step_of_rank_1() -> None:
-    def fail() -> None:
+    def fail(loop: TrainingLoop) -> None:
         raise ZeroDivisionError("planted in rank 1")
 
     _before_a_step(3, {1: fail})
@@ -32,26 +57,42 @@ def run_out_of_memory_while_rank_1_builds() -> None:
 
 def run_out_of_memory_in_the_ninth_step_of_rank_1() -> None:
     """Rank 0 waits as in a collective on a GPU, which does not see that its peer is gone."""
-    _before_a_step(9, {0: _sleep_for_ever, 1: _take_memory})
+    _before_a_step(9, {0: lambda loop: _sleep_for_ever(), 1: lambda loop: _take_memory()})
 
 
 def sleep_in_the_third_step_of_rank_1() -> None:
-    _before_a_step(3, {1: _sleep_for_ever})
+    """When all but five seconds of what a hang is given have passed, by the clocks of both ranks."""
+
+    def wait(loop: TrainingLoop) -> None:
+        loop._report.last_progress -= hang_limit_s(loop._spec.measure) - 5.0
+
+    def sleep(loop: TrainingLoop) -> None:
+        wait(loop)
+        _sleep_for_ever()
+
+    _before_a_step(3, {0: wait, 1: sleep})
 
 
 def get_slower_from_the_fourteenth_step_on() -> None:
-    """Each step of rank 1 takes half a second longer: a hundred times what it did."""
+    """By its clock each step of rank 1 takes half a second then, fifty times what it did."""
     from trials.train.torch_engine import TorchEngine
 
-    original, steps = TorchEngine.train_step, []
+    original, clock, steps = TorchEngine.train_step, _plan_the_clock(), count(1)
 
     def train_step(self, batch):
-        steps.append(batch)
-        if os.environ["RANK"] == "1" and len(steps) >= 14:
-            time.sleep(0.5)
+        is_slow = next(steps) >= 14 and os.environ["RANK"] == "1"
+        clock.now_s += 0.5 if is_slow else 0.01
         return original(self, batch)
 
     TorchEngine.train_step = train_step  # type: ignore[method-assign]
+
+
+def be_at_the_time_limit_in_the_twentieth_step() -> None:
+    """By the age of its process."""
+    from trials.train import loop
+
+    age_s, asked = loop.process_age_s, count(1)
+    loop.process_age_s = lambda: age_s() + (600.0 if next(asked) > 20 else 0.0)
 
 
 def write_slowly_between_steps() -> None:
@@ -74,7 +115,7 @@ def use_a_gpu_that_somebody_else_uses() -> None:
     torch.cuda.mem_get_info = lambda device: (40 * 2**30, 80 * 2**30)
 
 
-def _before_a_step(step: int, acts: Mapping[int, Callable[[], None]]) -> None:
+def _before_a_step(step: int, acts: Mapping[int, Callable[[TrainingLoop], None]]) -> None:
     """What each rank does before it takes this step."""
     from trials.train.loop import TrainingLoop
 
@@ -82,7 +123,7 @@ def _before_a_step(step: int, acts: Mapping[int, Callable[[], None]]) -> None:
 
     def timed_step(self, number):
         if number == step and act is not None:
-            act()
+            act(self)
         return original(self, number)
 
     TrainingLoop._timed_step = timed_step  # type: ignore[method-assign]
@@ -140,15 +181,15 @@ def leak_four_mib_a_step() -> None:
 
 
 def take_every_step_for_a_long_one() -> None:
-    """And make a step as long as it has micro-batches, whatever else runs on the machine."""
+    """By its clock a step is as long as it has micro-batches, but for a little that is another in each."""
     from trials import measure
     from trials.train.loop import TrainingLoop
 
     measure.LONGEST_STEP_S = float("-inf")
-    original = TrainingLoop._shortened
+    original, clock, steps = TrainingLoop._shortened, _plan_the_clock(), count(1)
 
     def shortened(self, batch, micro_batches):
-        time.sleep(0.05 * micro_batches)
+        clock.now_s += 0.05 * micro_batches + 0.001 * (next(steps) * 7 % 5)
         return original(self, batch, micro_batches)
 
     TrainingLoop._shortened = shortened  # type: ignore[method-assign]
@@ -159,7 +200,13 @@ def run_short_steps_in_full() -> None:
     from trials.train.loop import TrainingLoop
 
     take_every_step_for_a_long_one()
-    TrainingLoop._shortened = lambda self, batch, micro_batches: batch  # type: ignore[method-assign]
+    shortened = TrainingLoop._shortened
+
+    def in_full(self, batch, micro_batches):
+        shortened(self, batch, micro_batches)
+        return batch
+
+    TrainingLoop._shortened = in_full  # type: ignore[method-assign]
 
 
 def have_a_profiler_that_does_not_start() -> None:
@@ -182,17 +229,26 @@ def lose_rank_1_while_it_is_profiled() -> None:
 
 
 def fail_in_rank_1_while_it_is_profiled() -> None:
-    from trials.train.loop import TrainingLoop
+    """Which rank 0 would not be yet: it takes its time to write what was measured."""
+    import torch.profiler
 
-    def train(self, micro_batches):
+    from trials.ranks.report import Report
+
+    original = Report.measured
+
+    def fail(*arguments, **options):
         raise torch.OutOfMemoryError("planted in rank 1")
 
-    if os.environ["RANK"] == "1":
-        import torch
+    def measured(self, outcome):
+        time.sleep(1.5)
+        original(self, outcome)
 
-        TrainingLoop.train = train  # type: ignore[method-assign]
+    if os.environ["RANK"] == "1":
+        torch.profiler.profile = fail  # type: ignore[assignment, misc]
+    Report.measured = measured  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # which the program itself sets, once a fault may have imported torch
     globals()[sys.argv[1]]()
     main(sys.argv[2:])

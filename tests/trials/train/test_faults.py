@@ -10,9 +10,9 @@ from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
 from trials.trial import FailureReason, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
 
-OTHERS_END_WITHIN_S = 5.0
+OTHERS_END_WITHIN_S = 60.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)
 DP2 = replace(ONE, data_parallel=2)
@@ -50,13 +50,13 @@ def test_fault_21_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the
 @pytest.mark.fault(23)
 def test_fault_23_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_where_they_stand(start):
     trial = start(
-        make_spec(TP2, measure=replace(ENDLESS, time_limit_s=40.0)), program=faulty("sleep_in_the_third_step_of_rank_1")
+        make_spec(TP2, measure=replace(ENDLESS, time_limit_s=80.0)), program=faulty("sleep_in_the_third_step_of_rank_1")
     )
     trial.wait_for_steps(2)
     outcome = trial.wait_for_outcome()
     assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
     assert trial.verdict().reason is FailureReason.HANG
-    assert "no progress for 20 s" in outcome.excerpt
+    assert "no progress for 40 s" in outcome.excerpt
     stacks = outcome.excerpt + trial.logs()
     assert "_sleep_for_ever" in stacks
     assert "all_reduce" in stacks

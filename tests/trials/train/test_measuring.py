@@ -16,7 +16,7 @@ from trials.metrics import StepPhase, read_metrics
 from trials.ranking import BEST_SCHEMA
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
 
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
 TP2 = replace(ONE, tensor_parallel=2)
@@ -72,7 +72,8 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     measured_s = [r.step_time_s for r in read_metrics(trial.folder.metrics()) if r.phase is StepPhase.MEASURED]
     assert len(measured_s) >= RULES.min_steps
     if kind is TrialKind.FINALIST:
-        assert sum(measured_s) >= 0.5 > sum(measured_s[:-1])
+        assert sum(measured_s) >= 0.5
+        assert len(measured_s) == RULES.min_steps or sum(measured_s[:-1]) < 0.5
 
 
 def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
@@ -88,9 +89,9 @@ def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
     ids=["torch", "deepspeed-pipeline"],
 )
 def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout, short, long):
-    rules = replace(RULES, min_steps=12, max_steps=12)  # whose interval leaves out two strays on each side
+    rules = replace(RULES, min_steps=12, max_steps=12)
     trial = start(make_spec(layout, measure=rules), program=faulty("take_every_step_for_a_long_one"))
-    assert set(trial.wait(100.0)) == {0}, trial.logs()
+    assert set(trial.wait()) == {0}, trial.logs()
     assert trial.verdict().state is TrialState.MEASURED
     outcome = trial.outcome()
     assert "extrapolated" in outcome.flags
@@ -107,6 +108,7 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout
     full_s = [before + slope * (full - short) for before, slope in zip(short_s, slopes, strict=True)]
     assert measured["step_time_s"] == pytest.approx(median(full_s))
     assert measured["tokens_per_sec"] == pytest.approx(full * 16 / measured["step_time_s"])
+    assert measured["step_time_s"] == pytest.approx(0.05 * full, rel=0.2)
     assert measured["measured_steps"] == len(short_s) + len(long_s) == 24
 
 
@@ -114,7 +116,7 @@ def test_short_steps_that_were_not_short_are_no_measurement(start):
     rules = replace(RULES, min_steps=5, max_steps=5, max_warmup_steps=1)
     spec = make_spec(replace(ONE, micro_batch_size=1, grad_accum_steps=12), measure=rules)
     trial = start(spec, program=faulty("run_short_steps_in_full"))
-    assert trial.wait(100.0) == [1]
+    assert trial.wait() == [1]
     assert trial.verdict().reason is FailureReason.RESULT_INVALID
     assert "trained" in trial.outcome().excerpt
 

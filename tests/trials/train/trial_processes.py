@@ -20,6 +20,8 @@ from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
 RULES = MeasureRules(min_steps=8, max_steps=8, max_warmup_steps=6)
 ENDLESS = MeasureRules(min_steps=10**6, max_steps=10**6, max_warmup_steps=6)
+LIMIT_S = 120.0
+"""How long anything is waited for that takes seconds on a machine with nothing else to do."""
 
 
 def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
@@ -46,7 +48,7 @@ class RunningTrial:
     folder: AttemptFolder
     ranks: list[subprocess.Popen[bytes]]
 
-    def wait(self, limit_s: float = 60.0) -> list[int]:
+    def wait(self, limit_s: float = LIMIT_S) -> list[int]:
         """Exit codes in rank order; AssertionError, and no rank left behind, when one is not done in time."""
         deadline = time.monotonic() + limit_s
         try:
@@ -69,7 +71,7 @@ class RunningTrial:
     def verdict(self) -> Verdict:
         return classify(self.spec, self.outcome(), Ending(Life.ENDED))
 
-    def wait_for_steps(self, count: int, limit_s: float = 60.0) -> None:
+    def wait_for_steps(self, count: int, limit_s: float = LIMIT_S) -> None:
         """Until this many steps have been written."""
         deadline = time.monotonic() + limit_s
         metrics = self.folder.metrics()
@@ -77,7 +79,7 @@ class RunningTrial:
             assert time.monotonic() < deadline, self.logs()
             time.sleep(0.02)
 
-    def wait_for_outcome(self, limit_s: float = 60.0) -> Outcome:
+    def wait_for_outcome(self, limit_s: float = LIMIT_S) -> Outcome:
         """The first outcome that any rank writes."""
         deadline = time.monotonic() + limit_s
         while not self.folder.outcome().exists():
