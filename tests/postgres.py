@@ -19,7 +19,7 @@ import pytest
 
 NO_POSTGRES = "no Postgres server installed"
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 120.0
 
 
 class PostgresServer:

@@ -10,7 +10,7 @@ from tests.postgres import postgres
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_killed_server_starts_again_with_what_was_committed():
     with postgres() as server:
         engine = create_engine(server.url)

@@ -32,7 +32,7 @@ def killed_after(number: int, journal: Path, url: str) -> int:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [1, 18, 40])
 @pytest.mark.fault(30)
 def test_fault_30_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp_path, number):
@@ -57,7 +57,7 @@ def test_fault_30_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catch
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [1, 17, 30])
 @pytest.mark.fault(14)
 def test_fault_14_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damages_nothing(tmp_path, number):
@@ -80,7 +80,7 @@ def test_fault_14_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_a
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_readers_beside_a_writing_driver_only_see_whole_searches(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.db"
     journal = Journal(tmp_path / "journal.jsonl")
@@ -97,9 +97,12 @@ def test_readers_beside_a_writing_driver_only_see_whole_searches(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_two_processes_may_make_the_ledger_at_once(tmp_path):
-    make = "import sys; from trials.ledger.writer import LedgerWriter; LedgerWriter(sys.argv[1])"
+    make = (
+        "import sys; from trials.ledger import database; from trials.ledger.writer import LedgerWriter\n"
+        "database._OPENING_PATIENCE_S = 100.0; LedgerWriter(sys.argv[1])"  # four of them import alembic at once
+    )
     command = [sys.executable, "-c", make, f"sqlite:///{tmp_path}/ledger.db"]
     makers = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(4)]
     assert [maker.wait() for maker in makers] == [0, 0, 0, 0]

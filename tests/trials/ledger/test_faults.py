@@ -27,7 +27,7 @@ from trials.ledger.writer import LedgerWriter
 
 REPOSITORY = Path(__file__).parents[3]
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

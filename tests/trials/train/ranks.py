@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-START_LIMIT_S = 120.0
 IMPORTED_ONCE = (
     "torch.distributed.pipelining",
     "torch.distributed.fsdp",
@@ -58,7 +57,7 @@ class WarmRanks:
             env=os.environ | ENVIRONMENT,
         )
 
-    def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 100.0) -> list[Any]:
+    def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 240.0) -> list[Any]:
         """Each rank's answer, in rank order; RanksFailed when there is not one from each."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
@@ -73,7 +72,7 @@ class WarmRanks:
     def close(self) -> None:
         assert self._server.stdin is not None
         self._server.stdin.close()
-        self._server.wait(timeout=30)
+        self._server.wait(timeout=60)
 
 
 def serve() -> None:

@@ -10,7 +10,7 @@ from trials.parity_cases import named_case
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("splits_sequence", [False, True])
 @pytest.mark.parametrize("shape", ["gpt2", "llama"])
 def test_a_tensor_parallel_block_is_one_graph_for_all_layers(ranks: WarmRanks, shape, splits_sequence):

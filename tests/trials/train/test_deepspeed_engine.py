@@ -16,7 +16,7 @@ from tests.trials.train.ranks import RanksFailed
 from tests.trials.train.trial_processes import make_spec
 from trials.folder import read_json
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 PROGRAMS = "tests.trials.train.deepspeed_programs"
 TOLERANCE, BF16_TOLERANCE = 1e-5, 1e-2

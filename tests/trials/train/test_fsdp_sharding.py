@@ -13,7 +13,7 @@ from tests.trials.train.ranks import WarmRanks
 from trials.parity_cases import named_case
 from trials.selftest import Case
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 PP2 = {"pipeline_parallel": 2}
 

@@ -14,7 +14,7 @@ from trials.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.reductions import Reduction
 from trials.train.selftest.training import STEPS, optimisation_of
 
-pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]
 
 NO_COMPILER = "no C++ compiler for torch.compile"
 

@@ -22,7 +22,7 @@ from trials.trial import Rendezvous
 SPEC = make_spec(Layout(tensor_parallel=2), rendezvous=Rendezvous("tcp"))
 EPHEMERAL = "32768\t60999\n"
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def meet(folder: Path) -> tuple[int, bytes]:
     attempt = AttemptFolder(folder)
     with ThreadPoolExecutor(2) as pool:
         opened = [pool.submit(open_store, SPEC, attempt, RankEnvironment(rank, 2, rank)) for rank in (0, 1)]
-        server, client = (store.result(timeout=30) for store in opened)
+        server, client = (store.result(timeout=60) for store in opened)
     client.set("name", folder.name)
     published = read_json(folder / "rendezvous.r0")
     assert published is not None
