@@ -22,6 +22,8 @@ from trials.parity_cases import (
 )
 from trials.selftest import Case, Expected
 
+pytestmark = pytest.mark.timeout(60)  # thousands of layouts are asked of every rule
+
 LEGAL, CASES = legal_cases("cpu"), covering_cases("cpu")
 
 
