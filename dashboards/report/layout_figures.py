@@ -83,8 +83,9 @@ def pareto(trials: Sequence[TrialView]) -> list[TrialView]:
 def _heat(data: ReportData) -> Figure:
     """The best speed of each tensor and pipeline size, whatever else was chosen."""
     unit, title = UNITS[data.objective], "Tensor and pipeline size"
-    tensors = sorted({t.layout.tensor_parallel for t in data.trials})
-    stages = sorted({t.layout.pipeline_parallel for t in data.trials})
+    tried = [t for t in data.trials if t.speed is not None or t.state is TrialState.FAILED]
+    tensors = sorted({t.layout.tensor_parallel for t in tried})
+    stages = sorted({t.layout.pipeline_parallel for t in tried})
     cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
     values = [[cells[p, t][0] for t in tensors] for p in stages]
     found = {place: speed for place, (speed, _) in cells.items() if speed is not None}

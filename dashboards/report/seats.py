@@ -16,7 +16,8 @@ _MOST_SEATS = 16
 
 @dataclass(frozen=True)
 class Seat:
-    """Ranks that share every layer, as far as they are on this node. `shade` is 0 to 100, by the stage."""
+    """Ranks that share every layer, as far as they are on this node: their stage and, where there are more, their
+    share of the data. `shade` is 0 to 100, by the stage."""
 
     stage: str
     data: str | None
@@ -60,10 +61,10 @@ def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
 def _seat(layout: Layout, ranks: Sequence[int]) -> Seat:
     stages = layout.pipeline_parallel
     stage = stage_of(ranks[0], layout)
-    words = f"stage {stage}" if stages > 1 else "all stages"
     data = f"data {data_rank_of(ranks[0], layout)}" if layout.data_parallel > 1 else None
-    span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
-    return Seat(words, data, span, round(8 + 47 * stage / max(1, stages - 1)))
+    words = f"stage {stage}" if stages > 1 else data or "the model"
+    span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+    return Seat(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))
 
 
 def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:
