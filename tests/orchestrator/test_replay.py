@@ -17,6 +17,7 @@ from orchestrator.replay import ReplayRules, launcher_section, replay, this_mach
 from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
+from search_spaces.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder, write_json
@@ -297,7 +298,8 @@ def test_rules_that_make_no_sense_are_refused(rules):
 @pytest.mark.timeout(180)
 def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
     snapshot_code(tmp_path / "code")
-    file = write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
+    two_ranks = Layout(data_parallel=2, micro_batch_size=2)
+    file = write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", two_ranks, 0.1)), tmp_path / "code")
     launcher = LocalLauncher([[]])
     try:
         result = replay(

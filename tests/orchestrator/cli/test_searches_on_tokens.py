@@ -14,7 +14,7 @@ from trials.tokens import read_token_header
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-ON_TOKENS = TINY_SEARCH.replace("vocab_size: 64", "vocab_size: 258").replace("max_trials: 3", "max_trials: 2")
+ON_TOKENS = TINY_SEARCH.replace("vocab_size: 64", "vocab_size: 258").replace("max_trials: 3", "max_trials: 1")
 ON_TOKENS = ON_TOKENS.replace("ci_relative_width: 1.0", "ci_relative_width: 1.0, profile: true")
 ON_TOKENS += "tracking: {enabled: false}\ntrainer: {data: {kind: tokens, path: data/tokens.bin}}\n"
 
