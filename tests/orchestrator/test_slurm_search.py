@@ -25,8 +25,11 @@ from trials.trial import Attempt, FailureReason, Trial, TrialState
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(1200)]
 
 BUDGET_NODE_HOURS = 0.5
+ON_SLURM = "launcher: {kind: slurm, slurm: {poll_interval: 1s}}"
 THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
-CALM = THIRTY.replace("launcher: {kind: slurm, slurm: {poll_interval: 1s}}", "launcher: {kind: local}")
+CALM = THIRTY.replace(ON_SLURM, "launcher: {kind: local}")
+# A node that dies takes one trial along, and none is being started on it.
+ROUGH = THIRTY.replace(ON_SLURM, "launcher: {kind: slurm, slurm: {poll_interval: 1s, exclusive: true}}")
 EIGHT = SEARCH.replace("max_trials: 30, parallel_trials: 4", "max_trials: 8, parallel_trials: 2")
 
 # Trials, by their place in the search, that do not end before something has happened to them; as many as may run at a
@@ -156,7 +159,7 @@ def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_dri
     undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))
     bench = Bench(tmp_path / "rough", cluster)
     bench.place.mkdir()
-    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=THIRTY, held=HELD))
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=ROUGH, held=HELD))
     search.is_at(3)
     search.kill_driver()
     search.resume()
