@@ -96,7 +96,8 @@ def _failures(data: ReportData) -> Figure:
     if not failed:
         return Figure("failures", title, "No trial has failed.")
     scale, hour_word = _time_scale(data)
-    width = _bar_hours(data, failed) * scale
+    last = max(data.progress.elapsed_h, *map(_when, data.trials)) * scale
+    width = _round(last / min(_MOST_BARS, max(_FEWEST_BARS, len(failed))))
     by_reason: dict[FailureReason | None, Counter[int]] = defaultdict(Counter)
     for trial in failed:
         by_reason[trial.reason][int(_when(trial) * scale / width)] += 1
@@ -121,7 +122,7 @@ def _failures(data: ReportData) -> Figure:
         plot(
             bars,
             barmode="stack",
-            xaxis=axis(f"{hour_word} since the search began", rangemode="tozero"),
+            xaxis=axis(f"{hour_word} since the search began", range=[0, last * 1.02], tick0=0, dtick=_round(last / 6)),
             yaxis=axis("trials", rangemode="tozero", dtick=_whole_ticks(by_reason.values())),
             showlegend=True,
             legend={"orientation": "h", "y": 1.12, "x": 0},
@@ -138,10 +139,10 @@ def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
     return 1 if max(together.values()) <= 6 else None
 
 
-def _bar_hours(data: ReportData, failed: Sequence[TrialView]) -> float:
-    bars = min(_MOST_BARS, max(_FEWEST_BARS, len(failed)))
-    last = max(data.progress.elapsed_h, *(_when(t) for t in data.trials)) if data.trials else 0.0
-    return max(last, 1e-6) * (1 + 1e-9) / bars
+def _round(width: float) -> float:
+    """The next larger of 1, 2, 5, 10, ..."""
+    power = 10 ** math.floor(math.log10(max(width, 1e-9)))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= width * (1 - 1e-9))
 
 
 def _cost(data: ReportData) -> Figure:

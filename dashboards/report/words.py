@@ -70,8 +70,12 @@ def answer_words(data: ReportData) -> str:
     if answer.speedup is None:
         return f"{amount(answer.tokens_per_sec)} tokens/s"
     if data.objective is Objective.TOKENS_PER_SEC:
-        return f"{answer.speedup.ratio:.2f} times faster than what you run today"
-    return f"{answer.speedup.ratio:.2f} times better than what you run today, in {UNITS[data.objective]}"
+        how = (
+            "faster than" if answer.speedup.ratio >= 1 else "as fast as"
+        )  # best within constraints
+        return f"{answer.speedup.ratio:.2f} times {how} what you run today"
+    how = "better than" if answer.speedup.ratio >= 1 else "as good as"
+    return f"{answer.speedup.ratio:.2f} times {how} what you run today, in {UNITS[data.objective]}"
 
 
 def answer_below(data: ReportData) -> str:

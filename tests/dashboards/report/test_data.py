@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_a_baseline_that_nothing_beats_is_the_answer():
     search.measure(search.start(TODAY), 1000.0)
     search.measure(search.start(FASTEST), 500.0)
     assert answer_words(data_of(search)) == "Nothing measured beats what you run today"
+
+
+def test_where_the_best_is_slower_than_today_it_is_not_called_faster():
+    data = data_of(a_search())
+    slower = replace(data.answer, speedup=replace(data.answer.speedup, ratio=0.9))
+    assert answer_words(replace(data, answer=slower)) == "0.90 times as fast as what you run today"
 
 
 def test_without_a_baseline_the_answer_is_a_speed():
