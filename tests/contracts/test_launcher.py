@@ -258,7 +258,7 @@ ON_SLURM = [
 
 @pytest.fixture(params=[*IN_SECONDS, *ON_SLURM])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 60.0)  # what cancel waits for may be slow here
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     if request.param == "recorded":
         yield RecordedBench(tmp_path)
     elif request.param == "fake_slurm":

@@ -193,7 +193,7 @@ FAKE, REAL, REAL_WITHOUT_ACCOUNTING = (
 
 @pytest.fixture(params=[*FAKE, REAL])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 60.0)  # what cancel waits for may be slow here
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     made: Bench
     if request.param.startswith("fake"):
         made = FakeBench(tmp_path, accounting=request.param == "fake_accounting")

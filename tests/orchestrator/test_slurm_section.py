@@ -224,7 +224,10 @@ def test_other_launchers_carry_nothing(tmp_path):
 
 @pytest.mark.processes
 @pytest.mark.timeout(180)
-def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(tmp_path, slurm_sandbox: SlurmSandbox):
+def test_name_and_limit_of_a_job_are_its_scripts_whatever_the_shell_says(
+    tmp_path, slurm_sandbox: SlurmSandbox, monkeypatch
+):
+    monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     variables = {"SBATCH_JOB_NAME": "other", "SBATCH_TIMELIMIT": "1", "SBATCH_PARTITION": "nosuch"}
     client = SlurmClient({**_environment(slurm_sandbox), **variables})
     request = JobRequest("carried-abcdef.t0001.a1", tmp_path, 1, 1, 420.0, ("sleep", "300"))
