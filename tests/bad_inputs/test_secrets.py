@@ -33,10 +33,15 @@ class CommandLines:
 
     seen: set[bytes] = field(default_factory=set)
 
+    def look(self) -> set[bytes]:
+        """All that were seen until now."""
+        self.seen |= {_command_line(pid) for pid in living_processes()}
+        return self.seen
+
     def look_until_the_end_of(self, process: subprocess.Popen[bytes]) -> int:
         """Its exit code."""
         while True:
-            self.seen |= {_command_line(pid) for pid in living_processes()}
+            self.look()
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(0.1)
 
@@ -67,7 +72,7 @@ def open_to_others(*roots: Path) -> list[Path]:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.bad_input(47)
 @pytest.mark.security("secrets", "private_files")
 def test_a_real_search_keeps_no_secret_and_shows_its_files_to_nobody(tmp_path: Path, own_home: Path):
@@ -92,21 +97,22 @@ def test_a_real_search_keeps_no_secret_and_shows_its_files_to_nobody(tmp_path: P
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.security("secrets", "private_files", "environment")
 def test_slurm_is_shown_no_secret(tmp_path: Path, own_home: Path, slurm_sandbox: SlurmSandbox, monkeypatch):
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     bench, lines = Bench(tmp_path, slurm_sandbox), CommandLines()
-    bench.write(takes_s=2.0, text=SEARCH.replace("max_trials: 30", "max_trials: 1"))
+    bench.write(text=SEARCH.replace("max_trials: 30", "max_trials: 1"), free=0)
     driver = bench.start("run", "search.yaml", tabled=True)
     [job] = until(lambda: bench.jobs("tabled-", "RUNNING"), bool)
+    until(lines.look, lambda seen: any(b"srun" in line for line in seen))
     shown = slurm_sandbox.ask("scontrol", "show", "job", job).stdout
     listed = slurm_sandbox.ask("squeue", "--noheader", "--format=%all", f"--jobs={job}").stdout
+    bench.let_go()
     assert lines.look_until_the_end_of(driver) == 0, (tmp_path / "driver.out").read_text()
     assert "JobName=tabled-" in shown
     assert MARK not in shown + listed
-    assert any(b"srun" in line for line in lines.seen)
     assert lines.with_secrets == []
     assert "job.sh" in {p.name for p in files_below(tmp_path)}
     assert with_secrets(tmp_path, own_home) == []
