@@ -324,7 +324,7 @@ def _cost(case: Case) -> float:
     micro-batch meets at all tensor ranks four times a layer."""
     layout = case.layout
     meetings = 4 * case.model.num_layers // layout.pipeline_parallel if layout.tensor_parallel > 1 else 0
-    return 1.0 + 0.4 * layout.num_gpus + 0.04 * layout.grad_accum_steps * meetings * layout.tensor_parallel
+    return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel
 
 
 def _shown(case: Case) -> list[Hashable]:
