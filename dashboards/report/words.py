@@ -70,9 +70,7 @@ def answer_words(data: ReportData) -> str:
     if answer.speedup is None:
         return f"{amount(answer.tokens_per_sec)} tokens/s"
     if data.objective is Objective.TOKENS_PER_SEC:
-        how = (
-            "faster than" if answer.speedup.ratio >= 1 else "as fast as"
-        )  # best within constraints
+        how = "faster than" if answer.speedup.ratio >= 1 else "as fast as"  # best within constraints
         return f"{answer.speedup.ratio:.2f} times {how} what you run today"
     how = "better than" if answer.speedup.ratio >= 1 else "as good as"
     return f"{answer.speedup.ratio:.2f} times {how} what you run today, in {UNITS[data.objective]}"
