@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -36,7 +37,9 @@ def only_failed():
 
 
 @pytest.mark.parametrize(
-    "search", [SearchUnderTest, only_running, only_failed, a_search, lambda: a_search(18)], ids=str
+    "search",
+    [SearchUnderTest, only_running, only_failed, a_search, partial(a_search, 18)],
+    ids=["empty", "running", "failed", "ended", "larger"],
 )
 def test_every_figure_has_words_and_only_finite_numbers(search):
     for figure in figures_of(search()).values():
