@@ -10,8 +10,8 @@ import pytest
 from orchestrator import pilots_left
 from orchestrator.cli import main, running
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.search_file import load_search_file
 from orchestrator.holding import held
+from orchestrator.search_file import load_search_file
 from orchestrator.session import create_search, prepare
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from trials.folder import SearchFolder, write_json
