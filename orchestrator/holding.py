@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
+from orchestrator.own_files import require_own_folder
 from orchestrator.search import lease as leases
 from orchestrator.search.history import History
 from trials.folder import SearchFolder
@@ -45,7 +46,9 @@ class Hold:
 
 @contextmanager
 def held(folder: SearchFolder, ledger_url: str) -> Iterator[Hold]:
-    """The search is this process's own within this block. Raises LeaseHeld where it is another's."""
+    """The search is this process's own within this block. Raises LeaseHeld where it is another's, InputError where its
+    folder is."""
+    require_own_folder(folder)
     lease = leases.acquire(folder, time.time())
     try:
         with closing(LedgerWriter(ledger_url)) as ledger:

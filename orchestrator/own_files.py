@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from pathlib import Path
 
 from orchestrator.code_snapshot import code_hash
@@ -19,9 +21,8 @@ def yaml_sha256(text: str) -> str:
 
 
 def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
-    """InputError for a folder of somebody else, and for other code, or another search.yaml, than the search was begun
-    with. For whoever holds the search."""
-    _require_own_folder(folder)
+    """InputError for other code, and for another search.yaml, than the search was begun with. For whoever holds the
+    search."""
     found = code_hash(folder.code)
     if found != search.code_hash:
         raise InputError.of(
@@ -45,10 +46,13 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
         )
 
 
-def _require_own_folder(folder: SearchFolder) -> None:
-    """Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose
-    code our jobs would run. Their folder stays theirs, while the lease, which we have just written, is ours."""
-    owner, us = _owner(folder.path), _owner(folder.lease)
+def require_own_folder(folder: SearchFolder) -> None:
+    """InputError for a folder of somebody else, in which nothing of ours may be left: its owner could not read it.
+
+    Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose code
+    our jobs would run. Who we are is told by a file of ours, for a file system may call us otherwise than the kernel.
+    """
+    owner, us = _owner(folder.path), _us(folder.path)
     if owner != us:
         raise InputError.of(
             "folder_of_another",
@@ -62,6 +66,12 @@ def _require_own_folder(folder: SearchFolder) -> None:
 
 def _owner(path: Path) -> int:
     return path.stat().st_uid
+
+
+def _us(path: Path) -> int:
+    """Whose what we write there is. The file has no name, or none any more, and nobody can put another in its place."""
+    with tempfile.TemporaryFile(dir=path, prefix=".owner.") as stream:
+        return os.fstat(stream.fileno()).st_uid
 
 
 def _sha256_of_yaml(folder: SearchFolder) -> str | None:

@@ -89,11 +89,16 @@ def test_a_folder_that_somebody_else_has_put_in_the_place_of_ours_is_not_gone_on
 ):
     owner = own_files._owner
     monkeypatch.setattr(own_files, "_owner", lambda path: owner(path) + (path == begun))
-    before = trials_of(begun)
-    assert run(["resume", str(begun), "--json"]) == 2
-    error = json.loads(desk.capsys.readouterr().out)["error"]
-    assert (error["code"], error["key"], error["value"]) == ("folder_of_another", "folder", str(begun))
-    assert trials_of(begun) == before
+    before = files_of(begun)
+    for verb in ("resume", "cancel"):
+        assert run([verb, str(begun), "--json"]) == 2
+        error = json.loads(desk.capsys.readouterr().out)["error"]
+        assert (error["code"], error["key"], error["value"]) == ("folder_of_another", "folder", str(begun))
+    assert files_of(begun) == before, "a lease of ours would keep its owner out"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def with_another_name(journal: Path, old: str, new: str) -> None:
