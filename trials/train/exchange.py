@@ -63,7 +63,8 @@ def exchange_places(mine: RankPlace) -> list[RankPlace]:
 
 
 def meet(device: torch.device) -> None:
-    """Returns when all ranks are here, once the device is synchronised. Collective over the world."""
+    """All ranks are here once the device is synchronised, which is left to the caller: on a GPU this returns before.
+    Collective over the world."""
     dist.all_reduce(torch.zeros(1, device=device))
 
 

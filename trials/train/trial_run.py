@@ -63,7 +63,8 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
         outcome = _believed(spec, loop, counts, _outcome(report, loop, rivals, measured=measured, **traits))
         report.measured(outcome)
     if spec.measure.profile and loop.measurement.stop is not Stop.DOMINATED:
-        meet(device.torch_device)  # who fails from here on finds the outcome written
+        meet(device.torch_device)
+        device.synchronize()  # on a GPU only this waits; who fails from here on finds the outcome written
         from trials.train.profile import add_breakdown
 
         add_breakdown(spec, loop, device, report, outcome)
