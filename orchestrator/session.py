@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -213,7 +213,8 @@ def drive(
             write_best_recipe(folder, spec, search)
         if search.state.is_ended:  # also over what was exported while it ran
             leave_measured(folder, spec, search, watcher.note)
-        reporter.finish(REPORT_LAST_CALL_S)
+        with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
+            reporter.finish(min(REPORT_LAST_CALL_S, patience_s))
         if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
             _last_call(worker, search, folder, patience_s, watcher.note)
         if search.state.is_ended and is_owed(folder, spec):

@@ -20,9 +20,9 @@ class ReportWorker:
     """Keeps a search's report.html near the newest record it was handed.
 
     `hand`, `finish` and `stop` are the driver's, from one thread. The first report is written after a quarter of a
-    minute, later ones a minute after the last at least, and the later the longer one takes. `note` is called from the
-    worker's own thread, once, when the report cannot be written; that is tried again. Until something is handed there
-    is no thread.
+    minute, later ones a minute after the last at least, and the later the longer one takes. `note` is called once,
+    usually from the worker's own thread, when the report cannot be written; that is tried again. Until something is
+    handed there is no thread.
     """
 
     def __init__(self, folder: SearchFolder, note: Callable[[str], None]):
@@ -40,8 +40,7 @@ class ReportWorker:
             self._newest = search
             self._changed.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="report", daemon=True)
-            self._thread.start()
+            self._start()
 
     def finish(self, timeout_s: float) -> None:
         """Write the newest record now, for at most `timeout_s`."""
@@ -56,6 +55,15 @@ class ReportWorker:
         with self._changed:
             self._newest, self._closing = None, True
             self._changed.notify()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="report", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # its user, or its group, may have no more threads just now
+            self._say_once(error)
+        else:
+            self._thread = thread
 
     def _run(self) -> None:
         written: SearchRecord | None = None
@@ -82,7 +90,10 @@ class ReportWorker:
 
             write_report(search, self._folder, time.time())
         except Exception as error:  # whatever it is, the search goes on
-            if not self._has_failed:
-                self._has_failed = True
-                self._note(f"report.html cannot be written now: {one_line(error)}")
+            self._say_once(error)
         return time.monotonic() - began
+
+    def _say_once(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._note(f"report.html cannot be written now: {one_line(error)}")

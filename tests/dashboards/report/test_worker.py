@@ -86,12 +86,30 @@ def test_once_stopped_it_writes_nothing(written, tmp_path, monkeypatch):
     reporter.stop()
     reporter.finish(5)
     assert found == []
-    assert "report" not in {thread.name for thread in threading.enumerate()}
+    assert not reporter._thread.is_alive()
 
 
 def test_where_nothing_was_handed_nothing_is_done(tmp_path):
-    before = threading.active_count()
     reporter = ReportWorker(SearchFolder(tmp_path), pytest.fail)
-    assert threading.active_count() == before
+    assert reporter._thread is None
     reporter.finish(5)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_no_thread_can_be_started_that_is_a_remark_and_tried_again(written, tmp_path, monkeypatch):
+    found, _ = written
+    notes = []
+    reporter = ReportWorker(SearchFolder(tmp_path), notes.append)
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        reporter.hand(RECORDS[0])
+        reporter.hand(RECORDS[1])
+        reporter.finish(0)
+    assert notes == ["report.html cannot be written now: RuntimeError: can't start new thread"]
+    reporter.hand(RECORDS[-1])
+    reporter.finish(5)
+    assert found == [RECORDS[-1].last_seq]
