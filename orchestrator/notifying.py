@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -36,6 +37,8 @@ NOTIFIED_SCHEMA = "parlay.notified/1"
 COMMAND_LIMIT_S = 30.0
 WEBHOOK_LIMIT_S = 10.0
 _LONGEST_REMARK = 160
+_LAST_BYTES = 4096
+"""Of what a command says, among which its last line is looked for."""
 
 
 def is_owed(folder: SearchFolder, spec: SearchSpec) -> bool:
@@ -50,11 +53,11 @@ def notify_end(folder: SearchFolder, spec: SearchSpec, search: SearchRecord, not
     For the holder of the search's lease, where `is_owed`.
     """
     try:
+        payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
         write_json(folder.notified, {"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())})
     except OSError as error:
-        note(f"nobody was told of the search's end, since {folder.notified} cannot be written: {error}")
+        note(f"nobody was told of the search's end, since its folder cannot be used: {error}")
         return
-    payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
     if spec.notify.command and (failure := run_command(spec.notify.command, payload)) is not None:
         note(f"notify.command {spec.notify.command[0]}: {failure}")
     if spec.notify.webhook and (failure := post(Path(spec.notify.webhook), payload)) is not None:
@@ -125,6 +128,8 @@ def _reason(error: Any) -> str:
     """What went wrong, in words of the system's own; else only the kind of error, whose words may hold the address."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not trusted"  # OpenSSL's words name the host
     return printable(getattr(error, "strerror", None) or type(error).__name__)
 
 
@@ -135,6 +140,6 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def _remark(said: BinaryIO) -> str:
-    said.seek(0)
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
     line = last_line(said.read().decode("utf-8", errors="replace"))
     return f": {printable(line[:_LONGEST_REMARK])}" if line else ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -102,6 +104,33 @@ class TestWhenASearchEnds:
             assert parlay("resume")[:2] == (0, status)
             assert len(posts) == len(told.read_text().splitlines()) == 1
 
+    def test_ctrl_c_while_the_report_is_waited_for_keeps_nobody_from_being_told(self, parlay, tmp_path, monkeypatch):
+        def interrupt(worker, timeout_s):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("dashboards.report.worker.ReportWorker.finish", interrupt)
+        told = tmp_path / "told"
+        notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
+        code, status, err = parlay("run", str(write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)))
+        assert (code, status["state"]) == (0, "completed"), err
+        assert json.loads(told.read_text()) == status
+
+    def test_a_folder_that_fails_before_the_word_leaves_it_to_the_next(self, parlay, tmp_path):
+        told = tmp_path / "told"
+        notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
+        path = write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)
+
+        def fail(search, spec, folder):
+            raise OSError(116, "Stale file handle")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("orchestrator.notifying.search_summary", fail)
+            code, status, err = parlay("run", str(path))
+        assert (code, status["state"]) == (0, "completed")
+        assert "nobody was told of the search's end" in err
+        assert parlay("resume")[0] == 0
+        assert json.loads(told.read_text()) == status
+
     def test_a_driver_that_died_before_the_word_leaves_it_to_the_next_and_one_that_died_in_it_does_not(
         self, parlay, tmp_path
     ):
@@ -176,6 +205,10 @@ class TestCommand:
             run_command(["sh", "-c", "printf '\\033[31mred\\n'; exit 1"], b"{}") == "ended with status 1: \\x1b[31mred"
         )
 
+    def test_of_what_it_says_only_the_end_is_read(self):
+        words = ["sh", "-c", "head -c 100000 /dev/zero; echo; echo the end; exit 1"]
+        assert run_command(words, b"{}") == "ended with status 1: the end"
+
 
 class TestWebhook:
     def test_it_is_not_followed_elsewhere(self, tmp_path):
@@ -190,6 +223,16 @@ class TestWebhook:
         with receiver(silent=threading.Event()) as (port, _):
             hook = private(tmp_path / "hook", f"http://127.0.0.1:{port}/{TOKEN}")
             assert post(hook, b"{}", limit_s=0.2) == "cannot be reached: no answer in time"
+
+    @pytest.mark.security("secrets")
+    def test_a_certificate_that_is_refused_is_said_without_the_host(self, tmp_path, monkeypatch):
+        def refuse(address, payload, limit_s):
+            words = f"certificate is not valid for '{TOKEN}.example.org'"
+            raise URLError(ssl.SSLCertVerificationError(1, words))
+
+        monkeypatch.setattr("orchestrator.notifying._send", refuse)
+        hook = private(tmp_path / "hook", f"https://{TOKEN}.example.org/")
+        assert post(hook, b"{}") == "cannot be reached: its certificate is not trusted"
 
     def test_one_whose_file_has_gone_is_said(self, tmp_path):
         assert post(tmp_path / "hook", b"{}") == f"{tmp_path / 'hook'} cannot be read: No such file or directory"
