@@ -168,7 +168,7 @@ def release_again(now: float) -> None:
     for key, (folder, lease) in list(_unfreed.items()):
         try:
             _free(folder, lease, now)
-        except OSError:
+        except (OSError, ValueError):  # also where another's damaged lease lies: it keeps no other from being freed
             continue
         except LeaseLost:
             pass

@@ -175,6 +175,20 @@ class TestKeepingIt:
         assert current(folder).expires == NOON + 4
         assert acquire(folder, NOON + 5).is_held(NOON + 5)
 
+    def test_one_that_is_damaged_meanwhile_keeps_no_other_from_being_freed(self, tmp_path, monkeypatch):
+        folders = [SearchFolder(tmp_path / name) for name in ("damaged", "whole")]
+        for folder in folders:
+            folder.path.mkdir()
+            mine = acquire(folder, NOON)
+            with monkeypatch.context() as patched:
+                patched.setattr(leases, "write_json", full)
+                release(folder, mine, NOON + 1)
+        folders[0].lease.write_text("{")
+        release_again(NOON + 2)
+        assert current(folders[1]).expires == NOON + 2
+        folders[0].lease.unlink()
+        release_again(NOON + 3)
+
     def test_what_was_taken_meanwhile_is_not_freed_again(self, folder, monkeypatch):
         mine = acquire(folder, NOON)
         with monkeypatch.context() as patched:
