@@ -15,8 +15,9 @@ _SHORTEST = 240
 _ALL_TOGETHER = 400_000
 """Characters of one excerpt and of all: a page with a thousand failures still opens at once on a phone."""
 _SECRET = re.compile(
-    r"""(?ix) ( (?: password | passwd | secret | token | api_?key | access_?key | credential ) [\w-]{0,40} ["']? )
-    ( \s{0,8} [=:] \s{0,8} (?: bearer \s )? ) (?: "[^"\n]+" | '[^'\n]+' | [^\s,;"'(){}\[\]]{6,} )"""
+    r"""(?ix) ( (?: password | passwd | secret | token | api_?key | access_?key | credential
+    | authorization ) [\w-]{0,40} ["']? )
+    ( \s{0,8} [=:] \s{0,8} (?: (?: bearer | basic ) \s )? ) (?: "[^"\n]+" | '[^'\n]+' | [^\s,;"'(){}\[\]]{6,} )"""
 )
 """A value of some length that is given to a name that says what it is. Bounded, since logs are as long as they like."""
 

@@ -29,6 +29,8 @@ def test_colours_go_and_other_control_characters_are_spelled_out():
         ("WANDB_API_KEY: '0123 4567'", "WANDB_API_KEY: ***"),
         ('{"password": "hunter22"}', '{"password": ***}'),
         ("git clone https://me:pass@host/x", "git clone https://***@host/x"),
+        ("Authorization: Bearer abcdefgh end", "Authorization: Bearer *** end"),
+        ("{'authorization': 'Basic bWU6cGFzcw=='}", "{'authorization': ***}"),
         ("tokens_per_sec 1200, 4096 tokens", "tokens_per_sec 1200, 4096 tokens"),
         ("max_tokens = 4096", "max_tokens = 4096"),
     ],
