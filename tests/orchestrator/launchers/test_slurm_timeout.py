@@ -13,7 +13,7 @@ from slurm.pace import PollPace
 from slurm.request import JobOptions
 from slurm.sandbox import SlurmSandbox
 from slurm.shared_answer import Answer
-from tests.orchestrator.launchers.attempts import attempt_request, poll_one, wait_until_started
+from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.classify import Life
 from trials.trial import FailureReason
 
@@ -27,7 +27,9 @@ def test_fault_20_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_
     launcher = SlurmLauncher(slurm, JobOptions(), PollPace(0.5), jobs, lambda seconds: time.sleep(min(seconds, 0.5)))
     request = attempt_request(tmp_path, "hang", time_limit_s=300.0)
     job_id = launcher.launch(request)
-    wait_until_started(launcher, request)
+    # A job runs before srun has its step, and Slurm gives none to a job whose end has passed: srun would fail.
+    while not (request.folder.path / "hanging-0").exists():
+        launcher.wait(0.5)
     slurm_sandbox.ask("scontrol", "update", f"JobId={job_id}", "EndTime=now")  # Slurm looks every half minute
     while (ending := poll_one(launcher, request)).life is not Life.ENDED:
         launcher.wait(0.5)
