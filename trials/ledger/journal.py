@@ -43,6 +43,7 @@ class Journal:
         self._descriptor: int | None = None
         self._known = _NOTHING
         self._told = _NOTHING
+        self._last_told = b""
 
     def read(self) -> list[Event]:
         """All events that count, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
@@ -54,18 +55,20 @@ class Journal:
     def read_on(self) -> list[Event]:
         """The events that count and were not told by this method before, oldest first; only what is new is read.
 
-        Raises JournalDamaged, also where a line that was told of is there no more: its writer may take back one that
-        never came to the disk. Then another Journal reads what is true.
+        Raises JournalDamaged, also where the last line that was told of is there no more: its writer may take back one
+        that never came to the disk, and write another in its place. Then another Journal reads what is true.
         """
         try:
             with self.path.open("rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                if size < self._told.size:
-                    raise JournalDamaged(f"{self.path}: was shortened from {self._told.size} bytes to {size}")
-                stream.seek(self._told.size)
-                self._told = _parse(self.path, stream.read(), self._told)
+                stream.seek(self._told.size - len(self._last_told))
+                data = stream.read()
         except FileNotFoundError:
             return []
+        if not data.startswith(self._last_told):
+            raise JournalDamaged(f"{self.path}:{self._told.lines}: is not the line any more that it was")
+        self._told = _parse(self.path, data[len(self._last_told) :], self._told)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._last_told = whole[whole.rfind(b"\n", 0, -1) + 1 :]
         return list(self._told.events)
 
     def append(self, event: Event) -> None:
