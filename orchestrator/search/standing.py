@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import compress, count
 from operator import is_not
 
@@ -41,7 +42,6 @@ class Standing:
         self.search = search
         self.num_layouts = 0
         """Layouts that were proposed; repeats count no more."""
-        self.node_hours_used = 0.0
         self.num_measured = 0
         """Attempts whose duration is known and tells how long one takes, the longest of them `longest_s`."""
         self.longest_s = 0.0
@@ -53,6 +53,7 @@ class Standing:
         """The machine's fault for certain."""
         self._objective = objective
         self._global_batch_size = global_batch_size
+        self._node_hours_used = Fraction()
         self._trials: tuple[Trial, ...] = ()
         self._unended: dict[int, Trial] = {}
         self._in_flight: tuple[Attempt, ...] | None = None
@@ -100,6 +101,11 @@ class Standing:
     # -- what has ended
 
     @property
+    def node_hours_used(self) -> float:
+        """Summed without rounding: a budget is kept alike whichever trial ended first, and by whoever resumes."""
+        return float(self._node_hours_used)
+
+    @property
     def latest(self) -> list[Trial]:
         """The LATEST trials that ended last, where as many have after an attempt, in that order."""
         return [self._trials[place] for _, place in self._latest]
@@ -132,12 +138,12 @@ class Standing:
         layouts are proposed follows from this alone."""
         if not self._is_split:
             repeats = {trial.trial for trial in self.repeats}
-            before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
-            self._searched = self._searched_of(before) if repeats else self
+            self._searched = self._without(repeats) if repeats else self
             self._is_split = True
         return self._searched
 
-    def _searched_of(self, before: SearchRecord) -> Standing:
+    def _without(self, repeats: Collection[str]) -> Standing:
+        before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
         if self._searched is self:
             return Standing(before, self._objective, self._global_batch_size)
         self._searched.follow(before)
@@ -212,7 +218,7 @@ class Standing:
         self._orders.setdefault(key, None)
 
     def _note_end(self, trial: Trial, attempt: Attempt) -> None:
-        self.node_hours_used += attempt.node_hours or 0.0
+        self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
         self.last_moment = max(self.last_moment, *moments, self.last_moment)
         self.bad_nodes |= set(bad_nodes(trial, attempt))

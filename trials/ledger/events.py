@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import fsum
 from typing import Any
 
 from search_spaces.layout import Layout
@@ -177,7 +178,7 @@ class SearchRecord:
 
     @property
     def node_hours_used(self) -> float:
-        return sum(a.node_hours or 0.0 for t in self.trials for a in t.attempts)
+        return fsum(a.node_hours or 0.0 for t in self.trials for a in t.attempts)
 
     @property
     def node_hours_reserved(self) -> float:

@@ -31,7 +31,7 @@ def assert_true_to(standing: Standing, search: SearchRecord) -> None:
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
     assert standing.unended == [trial for trial in trials if not trial.state.is_ended]
     assert standing.in_flight == search.in_flight
-    assert standing.node_hours_used == pytest.approx(search.node_hours_used)
+    assert standing.node_hours_used == search.node_hours_used
     assert standing.node_hours_reserved == search.node_hours_reserved
     assert standing.num_layouts == search.num_layouts
     moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
@@ -66,6 +66,21 @@ def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
         standing = standing or standing_of(search)
         standing.follow(search)
         assert_true_to(standing, search)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
+    story, hours, names = Story(), (0.1, 0.2, 0.3), ("t0001", "t0002", "t0003")
+    story.create()
+    standing = standing_of(story.search)
+    for name in names:
+        story.propose(name)
+        story.submit(name)
+    for number in order:
+        ending = {"state": "failed", "reason": "lost", "ended_at": story.now, "node_hours": hours[number]}
+        story.add(EventKind.ATTEMPT_ENDED, trial=names[number], attempt="a1", **ending)
+        standing.follow(story.search)
+    assert standing.node_hours_used == standing_of(story.search).node_hours_used == 0.6
 
 
 def eventful(spec) -> Script:
