@@ -84,6 +84,8 @@ class Driver:
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False
+        self._is_best_told = False
+        self._best_told: Mapping[str, Any] | None = None
         self._converged_at: int | None = None
         self._knows_more_at: int | None = None
         self._said: set[str] = set()
@@ -114,7 +116,7 @@ class Driver:
         """
         if not self.search.state.is_ended:
             self.recover()
-        while not (self.search.state.is_ended or self._stopped):
+        while not (self._is_over or self._stopped):
             if self._interrupted and self._now.in_flight:
                 self._say_once("nothing more is tried; what runs may finish (ctrl-C again stops now)")
             try:
@@ -122,7 +124,7 @@ class Driver:
                 self.turn()
             except OSError as error:
                 self._say_once(f"trying again: {error}")
-            if self.search.state.is_ended or (self._interrupted and not self._now.in_flight):
+            if self._is_over or (self._interrupted and not self._now.in_flight):
                 break
             self._launcher.wait(self._launcher.turn_s)
         return self.search
@@ -144,6 +146,9 @@ class Driver:
     def turn(self) -> None:
         """Everything that is to be done now, once. While nobody can tell what an attempt may cost, none is begun, and
         the budget is not taken for spent."""
+        self._tell_what_was_refused()
+        if self.search.state.is_ended:
+            return
         self._watch()
         self._obey()
         try:
@@ -262,6 +267,7 @@ class Driver:
                     self._end_trial(trial, TrialState.CANCELLED, self._cancel_reason())
             elif last.state.is_ended:
                 self._retry_or_end(trial, last)
+        self._tell_best()
 
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
         if not may_retry(trial, last) or self.search.state is SearchState.STOPPING:
@@ -272,15 +278,23 @@ class Driver:
             self._end_trial(trial, last.state, last.reason)
 
     def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
+        self._is_best_told = False
         self._history_event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
+        self._tell_best()
+
+    def _tell_best(self) -> None:
+        """Record which layout is the best so far, and keep best.json true to it, unless that was done since the last
+        trial ended: an earlier driver may have been killed, or a disk full, just before."""
+        if self._is_best_told:
+            return
         ranking = self._now.leader()
         best, told = ranking.best, best_file(ranking, self.search.search_id, self._goal.global_batch_size)
-        if best is None or told is None:
-            return
-        if best.trial != self.search.best_trial:
+        if best is not None and best.trial != self.search.best_trial:
             self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
-        if best.trial != self.search.best_trial or best.layout.key == trial.layout.key:
+        if told is not None and told != self._best_told:
             write_json(self._program.folder.best, told)
+            self._best_told = told
+        self._is_best_told = True
 
     def _obey(self) -> None:
         if self.search.state is not SearchState.STOPPING:
@@ -493,6 +507,19 @@ class Driver:
         return EndReason.CONVERGED if has_converged else EndReason.SPACE_EXHAUSTED
 
     # -- small helpers
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the search has ended, and the ledger, whose disk may be full, knows that: no other driver comes that
+        would tell it."""
+        return self.search.state.is_ended and not self._history.untold
+
+    def _tell_what_was_refused(self) -> None:
+        """What a ledger without room was not told, and whoever is told of events after it."""
+        refused = self._history.untold
+        self._history.tell_ledger()
+        for event in refused:
+            self._hooks.on_event(self.search, event)
 
     def _say_once(self, words: str) -> None:
         if words not in self._said:

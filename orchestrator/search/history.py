@@ -1,4 +1,4 @@
-"""History: the one place where a search's state changes. Journal first, then the ledger, then memory."""
+"""History: the one place where a search's state changes. Journal first, then memory, then the ledger."""
 
 from __future__ import annotations
 
@@ -50,16 +50,22 @@ class History:
         It is true once it is in the journal: a ledger that refuses it then (LedgerUnavailable, and LedgerFull, which is
         an OSError) has it before the next one is written.
         """
-        self._tell_ledger()
+        self.tell_ledger()
         event = self._next_event(kind, data)
         changed = apply(self._search, self.search_id, event)
         self._journal.append(event)
         self._search = changed
         self._untold.append((event, changed))
-        self._tell_ledger()
+        self.tell_ledger()
         return event
 
-    def _tell_ledger(self) -> None:
+    @property
+    def untold(self) -> list[Event]:
+        """What is true and the ledger has refused so far."""
+        return [event for event, _ in self._untold]
+
+    def tell_ledger(self) -> None:
+        """Bring the ledger what it refused before. Raises as `record`."""
         while self._untold:
             self._ledger.apply(self.search_id, *self._untold[0])
             del self._untold[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,11 @@ from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
 from trials.classify import Ending
+from trials.ledger.database import LedgerFull
 from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
 from trials.ranking import Objective, upper_bound_of
 from trials.rival import read_rival
 from trials.trial import FailureReason, TrialState
@@ -338,7 +342,7 @@ def kill_before_journal_line(monkeypatch, number: int) -> None:
 @pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
 def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
     """Walks every event of a search that retries, fails, measures and measures again: none twice, none lost."""
-    wanted, number = None, 1
+    wanted, wanted_end, number = None, None, 1
     while True:
         number += 1
         limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
@@ -360,14 +364,55 @@ def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials
         rig.hooks = Hooks()
         search = rig.open_driver().run()
         found = [(t.layout.key, t.kind, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
-        wanted = wanted or found
-        assert found == wanted, f"killed after event {number}"
+        end = (search.state, search.end_reason, search.best_trial)
+        wanted, wanted_end = wanted or found, wanted_end or end
+        assert (found, end) == (wanted, wanted_end), f"killed after event {number}"
         assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
         if not killed:
             break
     assert number > 35
     best, today = LAYOUTS[2].key, LAYOUTS[1].key
     assert [(key, kind) for key, kind, *_ in wanted[3:]] == [(best, "finalist"), (today, "finalist")] * 2
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(28, "No space left on device")])
+def test_whatever_comes_between_a_trials_end_and_which_is_the_best_the_search_ends_with_its_best(
+    rig, monkeypatch, error
+):
+    rig.limits = replace(rig.limits, max_trials=1)
+    append, errors = Journal.append, [error]
+
+    def broken_once(self, event):
+        if event.kind is EventKind.BEST_CHANGED and errors:
+            raise errors.pop()
+        append(self, event)
+
+    monkeypatch.setattr(Journal, "append", broken_once)
+    with suppress(Killed):
+        rig.open_driver().run()
+    search = rig.open_driver().run()
+    assert (search.state, search.best_trial) == (SearchState.COMPLETED, "t0001")
+    assert json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())["trial"] == "t0001"
+
+
+@pytest.mark.parametrize("kind", [EventKind.SEARCH_STATE, EventKind.TRIAL_ENDED])
+def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(rig, monkeypatch, kind):
+    rig.limits = replace(rig.limits, max_trials=1)
+    apply, refused, seen = LedgerWriter.apply, [], []
+    rig.hooks = Hooks(on_event=lambda search, event: seen.append(event.seq))
+
+    def full_once(self, search_id, event, after=None):
+        if event.kind is kind and event.data["state"] in ("completed", "measured") and not refused:
+            refused.append(event)
+            raise LedgerFull("the ledger's database has no room: database or disk is full")
+        apply(self, search_id, event, after)
+
+    monkeypatch.setattr(LedgerWriter, "apply", full_once)
+    search = rig.open_driver().run()
+    assert refused
+    assert search.state.is_ended
+    assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
+    assert seen == list(range(2, search.last_seq + 1)), "all but its creation, each once"
 
 
 def raise_killed(now: bool) -> None:

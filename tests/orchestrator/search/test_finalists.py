@@ -109,6 +109,19 @@ def test_best_json_holds_the_speed_over_all_runs_of_the_best(rig):
     assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(1750.0))
 
 
+def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measured_again(rig):
+    def fails_last(spec) -> Script:
+        failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
+        return Script(reason=FailureReason.GPU_OOM, duration_s=500.0) if failing else steady(spec)
+
+    rig.limits = replace(rig.limits, parallel_trials=2, finalist_repeats=1)
+    rig.launcher.script = fails_last
+    search = rig.open_driver().run()
+    assert search.trial(search.best_trial).layout == SECOND
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert best["trial"] == search.best_trial
+
+
 def test_a_layout_whose_repeat_failed_is_not_measured_again(rig):
     def fails_again(spec) -> Script:
         failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
