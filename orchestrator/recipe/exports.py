@@ -284,12 +284,7 @@ _TRAINERS = {
     "megatron-deepspeed": _Trainer(
         "megatron-deepspeed", _of_engine("megatron-deepspeed"), _megatron_deepspeed_files, _megatron_deepspeed_start
     ),
-    "megatron-bridge": _Trainer(
-        "megatron-lm",
-        lambda layout, model: next(broken_bridge_rules(layout, model), None),
-        _bridge_files,
-        _bridge_start,
-    ),
+    "megatron-bridge": _Trainer("megatron-lm", _bridge_problem, _bridge_files, _bridge_start),
     "gpt-neox": _Trainer("gpt-neox", _of_engine("gpt-neox"), _neox_files, _neox_start),
     "nanotron": _Trainer("nanotron", _of_engine("nanotron"), _nanotron_files, _nanotron_start),
 }
