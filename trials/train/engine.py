@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,13 +103,6 @@ class Engine(ABC):
     @abstractmethod
     def group_sizes(self) -> GroupSizes:
         """Asked from the process groups that train, not from the layout."""
-
-
-def counts_of(stages: Sequence[Stage]) -> EngineCounts:
-    """The counts of an engine in which every data rank holds all weights and all of the optimizer's state."""
-    parameters = sum(parameter.numel() for stage in stages for parameter in stage.counted_parameters())
-    micro_batches = sum(stage.micro_batches for stage in stages) / len(stages)
-    return EngineCounts(parameters, parameters, micro_batches, stages[0].samples)
 
 
 def build_engine(training: Training, world: World) -> Engine:

@@ -100,9 +100,6 @@ class SlurmRig(Rig):
             assert used_h <= self.limits.budget_node_hours + 1e-9
             assert search.node_hours_used <= self.limits.budget_node_hours + 1e-9
 
-    def measured_layouts(self, search: SearchRecord) -> dict[str, float]:
-        return {t.layout.key: t.measured["tokens_per_sec"] for t in search.trials if t.measured is not None}
-
 
 def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:
     """The only attempt of a trial."""
