@@ -6,11 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
-from trials.ledger.events import Event, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import Event, SearchRecord, apply
+from trials.ledger.journal import Journal, JournalDamaged
 
 LOOK_S = 0.25
 """Between two looks at a journal."""
@@ -18,30 +17,48 @@ SILENCE_S = 15.0
 """After which a comment says that the line still stands."""
 
 
-def news_after(journal_file: Path, seq: int) -> tuple[list[Event], bool]:
-    """The events that follow number `seq`, oldest first, and whether the search has ended with them.
+class Follower:
+    """Reads a search's journal on: each look reads, parses and applies what is new and no more.
 
-    Of one reading: an end that is written between two would be told to nobody.
+    `search` is the search after the events of the last look; None where there is no journal. For one thread at a time.
     """
-    with closing(Journal(journal_file)) as journal:
-        events = journal.read()
-    search = fold(journal_file.parent.name, events)
-    return [event for event in events if event.seq > seq], search is not None and search.state.is_ended
+
+    def __init__(self, journal_file: Path):
+        self._file = journal_file
+        self._journal = Journal(journal_file)
+        self.search: SearchRecord | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.search is not None and self.search.state.is_ended
+
+    def news(self) -> list[Event]:
+        """The events since the last look, oldest first. Those of a writer that has taken a line back and written
+        another one begin with the first event again. Raises JournalDamaged, and OSError."""
+        try:
+            events = self._journal.read_on()
+        except JournalDamaged:
+            self._journal, self.search = Journal(self._file), None
+            events = self._journal.read_on()
+        for event in events:
+            self.search = apply(self.search, self._file.parent.name, event)
+        return events
 
 
 async def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
     """What follows event `seq`, as it happens, until the search has ended or the service stops."""
+    follower = Follower(journal_file)
     size, told_at = -1, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
         found = await asyncio.to_thread(journal_file.stat)  # one that hangs holds up nobody else
         if found.st_size != size:  # a journal only grows
             size = found.st_size
-            events, has_ended = await asyncio.to_thread(news_after, journal_file, seq)
-            for event in events:
-                yield sse(event)
-                seq, told_at = event.seq, time.monotonic()
-            if has_ended:
+            for event in await asyncio.to_thread(follower.news):
+                if event.seq > seq:
+                    yield sse(event)
+                    seq, told_at = event.seq, time.monotonic()
+            if follower.has_ended:  # by what was told just now: an end that is written meanwhile is told next time
                 return
         if time.monotonic() - told_at > SILENCE_S:
             yield ": nothing new\n\n"
