@@ -1,0 +1,109 @@
+"""How often `parlay replay` is right: replays of one recipe, and in turn with them of the same recipe made slower.
+
+    python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--launcher local] [--json]
+
+The slower one is a copy whose program waits in each step, before its clock is read, for a share of the time that the
+step took: what a slower machine or library would do. Its checksum no longer fits, so it is replayed with --force.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LOOP = Path("code/trials/train/loop.py")
+"""Where in a recipe its program times a step."""
+_END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
+
+
+def main() -> None:
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory(prefix="parlay-replays-") as folder:
+        lines = []
+        for line in _lines(arguments, Path(folder)):
+            print(json.dumps(line) if arguments.json else _readable(line), flush=True)
+            lines.append(line)
+    for line in summaries(lines):
+        print(json.dumps(line) if arguments.json else _readable(line))
+
+
+def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
+    """`copy`, a new folder: the recipe with steps that take `share` longer. ValueError where its program is unknown."""
+    shutil.copytree(recipe, copy)
+    loop = copy / LOOP
+    before, *after = loop.read_text().split(_END_OF_STEP)
+    if len(after) != 1:
+        raise ValueError(f"{recipe / LOOP} does not end a step as this benchmark knows it")
+    wait = f"        time.sleep({share!r} * (time.perf_counter() - started))\n"
+    loop.write_text(before + wait + _END_OF_STEP + after[0])
+    return copy
+
+
+def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A line for each slow-down: how often each verdict was given, and the ratios it rested on."""
+    for slower in dict.fromkeys(line["slower"] for line in lines):
+        found = [line for line in lines if line["slower"] == slower]
+        ratios = sorted(line["ratio"] for line in found if line["ratio"] is not None)
+        yield {
+            "summary": True,
+            "slower": slower,
+            "replays": len(found),
+            "verdicts": dict(Counter(line["verdict"] for line in found).most_common()),
+            "ratio_median": median(ratios) if ratios else None,
+            "ratio_min": ratios[0] if ratios else None,
+            "ratio_max": ratios[-1] if ratios else None,
+        }
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe's folder")
+    parser.add_argument("--replays", type=int, default=20, help="of the recipe, and as many of the slower one")
+    parser.add_argument("--slower", type=float, default=0.15, help="how much longer a step takes, as a fraction")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of a replay")
+    parser.add_argument("--launcher", default=None, help="what starts the ranks; what the search used if absent")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    slower = slowed_copy(arguments.recipe, folder / "slower", arguments.slower)
+    for number in range(1, arguments.replays + 1):
+        for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower)):
+            told = _replayed(recipe, arguments, folder)
+            values = {name: told[name] for name in ("verdict", "ratio", "ratio_low", "ratio_high")}
+            yield {"replay": number, "slower": share, **values}
+
+
+def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    command = [str(Path(sys.executable).with_name("parlay")), "replay", str(recipe), "--json", "--force"]
+    command += ["--repeats", str(arguments.repeats), "--work-dir", str(folder)]
+    command += ["--launcher", arguments.launcher] if arguments.launcher else []
+    done = subprocess.run(command, env=os.environ | {"PARLAY_HOME": str(folder / "home")}, stdout=subprocess.PIPE)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if "verdict" not in answer:
+        raise SystemExit(f"{' '.join(command)} left with {done.returncode}: {answer}")
+    return answer
+
+
+def _readable(line: Mapping[str, Any]) -> str:
+    rest = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in line.items() if name != "summary")
+    return f"= {rest}" if "summary" in line else rest
+
+
+def _short(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
