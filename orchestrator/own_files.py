@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 from orchestrator.code_snapshot import code_hash
+from orchestrator.file_owner import us_in
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -52,7 +51,7 @@ def require_own_folder(folder: SearchFolder) -> None:
     Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose code
     our jobs would run. Who we are is told by a file of ours, for a file system may call us otherwise than the kernel.
     """
-    owner, us = _owner(folder.path), _us(folder.path)
+    owner, us = _owner(folder.path), us_in(folder.path)
     if owner != us:
         raise InputError.of(
             "folder_of_another",
@@ -66,12 +65,6 @@ def require_own_folder(folder: SearchFolder) -> None:
 
 def _owner(path: Path) -> int:
     return path.stat().st_uid
-
-
-def _us(path: Path) -> int:
-    """Whose what we write there is. The file has no name, or none any more, and nobody can put another in its place."""
-    with tempfile.TemporaryFile(dir=path, prefix=".owner.") as stream:
-        return os.fstat(stream.fileno()).st_uid
 
 
 def _sha256_of_yaml(folder: SearchFolder) -> str | None:

@@ -28,7 +28,7 @@ ONE_DOOR = {
     "uvicorn": {"orchestrator/service/server.py"},
 }
 ORCHESTRATOR = (
-    ("orchestrator.in_time",),
+    ("orchestrator.in_time", "orchestrator.file_owner"),
     (
         "orchestrator.launchers",
         "orchestrator.samplers",

@@ -283,6 +283,29 @@ class TestSearchFile:
         assert error["fix"] == "chmod 600"
         assert not (tmp_path / "runs").exists()
 
+    def test_a_file_system_that_calls_its_users_otherwise_than_the_kernel_is_asked_who_we_are(
+        self, tmp_path, monkeypatch
+    ):
+        hook = private(tmp_path / "hook", "https://example.org/x")
+        monkeypatch.setattr(os, "geteuid", lambda: hook.stat().st_uid + 1)
+        assert webhook_address(hook) == "https://example.org/x"
+
+    @pytest.mark.security("private_files")
+    @pytest.mark.parametrize("may_write", [True, False], ids=["where we may write", "where we may not"])
+    def test_a_file_of_somebody_else_is_refused(self, may_write, tmp_path, monkeypatch):
+        hook = private(tmp_path / "hook", "https://example.org/x")
+        us = hook.stat().st_uid + 1
+
+        def us_in(folder: Path) -> int:
+            if may_write:
+                return us
+            raise PermissionError(folder)
+
+        monkeypatch.setattr("orchestrator.search_notify.us_in", us_in)
+        monkeypatch.setattr(os, "geteuid", lambda: us)
+        with pytest.raises(InputError, match="no plain file of your own"):
+            webhook_address(hook)
+
     def test_every_place_that_cannot_be_used_is_named(self, tmp_path):
         for path in (tmp_path, tmp_path / "absent"):
             problems = list(notify_problems(NotifySection(command=["no-such-program"], webhook=str(path))))
