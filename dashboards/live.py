@@ -6,9 +6,9 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,11 +16,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dashboards.headline import headline, rate_words
 from dashboards.progress import flight_words, is_simulated, pace_words, shares
 from dashboards.text import printable
 from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
-from trials.ranking import Objective, Ranking, rank, speedup_over, upper_bound_of
+from trials.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.text import last_line
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_text
 
@@ -166,20 +167,6 @@ def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | No
     return _table([*ranking.ordered, *others], ranking, baseline_key)
 
 
-def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> str:
-    """The answer in a sentence or two: the best layout, against what runs today, and what cannot be told from it."""
-    best = ranking.best
-    if best is None:
-        return "no layout has a valid measurement" if search.state.is_ended else "no layout has been measured yet"
-    words = f"best: {best.trial}, {best.layout.key}, {_rate(best)} tokens/s"
-    baseline = _baseline([*ranking.ordered, *search.trials], baseline_key)
-    if baseline is not None:
-        words += "; " + _against(baseline, best, ranking.objective)
-    if ranking.ties:
-        words += "; not to be told from it: " + ", ".join(trial.trial for trial in ranking.ties)
-    return words
-
-
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     """Where the search stands, in one line short enough for 80 columns; what is zero is left out."""
     states = Counter(trial.state for trial in search.trials)
@@ -247,7 +234,7 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     if attempt.state is TrialState.MEASURED and attempt.outcome is not None:
         measured = attempt.outcome.measured
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
-        words = [f"{_interval(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
+        words = [f"{rate_words(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         words += [] if memory is None else [f"{memory:.4g} GiB"]
         return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
     # "cancelled cancelled_by_user" would say it twice.
@@ -347,7 +334,7 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
         return _numbers_without_value(trial)
     memory = measured.get("peak_memory_gib")
     return [
-        _interval(measured),
+        rate_words(measured),
         f"{measured['step_time_s']:.4g}",
         "" if memory is None else f"{memory:.3g}",
         _state_words(trial, ranking),
@@ -374,29 +361,3 @@ def _varying_parts(trials: Sequence[Trial]) -> list[int]:
 def _others(trial: Trial, varying: Sequence[int]) -> str:
     key = trial.layout.key.split(".")
     return " ".join([*(key[part] for part in varying), *key[_FIXED_PARTS:]])
-
-
-def _baseline(trials: Sequence[Trial], baseline_key: str | None) -> Trial | None:
-    return next((t for t in trials if t.measured and t.layout.key == baseline_key), None)
-
-
-def _against(baseline: Trial, best: Trial, objective: Objective) -> str:
-    if baseline.layout.key == best.layout.key:
-        return "nothing measured beats what runs today"
-    speedup = speedup_over(baseline, best, objective)
-    if speedup is None:
-        return "not comparable with what runs today"
-    better = "faster than today" if objective is Objective.TOKENS_PER_SEC else f"better than today in {objective}"
-    interval = "" if speedup.low is None else f" ({speedup.low:.2f} to {speedup.high:.2f})"
-    return f"{speedup.ratio:.2f} x {better}{interval}"
-
-
-def _rate(trial: Trial) -> str:
-    return _interval(trial.measured or {})
-
-
-def _interval(measured: Mapping[str, Any]) -> str:
-    """Tokens per second with half the width of the 95 % interval, where one is known."""
-    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
-    rate = f"{measured['tokens_per_sec']:,.0f}"
-    return rate if low is None or high is None else f"{rate} ± {(high - low) / 2:,.0f}"

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Any
 
 from orchestrator.search_file import SearchSpec
+from trials.answer import best_json
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import SearchRecord
-from trials.ranking import best_json, rank
+from trials.ranking import rank
 from trials.trial import TrialState
 
 STATUS_SCHEMA = "parlay.status/1"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from search_spaces.layout import Layout
 from trials.classify import COMPARABLE, RETRIES
@@ -35,8 +35,10 @@ _SPEEDS = (
 _TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
 _PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
 _EARLIEST = ("host_memory_full_at_step",)
-_TOKENS_PER_BILLION = 1e9
-_SECONDS_PER_HOUR = 3600
+
+MUCH_LESS_MEMORY = 0.1
+"""The share by which a finalist needs less memory than the fastest to be preferred where the two cannot be told apart:
+peaks of one layout's runs differ by a few percent, and less than this is no room for anything."""
 
 
 class Objective(Word):
@@ -52,8 +54,9 @@ class Ranking:
     """The measured layouts of one global batch, best first; suspect ones come last, and one suspect run is never best.
 
     A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
-    over all its `runs`, which are the trials themselves by layout key. `ties` are the other layouts whose 95 %
-    interval overlaps that of the best. Once layouts are measured again as finalists, only they compete.
+    over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
+    only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
+    overlaps its interval leaves more memory. `ties` are the others of these that overlap it.
     """
 
     objective: Objective
@@ -61,6 +64,7 @@ class Ranking:
     best: Trial | None = None
     ties: tuple[Trial, ...] = ()
     runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
+    fastest: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,17 @@ class _Speed:
         return low <= other_high and other_low <= high
 
 
-Order = tuple[bool, bool, bool, float]
-"""Whether a layout is suspect, cannot be the best, is no finalist; and its score, the largest first."""
+class Order(NamedTuple):
+    """By what layouts are sorted: whether one is suspect, cannot be the best, is no finalist; then the higher score."""
+
+    is_suspect: bool
+    cannot_be_best: bool
+    is_no_finalist: bool
+    negative_score: float
+
+    def may_tie_with(self, first: Order) -> bool:
+        """Whether this one competes with the first of all on equal terms, as finalists do among each other."""
+        return self[:-1] == first[:-1]
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,7 @@ class _Contender:
 
     def order(self, objective: Objective) -> Order:
         """What sorts the better one first."""
-        return self.is_suspect, not self.may_be_best, not self.is_finalist, -self.score(objective)
+        return Order(self.is_suspect, not self.may_be_best, not self.is_finalist, -self.score(objective))
 
     def score(self, objective: Objective) -> float:
         """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
@@ -137,15 +150,20 @@ class _Contender:
 def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Ranking:
     """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
     95 % intervals, then the others by their point estimates."""
-    contenders = sorted(_contenders(trials, global_batch_size), key=lambda contender: contender.order(objective))
-    ordered = tuple(merged(c.counted) for c in contenders)
-    runs = {c.trials[0].layout.key: c.runs for c in contenders}
-    if not contenders or not contenders[0].may_be_best:
+    placed = sorted(
+        ((contender.order(objective), contender) for contender in _contenders(trials, global_batch_size)),
+        key=lambda found: found[0],
+    )
+    ordered = tuple(merged(contender.counted) for _, contender in placed)
+    runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
+    if not placed or placed[0][0].cannot_be_best:
         return Ranking(objective, ordered, runs=runs)
-    best = ordered[0]
-    rivals = [t for t, c in zip(ordered, contenders, strict=True) if _are_peers(c, contenders[0])]
-    ties = tuple(t for t in rivals[1:] if _speed(t, objective).overlaps(_speed(best, objective)))
-    return Ranking(objective, ordered, best, ties, runs)
+    first, fastest = placed[0][0], ordered[0]
+    peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
+    alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
+    may_choose = not (first.is_no_finalist or first.is_suspect)
+    best = _with_memory_to_spare(alike) if may_choose else fastest
+    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest)
 
 
 def order_of(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Order | None:
@@ -175,6 +193,11 @@ def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
             first_repeats.setdefault(trial.layout.key, trial.trial)
     suspects = {trial.layout.key for trial in trials if needs_second_look(trial)}
     return frozenset(name for key, name in first_repeats.items() if key in suspects)
+
+
+def peak_memory_gib(trial: Trial) -> float | None:
+    """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where nobody knows."""
+    return (trial.measured or {}).get("peak_memory_gib")
 
 
 def merged(runs: Sequence[Trial]) -> Trial:
@@ -231,41 +254,23 @@ def speedup_over(baseline: Trial, trial: Trial, objective: Objective) -> Speedup
     return Speedup(new.value / old.value, new.interval[0] / old.interval[1], new.interval[1] / old.interval[0])
 
 
-def best_json(ranking: Ranking) -> dict[str, Any] | None:
-    """The contract's `best` object; None where nothing counts as best. `value` is the objective in its own unit."""
-    best = ranking.best
-    if best is None or best.measured is None:
-        return None
-    return {
-        "trial": best.trial,
-        "layout": best.layout.to_json(),
-        "objective": ranking.objective.value,
-        "value": _own_unit(value_of(best, ranking.objective), ranking.objective),
-        "tokens_per_sec": best.measured["tokens_per_sec"],
-        "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
-        "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
-        "ties": [tie.trial for tie in ranking.ties],
-        "flags": list(best.flags),
-        "time_s": best.measured.get("time_s"),
-    }
-
-
 def best_file(ranking: Ranking, search_id: str, global_batch_size: int) -> dict[str, Any] | None:
-    """best.json: what the best layout reached over all its runs, and what a running trial is compared with."""
-    best = ranking.best
-    if best is None or best.measured is None or best.last_attempt is None or best.last_attempt.outcome is None:
+    """best.json: what the fastest layout reached over all its runs, and what a running trial is compared with."""
+    fastest = ranking.fastest
+    if fastest is None or fastest.measured is None or fastest.last_attempt is None:
         return None
-    fingerprint = best.last_attempt.outcome.fingerprint
-    readings = _readings(runs_that_count(ranking.runs[best.layout.key]))
+    outcome = fastest.last_attempt.outcome
+    fingerprint = {} if outcome is None else outcome.fingerprint
+    readings = _readings(runs_that_count(ranking.runs[fastest.layout.key]))
     return {
         "schema": BEST_SCHEMA,
         "search_id": search_id,
-        "trial": best.trial,
+        "trial": fastest.trial,
         "objective": ranking.objective.value,
         "global_batch_size": global_batch_size,
-        "threshold": value_of(best, ranking.objective) * math.exp(-log_half_width(readings)),
+        "threshold": value_of(fastest, ranking.objective) * math.exp(-log_half_width(readings)),
         "fingerprint": {name: fingerprint[name] for name in COMPARABLE if name in fingerprint},
-        **best.measured,
+        **fastest.measured,
     }
 
 
@@ -287,8 +292,16 @@ def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Co
             yield _Contender(tuple(group))
 
 
-def _are_peers(one: _Contender, other: _Contender) -> bool:
-    return (one.is_suspect, one.is_finalist) == (other.is_suspect, other.is_finalist)
+def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
+    """Of finalists that cannot be told apart, the fastest first, the one that needs the least memory, where that is
+    much less and takes no more nodes; else the first. A peak that nobody knows is no claim."""
+    fastest = alike[0]
+    limit_gib, nodes = peak_memory_gib(fastest), fastest.layout.num_nodes
+    known = {t.trial: gib for t in alike if t.layout.num_nodes <= nodes and (gib := peak_memory_gib(t)) is not None}
+    leanest = min((t for t in alike if t.trial in known), key=lambda t: known[t.trial], default=fastest)
+    if limit_gib is None or known[leanest.trial] > (1 - MUCH_LESS_MEMORY) * limit_gib:
+        return fastest
+    return leanest
 
 
 def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -330,10 +343,3 @@ def _speed(trial: Trial, objective: Objective) -> _Speed:
     low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
     interval = None if low is None or high is None else (low / sharers, high / sharers)
     return _Speed(measured["tokens_per_sec"] / sharers, interval)
-
-
-def _own_unit(speed: float, objective: Objective) -> float:
-    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
-    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
-        return speed
-    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed

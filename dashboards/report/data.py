@@ -13,6 +13,7 @@ from dashboards.report.importance import Importance, importance_of
 from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
+from trials.answer import Choice, choice_of, why
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ranking import SUSPECT_FLAGS, Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
 from trials.spread import middle
@@ -58,7 +59,8 @@ class TrialView:
 class Answer:
     """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
 
-    `is_today`: nothing measured beats the baseline. `mfu` is a fraction.
+    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for. `mfu` is a
+    fraction.
     """
 
     trial: str
@@ -66,6 +68,8 @@ class Answer:
     num_runs: int
     speedup: Speedup | None
     is_today: bool
+    is_fastest: bool
+    why: str | None
     ties: tuple[str, ...]
     flags: tuple[str, ...]
     tokens_per_sec: float
@@ -193,6 +197,8 @@ def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
         num_runs=len(ranking.runs[best.layout.key]),
         speedup=None if today is None or is_today else speedup_over(today, best, ranking.objective),
         is_today=is_today,
+        is_fastest=choice_of(ranking) is Choice.FASTEST,
+        why=why(ranking),
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,
         tokens_per_sec=best.measured["tokens_per_sec"],

@@ -81,13 +81,15 @@ def answer_below(data: ReportData) -> str:
     answer = data.answer
     if answer is None:
         return _without_answer(data)
+    of_all = f"{'the fastest' if answer.is_fastest else 'as fast as the fastest'} of {_measured_layouts(data)}"
     if answer.is_today:
-        return f"What you run today is the fastest of {_measured_layouts(data)}."
+        return f"What you run today is {of_all}."
+    of_all = of_all[0].upper() + of_all[1:]
     if answer.speedup is not None:
-        return f"The fastest of {_measured_layouts(data)}, against the baseline measured in the same search."
+        return f"{of_all}, against the baseline measured in the same search."
     if data.has_baseline:
-        return f"The fastest of {_measured_layouts(data)}. What you run today has not been measured."
-    return f"The fastest of {_measured_layouts(data)}. The search file names no baseline to compare it with."
+        return f"{of_all}. What you run today has not been measured."
+    return f"{of_all}. The search file names no baseline to compare it with."
 
 
 def sure_words(data: ReportData) -> list[str]:
@@ -190,6 +192,8 @@ def _sure_words(answer: Answer, data: ReportData) -> Iterator[str]:
         yield "How far another run would be off is not known."
     again = " It may be measured again before the search ends." if not data.state.is_ended else ""
     yield f"Measured in {counted(answer.num_runs, 'run')} of its own.{again}"
+    if not answer.is_fastest:
+        yield f"Chosen for its memory: {answer.why}."
     if answer.ties:
         yield f"Not to be told from {_listed(answer.ties)}: their intervals overlap."
     yield from (f"Flag {flag_words(flag)}." for flag in answer.flags)

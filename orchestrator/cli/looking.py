@@ -74,7 +74,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words
     from orchestrator.status import recipe_path
-    from trials.ranking import best_json, rank
+    from trials.answer import best_json
+    from trials.ranking import rank
 
     found = find_search(search, ledger)
     spec = found.spec

@@ -6,7 +6,8 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dashboards.live import console_for, headline, node_hours_words, results_table
+from dashboards.headline import headline
+from dashboards.live import console_for, node_hours_words, results_table
 from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.search_file import SearchSpec, nodes_of_pilots

@@ -12,6 +12,7 @@ from orchestrator.recipe.recipe import Recipe
 from search_spaces.cluster import Cluster
 from search_spaces.presets import accelerator_named
 from search_spaces.yaml_source import is_printable
+from trials.answer import choice_of, fastest_json, why
 from trials.ledger.events import SearchRecord
 from trials.ranking import Ranking, speedup_over
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
@@ -91,7 +92,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         objective=source.ranking.objective.value,
         measured=_printable(outcome.measured),
         repeats=len(source.runs),
-        ties=tuple(t.trial for t in source.ranking.ties) if _is_best(source) else (),
+        **_choice(source),
         compared_with=tuple(_compared(source))[:MOST_COMPARED],
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
@@ -133,6 +134,19 @@ def _printable(value: Any) -> Any:
 
 def _is_best(source: RecipeSource) -> bool:
     return source.ranking.best is not None and source.ranking.best.trial == source.trial.trial
+
+
+def _choice(source: RecipeSource) -> dict[str, Any]:
+    """Why this layout is the best of the search, and what it could not be told from."""
+    if not _is_best(source):
+        return {"ties": ()}
+    ranking = source.ranking
+    return {
+        "ties": tuple(tie.trial for tie in ranking.ties),
+        "chosen_for": choice_of(ranking),
+        "why": why(ranking),
+        "fastest": fastest_json(ranking),
+    }
 
 
 def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:

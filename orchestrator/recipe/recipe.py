@@ -28,7 +28,8 @@ class Recipe:
     `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
     and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
     the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
-    it the layout, whether it ran the layout, or why it cannot; an older recipe has none.
+    it the layout, whether it ran the layout, or why it cannot. `chosen_for`, `why` and `fastest` are those of the
+    `best` object, None of a layout that is not the best. An older recipe has none of these.
     """
 
     created_at: str
@@ -50,6 +51,14 @@ class Recipe:
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
     exports: tuple[Mapping[str, Any], ...] = ()
+    chosen_for: str | None = None
+    why: str | None = None
+    fastest: Mapping[str, Any] | None = None
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether nothing that was measured as often is faster, be it by less than can be told."""
+        return self.fastest is None or self.fastest["trial"] == self.trial
 
     @property
     def batch(self) -> dict[str, int]:
@@ -117,6 +126,9 @@ _FIELDS = (
     "measured",
     "repeats",
     "ties",
+    "chosen_for",
+    "why",
+    "fastest",
     "compared_with",
     "constraints",
     "trainer",
@@ -126,7 +138,7 @@ _FIELDS = (
     "evidence",
     "caveats",
 )
-_LATER_FIELDS = {"exports"}
+_LATER_FIELDS = {"exports", "chosen_for", "why", "fastest"}
 """What a recipe of this schema may be without."""
 
 

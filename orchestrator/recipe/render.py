@@ -109,8 +109,10 @@ def _headline(recipe: Recipe) -> str:
     if baseline is None:
         return f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
     if baseline["layout_key"] == recipe.layout.key:
-        return "what you run today is the fastest layout that was measured"
-    return f"{baseline['times_faster']:.2f} times faster than what you run today"
+        which = "is the fastest layout" if recipe.is_fastest else "cannot be told from the fastest layout"
+        return f"what you run today {which} that was measured"
+    times = baseline["times_faster"]
+    return f"{times:.2f} times {'faster than' if times >= 1 else 'as fast as'} what you run today"
 
 
 def _facts(recipe: Recipe) -> Iterator[str]:
@@ -148,6 +150,8 @@ def _data(recipe: Recipe) -> str:
 
 
 def _certainty(recipe: Recipe) -> Iterator[str]:
+    if recipe.why is not None:
+        yield f"Chosen because it is {recipe.why}."
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
     if low is not None and high is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
@@ -173,8 +177,10 @@ _SHOWN = 10
 
 
 def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
-    marks = [word for word, holds in (("today", other["baseline"]), ("tie", other["trial"] in recipe.ties)) if holds]
-    return f"{other['trial']} ({', '.join(marks)})" if marks else other["trial"]
+    is_fastest = recipe.fastest is not None and other["trial"] == recipe.fastest["trial"]
+    marks = {"today": other["baseline"], "fastest": is_fastest, "tie": other["trial"] in recipe.ties}
+    words = ", ".join(word for word, holds in marks.items() if holds)
+    return f"{other['trial']} ({words})" if words else other["trial"]
 
 
 def _times(other: Mapping[str, Any]) -> str:

@@ -283,8 +283,8 @@ class Driver:
         self._tell_best()
 
     def _tell_best(self) -> None:
-        """Record which layout is the best so far, and keep best.json true to it, unless that was done since the last
-        trial ended: an earlier driver may have been killed, or a disk full, just before."""
+        """Record which layout is the best so far, and keep best.json true to the fastest, unless that was done since
+        the last trial ended: an earlier driver may have been killed, or a disk full, just before."""
         if self._is_best_told:
             return
         ranking = self._now.leader()

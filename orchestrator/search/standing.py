@@ -164,11 +164,14 @@ class Standing:
         return [told for told in self._told.values() if told is not None]
 
     def leader(self) -> Ranking:
-        """The ranking of the best layout alone, or of the one that would be, were it not suspect."""
+        """The ranking of the fastest layout alone, or of the one that would be, were it not suspect; where that is a
+        finalist, of all that it may not be told from."""
         self._renew()
-        ranked = ((order, key) for key, order in self._orders.items() if order is not None)
-        first = min(ranked, key=lambda found: found[0], default=None)
-        runs = () if first is None else [self._trials[place] for place in self._runs[first[1]]]
+        ranked = {key: order for key, order in self._orders.items() if order is not None}
+        keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
+        if keys and not (first := ranked[keys[0]]).is_no_finalist:
+            keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
+        runs = [self._trials[place] for key in keys for place in self._runs[key]]
         return rank(runs, self._objective, self._global_batch_size)
 
     def ranking(self) -> Ranking:

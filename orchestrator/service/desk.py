@@ -23,13 +23,14 @@ from orchestrator.session import create_search, open_tracking, prepare, with_car
 from orchestrator.site_check import require_site
 from orchestrator.status import recipe_path, search_summary
 from search_spaces.errors import InputError
+from trials.answer import best_json
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
-from trials.ranking import best_json, rank
+from trials.ranking import rank
 from trials.text import tail
 from trials.trial import Attempt, Trial, utc_text
 

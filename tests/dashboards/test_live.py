@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.table import Table
 
-from dashboards.live import LiveView, console_for, event_line, headline, progress_line, results_table
+from dashboards.headline import headline
+from dashboards.live import LiveView, console_for, event_line, progress_line, results_table
 from dashboards.trial_words import flag_words
 from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest, ended_search
@@ -146,6 +147,20 @@ def test_the_headline_compares_with_what_runs_today_and_names_ties():
     assert "160,000 ± 3,200 tokens/s" in words
     assert "1.60 x faster than today (1.54 to 1.67)" in words
     assert words.endswith("not to be told from it: t0003")
+
+
+def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
+    search, layouts = SearchUnderTest(), (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4))
+    for kind in ("search", "finalist", "finalist"):
+        for layout, rate, peak_gib in zip(layouts, (100_000.0, 99_900.0), (3.0, 2.0), strict=True):
+            search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
+    words = headline(search.record, ranking_of(search.record), BASELINE.key)
+    assert words.startswith("best: t0002, ")
+    assert "; 1.00 x as fast as today (" in words
+    assert "; not to be told from t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3; " in words
+    assert words.endswith("not to be told from it: t0001")
+    rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
+    assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
 
 
 def test_the_headline_says_when_nothing_beats_today_or_was_measured():

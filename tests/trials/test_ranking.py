@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from search_spaces.layout import Layout
 from tests.trials.examples import OUTCOME
+from trials.answer import best_json
 from trials.ranking import (
+    MUCH_LESS_MEMORY,
     Objective,
     Ranking,
     Speedup,
     best_file,
-    best_json,
     needs_second_look,
     rank,
     second_looks,
@@ -192,6 +193,74 @@ class TestRepeats:
         assert best["flags"] == ["extrapolated"]
 
 
+class TestMemoryToSpare:
+    """Finalists that cannot be told apart: three runs of each, which agree."""
+
+    def ranking(self, *layouts: tuple[float, float | None], flags: tuple[str, ...] = (), nodes=(1, 1, 1, 1)) -> Ranking:
+        """Of layouts t0001, t0002, ... with this speed and this peak in GiB, their repeats after them all."""
+        trials = []
+        for repeat in range(3):
+            for number, (tokens_per_sec, peak_gib) in enumerate(layouts, start=1):
+                shape = {"tensor_parallel": number, "num_nodes": nodes[number - 1]}
+                run = trial(number + repeat * len(layouts), tokens_per_sec, flags=flags, **shape)
+                if peak_gib is not None:
+                    run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+                trials.append(replace(run, kind=TrialKind.FINALIST if repeat else TrialKind.SEARCH))
+        return rank(trials, SPEED, 8)
+
+    def chosen(self, *layouts: tuple[float, float | None], **more) -> list[str]:
+        """The best, and after it its ties."""
+        ranking = self.ranking(*layouts, **more)
+        return names([ranking.best, *ranking.ties])
+
+    def test_the_one_that_needs_much_less_memory_is_the_best_and_the_fastest_is_a_tie(self):
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0), (298.0, 9.5))
+        assert (ranking.best.trial, ranking.fastest.trial) == ("t0002", "t0001")
+        assert names(ranking.ties) == ["t0001", "t0003"]
+        assert names(ranking.ordered) == ["t0001", "t0002", "t0003"]
+
+    def test_of_several_it_is_the_one_that_needs_the_least(self):
+        assert self.chosen((300.0, 10.0), (299.0, 7.0), (298.0, 6.0)) == ["t0003", "t0001", "t0002"]
+
+    def test_a_little_less_is_no_reason(self):
+        almost = 10.0 * (1 - MUCH_LESS_MEMORY)
+        assert self.chosen((300.0, 10.0), (299.0, almost + 0.01)) == ["t0001", "t0002"]
+        assert self.chosen((300.0, 10.0), (299.0, almost)) == ["t0002", "t0001"]
+
+    def test_one_that_is_slower_for_certain_is_no_choice(self):
+        assert self.chosen((300.0, 10.0), (200.0, 1.0)) == ["t0001"]
+
+    @pytest.mark.parametrize("peaks", [(None, 1.0), (10.0, None), (None, None)])
+    def test_a_peak_that_nobody_knows_is_no_claim(self, peaks):
+        assert self.chosen((300.0, peaks[0]), (299.0, peaks[1])) == ["t0001", "t0002"]
+
+    def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        run = ranking.runs[ranking.best.layout.key][1]
+        run.attempts[0].outcome.measured["peak_memory_gib"] = 9.9
+        again = rank([run for runs in ranking.runs.values() for run in runs], SPEED, 8)
+        assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
+
+    def test_memory_bought_with_more_nodes_is_not_to_spare(self):
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(1, 2)) == ["t0001", "t0002"]
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(2, 1)) == ["t0002", "t0001"]
+
+    def test_without_finalists_the_fastest_stays_the_best(self):
+        lone = [trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)]
+        for run, peak_gib in zip(lone, (10.0, 1.0), strict=True):
+            run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+        ranking = rank(lone, SPEED, 8)
+        assert ranking.best is ranking.fastest is ranking.ordered[0]
+
+    @pytest.mark.fault(38)
+    def test_fault_38_suspect_runs_are_never_chosen_for_their_memory(self):
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), flags=("suspect_node",)) == ["t0001", "t0002"]
+
+    def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
+        told = best_file(self.ranking((300.0, 10.0), (299.0, 7.0)), "tiny-aaaaaa", 8)
+        assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
+
+
 class TestSuspects:
     FLAG = ("suspect_node",)
 
@@ -310,27 +379,3 @@ class TestUpperBound:
         assert upper_bound_of(self.failed(FailureReason.DOMINATED, {}), SPEED) is None
         assert upper_bound_of(self.failed(FailureReason.HANG, {"tokens_per_sec_high": 320.0}), SPEED) is None
         assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.DOMINATED), SPEED) is None
-
-
-class TestBestObject:
-    def test_it_has_the_contracts_names(self):
-        best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
-        assert best == {
-            "trial": "t0001",
-            "layout": Layout(data_parallel=8).to_json(),
-            "objective": "tokens_per_sec",
-            "value": 300.0,
-            "tokens_per_sec": 300.0,
-            "tokens_per_sec_low": 285.0,
-            "tokens_per_sec_high": 315.0,
-            "ties": ["t0002"],
-            "flags": [],
-            "time_s": None,
-        }
-
-    def test_bounds_that_are_unknown_are_null(self):
-        best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
-        assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
-
-    def test_without_a_best_there_is_no_object(self):
-        assert best_json(Ranking(SPEED)) is None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.words import answer_words, cost_words, state_words, sure_words
+from dashboards.report.words import answer_below, answer_words, cost_words, state_words, sure_words
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
@@ -40,6 +40,18 @@ def test_where_the_best_is_slower_than_today_it_is_not_called_faster():
     data = data_of(a_search())
     slower = replace(data.answer, speedup=replace(data.answer.speedup, ratio=0.9))
     assert answer_words(replace(data, answer=slower)) == "0.90 times as fast as what you run today"
+
+
+def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest():
+    search = SearchUnderTest(spec())
+    for kind in ("search", "finalist", "finalist"):
+        for layout, speed, peak_gib in ((FASTEST, 1500.0, 3.0), (TODAY, 1499.0, 2.0)):
+            search.measure(search.start(layout, kind), speed, peak_memory_gib=peak_gib)
+    data = data_of(search)
+    assert answer_below(data) == "What you run today is as fast as the fastest of 2 layouts measured."
+    assert "Chosen for its memory: not to be told from t0001, the fastest, and needs 33 % less" in sure_words(data)[2]
+    assert data.answer.ties == ("t0001",)
+    assert answer_below(data_of(a_search())).startswith("The fastest of 2 layouts measured, against the baseline")
 
 
 def test_without_a_baseline_the_answer_is_a_speed():

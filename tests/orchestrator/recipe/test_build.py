@@ -40,6 +40,27 @@ def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
     assert "Not told apart from t0002: the 95 % intervals overlap." in recipe.caveats
 
 
+def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
+    first = [peaking(measured_trial(f"t000{n}", LAYOUT, 0.1), 3.0) for n in (1, 3, 5)]
+    second = [peaking(measured_trial(f"t000{n}", SLOWER_LAYOUT, 0.101), 2.0) for n in (2, 4, 6)]
+    trials = [first[0], second[0], *map(repeated, (*first[1:], *second[1:]))]
+    today, chosen = rank(trials, Objective.TOKENS_PER_SEC, LAYOUT.global_batch_size).ordered
+    recipe = built(source_of(*trials, baseline=today))
+    assert (recipe.trial, recipe.chosen_for, recipe.ties) == ("t0002", "memory", ("t0001",))
+    assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 3.0}
+    assert recipe.baseline["times_faster"] == pytest.approx(0.1 / 0.101)
+    page = readme(recipe)
+    assert "0.99 times as fast as what you run today" in page
+    assert "Chosen because it is not to be told from t0001, the fastest, and needs 33 % less memory" in page
+    assert "| t0001 (today, fastest, tie) |" in page
+    assert "cannot be told from the fastest layout" in readme(built(source_of(*trials, baseline=chosen)))
+
+
+def peaking(trial: Trial, peak_gib: float) -> Trial:
+    trial.last_attempt.outcome.measured["peak_memory_gib"] = peak_gib
+    return trial
+
+
 def test_every_measurement_of_the_layout_counts_as_a_repeat():
     again = measured_trial("t0003", LAYOUT, 0.11)
     source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), again)

@@ -40,9 +40,12 @@ class Script:
     excerpt: str = "it broke"
     leaves_outcome: bool = True
     flags: tuple[str, ...] = ()
+    peak_memory_gib: float | None = None
 
 
-def measured_outcome(spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = ()) -> Outcome:
+def measured_outcome(
+    spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = (), peak_memory_gib: float | None = None
+) -> Outcome:
     """An outcome that classify believes, with a 1 % interval."""
     tokens = spec.global_batch_size * spec.model.seq_length
     layout = spec.layout
@@ -60,6 +63,7 @@ def measured_outcome(spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, .
             "tokens_per_sec_high": tokens_per_sec * 1.005,
             "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
             "samples_per_sec": tokens_per_sec / spec.model.seq_length,
+            **({} if peak_memory_gib is None else {"peak_memory_gib": peak_memory_gib}),
         },
         proof={
             "world_size": spec.num_gpus,
@@ -162,8 +166,9 @@ class ScriptedLauncher(Launcher):
 
     def _outcome(self, job: Job) -> Outcome:
         spec = job.request.spec
-        if job.script.reason is None and job.script.tokens_per_sec is not None:
-            return measured_outcome(spec, job.script.tokens_per_sec, job.script.flags)
+        script = job.script
+        if script.reason is None and script.tokens_per_sec is not None:
+            return measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
         if job.script.reason is FailureReason.DOMINATED and job.script.tokens_per_sec is not None:
             seen = measured_outcome(spec, job.script.tokens_per_sec)
             return replace(seen, status=OutcomeStatus.FAILED, reason=job.script.reason, excerpt=job.script.excerpt)

@@ -109,6 +109,22 @@ def test_best_json_holds_the_speed_over_all_runs_of_the_best(rig):
     assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(1750.0))
 
 
+def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_the_best(rig):
+    def alike(spec) -> Script:
+        tokens_per_sec = speed_of(spec.layout) if spec.layout not in (FASTEST, SECOND) else 2000.0
+        is_first = spec.layout == FASTEST
+        return Script(tokens_per_sec=tokens_per_sec + is_first, peak_memory_gib=3.0 if is_first else 2.0)
+
+    rig.launcher.script, told = alike, []
+    rig.hooks = Hooks(on_event=lambda search, event: told.append(event))
+    search = rig.open_driver().run()
+    changes = [event.data["trial"] for event in told if event.kind is EventKind.BEST_CHANGED]
+    assert changes[-2:] == ["t0009", "t0008"], "the fastest until the other was measured again"
+    assert search.best_trial == "t0008"
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(2001.0)), "which trials compare with"
+
+
 def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measured_again(rig):
     def fails_last(spec) -> Script:
         failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST

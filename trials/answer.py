@@ -1,0 +1,87 @@
+"""The answer of a search in the contract's words, and why it is this layout: pure, over a ranking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trials.ranking import Objective, Ranking, peak_memory_gib, second_looks, value_of
+from trials.trial import Trial, TrialKind, Word
+
+_TOKENS_PER_BILLION = 1e9
+_SECONDS_PER_HOUR = 3600
+
+
+class Choice(Word):
+    """Why the best layout was chosen: it is the fastest by the search's objective, or cannot be told from that one and
+    leaves more memory."""
+
+    FASTEST = "fastest"
+    MEMORY = "memory"
+
+
+def best_json(ranking: Ranking) -> dict[str, Any] | None:
+    """The contract's `best` object; None where nothing counts as best. `value` is the objective in its own unit."""
+    best, fastest = ranking.best, ranking.fastest
+    if best is None or best.measured is None or fastest is None:
+        return None
+    return {
+        "trial": best.trial,
+        "layout": best.layout.to_json(),
+        "objective": ranking.objective.value,
+        "value": own_unit(value_of(best, ranking.objective), ranking.objective),
+        "tokens_per_sec": best.measured["tokens_per_sec"],
+        "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
+        "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
+        "peak_memory_gib": peak_memory_gib(best),
+        "ties": [tie.trial for tie in ranking.ties],
+        "chosen_for": choice_of(ranking),
+        "fastest": fastest_json(ranking),
+        "why": why(ranking),
+        "flags": list(best.flags),
+        "time_s": best.measured.get("time_s"),
+    }
+
+
+def choice_of(ranking: Ranking) -> Choice | None:
+    """Why the best is the best; None where nothing is."""
+    if ranking.best is None:
+        return None
+    return Choice.FASTEST if ranking.best is ranking.fastest else Choice.MEMORY
+
+
+def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
+    """The layout that was measured as the fastest, which need not be the best; None where nothing counts as best."""
+    fastest = ranking.fastest
+    if fastest is None:
+        return None
+    value = own_unit(value_of(fastest, ranking.objective), ranking.objective)
+    return {"trial": fastest.trial, "value": value, "peak_memory_gib": peak_memory_gib(fastest)}
+
+
+def why(ranking: Ranking) -> str | None:
+    """Why the best is the best, in words that go on after its name; None where nothing is."""
+    best, fastest = ranking.best, ranking.fastest
+    if best is None or fastest is None:
+        return None
+    if best is not fastest:
+        return _spares_memory(best, fastest)
+    first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
+    runs = ranking.runs[best.layout.key]
+    is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in second_looks(runs) for run in runs)
+    which = "those measured again, by the lower end of its 95 % interval" if is_finalist else "the layouts measured"
+    return f"{first} of {which}"
+
+
+def own_unit(speed: float, objective: Objective) -> float:
+    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
+    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
+        return speed
+    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
+
+
+def _spares_memory(best: Trial, fastest: Trial) -> str:
+    needed, limit = peak_memory_gib(best), peak_memory_gib(fastest)
+    assert needed is not None, "it was chosen for its memory"
+    assert limit is not None, "which was compared with this"
+    less = f"{100 * (1 - needed / limit):.0f} % less memory"
+    return f"not to be told from {fastest.trial}, the fastest, and needs {less}: {needed:.3g} GiB, not {limit:.3g}"
