@@ -16,6 +16,7 @@ from typing import Any
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
 from trials.metrics import StepRecord, read_metrics
+from trials.node_samples import MOST_NODES, read_samples
 from trials.spread import middle
 from trials.text import tail
 from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_seconds, utc_text
@@ -191,6 +192,25 @@ def _step_points(record: StepRecord) -> Iterator[Point]:
         value = getattr(record, field.name)
         if field.name != "step" and _is_number(value):
             yield Point(f"steps/{field.name}", float(value), time_ms, record.step)
+
+
+def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
+    """What the nodes of the last attempt did meanwhile; ValueError when one's file cannot be read.
+
+    Under MLflow's own names, which its page of system metrics looks for; of several nodes each has its number, in the
+    order of the ranks, as MLflow's own `node_id` stands there.
+    """
+    last = trial.last_attempt
+    if last is None:
+        return []
+    attempt_folder = folder.attempt(trial.trial, last.attempt)
+    points: list[Point] = []
+    for node in range(min(last.num_nodes, MOST_NODES)):
+        prefix = f"system/node_{node}/" if last.num_nodes > 1 else "system/"
+        for step, sample in enumerate(read_samples(attempt_folder.system(node, _restart(last)))):
+            time_ms = _ms(utc_seconds(sample.time))
+            points += [Point(prefix + name, value, time_ms, step) for name, value in sample.values.items()]
+    return points
 
 
 def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:

@@ -47,6 +47,8 @@ _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
 _OTHER_VERSION = "out-of-date database schema"
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "INVALID_PARAMETER_VALUE")
+_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
+"""What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
 
 T = TypeVar("T")
 
@@ -148,13 +150,17 @@ class MlflowSync:
         return self._end_child(trial, view, folder, child) if view.status.is_ended and not child.is_ended else []
 
     def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _Sent) -> list[str]:
-        unread, series, texts = [], [], {}
+        points, texts, unread = runs.trial_points(trial), {}, []
+        for read in (runs.series_points, runs.system_points):
+            try:
+                points += read(trial, folder)
+            except _UNREADABLE as error:
+                unread.append(f"{trial.trial}: {one_line(error)}")
         try:
-            series = runs.series_points(trial, folder)
             texts = runs.trial_texts(trial, folder)
-        except (OSError, ValueError) as error:
-            unread = [f"{trial.trial}: {one_line(error)}"]
-        self._store.put_points(child, [*runs.trial_points(trial), *series])
+        except _UNREADABLE as error:
+            unread.append(f"{trial.trial}: {one_line(error)}")
+        self._store.put_points(child, points)
         self._store.put_texts(child, texts)
         self._store.end(child, view)
         return unread

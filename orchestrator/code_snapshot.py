@@ -29,6 +29,7 @@ COMPUTE_SIDE = (
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",
+    "trials/node_samples.py",
     "trials/ports.py",
     "trials/ranking.py",
     "trials/rival.py",

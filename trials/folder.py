@@ -55,6 +55,10 @@ class AttemptFolder:
     def outcome(self, restart: int = 0) -> Path:
         return self.path / f"outcome.r{restart}.json"
 
+    def system(self, node: int, restart: int = 0) -> Path:
+        """What the trial's node of this number did meanwhile; written by its first rank."""
+        return self.path / f"system.n{node}.r{restart}.jsonl"
+
     def last_restart(self) -> int:
         """The highest restart that wrote anything here; 0 where none did."""
         names = [*self.path.glob("metrics.r*.jsonl"), *self.path.glob("outcome.r*.json")]

@@ -11,6 +11,7 @@ from search_spaces.layout import Layout
 from trials.folder import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord, apply
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.node_samples import NodeSample, sample_line
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState, utc_text
 
 SEARCH_ID = "tiny-abcdef"
@@ -138,7 +139,7 @@ def ended_search() -> SearchUnderTest:
 
 
 def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> SearchFolder:
-    """The folder such a search leaves: its file, and for every attempt a spec, a log and its steps."""
+    """The folder such a search leaves: its file, and for every attempt a spec, a log, steps and a node's samples."""
     folder = SearchFolder(root / SEARCH_ID)
     folder.path.mkdir(parents=True)
     folder.yaml.write_text("name: tiny\n")
@@ -149,6 +150,7 @@ def search_folder(root: Path, record: SearchRecord, num_steps: int = 3) -> Searc
             place.spec.write_text(json.dumps({"attempt": attempt.attempt}))
             place.rank_log(0).write_text(f"log of {trial.trial}.{attempt.attempt}\n")
             _write_steps(place.metrics(), steps(num_steps))
+            place.system(0).write_bytes(b"".join(map(sample_line, samples(num_steps))))
     return folder
 
 
@@ -156,6 +158,11 @@ def steps(count: int) -> Iterable[StepRecord]:
     for step in range(1, count + 1):
         time = utc_text(START + 100 + step)
         yield StepRecord(step, StepPhase.MEASURED, time, 0.5, 0.4, 7.0 - step, 1.0, 64)
+
+
+def samples(count: int) -> Iterable[NodeSample]:
+    for number in range(count):
+        yield NodeSample(utc_text(START + 100 + 5 * number), {"cpu_utilization_percentage": 10.0 * (number % 10)})
 
 
 def _write_steps(path: Path, records: Iterable[StepRecord]) -> None:

@@ -15,14 +15,18 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow_runs import trial_points
+from dashboards.mlflow_runs import system_points, trial_points
 from dashboards.mlflow_sync import MlflowSync, tracking_uri
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
-from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
+from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
+from trials.node_samples import MOST_NODES
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.timeout(60)  # the first use of a fresh MLflow database takes seconds
+
+
+STEP_WITHOUT_A_TIME = json.dumps(next(iter(steps(1))).to_json() | {"time": 5})
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +165,33 @@ def test_a_child_carries_what_was_measured_once_and_its_steps_as_series(sync, cl
     series = client.get_metric_history(child.info.run_id, "steps/loss")
     assert [(m.step, m.value) for m in series] == [(1, 6.0), (2, 5.0), (3, 4.0)]
     assert "steps/memory_allocated_gib" not in metrics
+
+
+def test_a_child_shows_what_its_node_did_under_mlflows_own_names(sync, client, tmp_path, request):
+    search = ended_search().record
+    sync.sync(search, search_folder(tmp_path, search))
+    run_id = runs_by_name(client, request.node.name)["t0002"].info.run_id
+    series = client.get_metric_history(run_id, "system/cpu_utilization_percentage")
+    began_ms = (START + 100) * 1000
+    assert [(m.step, m.timestamp - began_ms, m.value) for m in series] == [
+        (0, 0, 0.0),
+        (1, 5000, 10.0),
+        (2, 10000, 20.0),
+    ]
+
+
+def test_of_several_nodes_each_has_its_number_in_the_order_of_the_ranks(tmp_path):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    trial = search.trial("t0002")
+    last = trial.last_attempt
+    assert last is not None
+    place = folder.attempt("t0002", "a2")
+    place.system(2).write_bytes(place.system(0).read_bytes())
+    on_many = trial.with_attempt(replace(last, num_nodes=MOST_NODES + 1))
+    place.system(MOST_NODES).write_text("is not looked for\n")
+    keys = {point.key for point in system_points(on_many, folder)}
+    assert keys == {f"system/node_{node}/cpu_utilization_percentage" for node in (0, 2)}
 
 
 def test_a_child_carries_its_attempts_spec_outcome_and_log(sync, client, tmp_path, request):
@@ -322,13 +353,28 @@ def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, reque
     assert [file.path for file in client.list_artifacts(parent.info.run_id, "recipe")] == ["recipe/recipe.yaml"]
 
 
-def test_a_metrics_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(sync, client, tmp_path, request):
+@pytest.mark.parametrize(
+    ("damaged", "text", "left"),
+    [
+        ("metrics.r0.jsonl", "nonsense", "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", "[" * 100_000, "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", STEP_WITHOUT_A_TIME, "system/cpu_utilization_percentage"),
+        ("system.n0.r0.jsonl", '{"time": 5}', "steps/loss"),
+    ],
+    ids=["words", "depth", "time", "system"],
+)
+def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(
+    sync, client, tmp_path, request, damaged, text, left
+):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
-    folder.attempt("t0001", "a1").metrics().write_text("nonsense\n")
+    (folder.attempt("t0001", "a1").path / damaged).write_text(text + "\n")
     report = sync.sync(search, folder)
     assert [words.split(":")[0] for words in report.unread] == ["t0001"]
-    assert runs_by_name(client, request.node.name)["t0001"].data.metrics["tokens_per_sec"] == 1000.0
+    child = runs_by_name(client, request.node.name)["t0001"]
+    assert child.data.metrics["tokens_per_sec"] == 1000.0
+    assert {key for key in child.data.metrics if "/" in key} >= {left}
+    assert "rank-00000.tail.log" in [file.path for file in client.list_artifacts(child.info.run_id)]
 
 
 @pytest.mark.bad_input(36)

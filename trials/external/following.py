@@ -16,6 +16,7 @@ from trials.folder import AttemptFolder
 from trials.metrics import MetricsWriter
 from trials.ranks.environment import RankEnvironment, device_number, process_age_s
 from trials.ranks.failures import TrialFailure
+from trials.ranks.node_sampler import sample_node
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
 from trials.trainers.invocation import Invocation, invocation
@@ -47,6 +48,7 @@ def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
     """
     words = LastWords()
     TrainerWatchdog(report, env, spec.measure, words).start()
+    sample_node(spec, folder, env)
     made = invocation(spec, sys.executable, str(folder.path))
     address = meet(spec, folder, env, made.files)
     oom_kills = count_oom_kills()

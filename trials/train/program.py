@@ -16,6 +16,7 @@ from search_spaces.errors import InputError, Problem
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 from trials.ranks.failures import data_failures, excerpt_of, reason_of, seen_before
+from trials.ranks.node_sampler import sample_node
 from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
@@ -55,6 +56,7 @@ def run_rank(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, run: 
 
 
 def _run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    sample_node(spec, folder, env)
     from trials.train.trial_run import run_trial
 
     run_trial(spec, folder, env, report)

@@ -167,13 +167,14 @@ def test_a_trainer_ends_with_a_supervisor_that_was_killed(tmp_path):
     assert left == []
 
 
-def test_ranks_of_several_nodes_meet_at_the_address_of_rank_0(tmp_path):
+def test_ranks_of_several_nodes_meet_at_the_address_of_rank_0_and_each_node_is_sampled(tmp_path):
     spec = replace(spec_for(), gpus_per_node=1, rendezvous=Rendezvous("tcp"))
     ranks = start(tmp_path, spec)
     assert set(ranks.wait()) == {0}, ranks.logs()
     told = {ranks.folder.rank_log(rank).read_text().splitlines()[0].split(" at ")[1] for rank in (0, 1)}
     assert len(told) == 1
     assert not told.pop().startswith("127.0.0.1")
+    assert all(ranks.folder.system(node).exists() for node in (0, 1))
 
 
 def test_a_world_of_another_size_is_refused(tmp_path):

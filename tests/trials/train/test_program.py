@@ -44,6 +44,7 @@ def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous)
     assert 0.1 < outcome.measured["peak_memory_gib"] < 2
     assert outcome.fingerprint["torch"]
     assert trial.folder.heartbeat.exists()
+    assert trial.folder.system(0).exists()
     records = read_metrics(trial.folder.metrics())
     assert [r.step for r in records] == list(range(1, steps + 1))
     assert [r.step_time_s for r in records] == list(outcome.step_times_s)

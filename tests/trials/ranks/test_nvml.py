@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from trials.node_samples import NodeSample
+from trials.ranks.node_sampler import nvml_or_none
+from trials.ranks.nvml import Nvml
+
+UNSUPPORTED = 3
+GIB = 2**30
+
+
+class Driver:
+    """Answers as NVML does: 0 and a value where the caller's pointer leads. Two GPUs, the second of them a MIG slice,
+    of which the driver tells neither use nor power."""
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: ctypes.c_uint, device: Any) -> int:
+        device._obj.value = number.value + 1
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, device: ctypes.c_void_p, memory: Any) -> int:
+        memory._obj.total, memory._obj.used = 80 * GIB, 20 * GIB * device.value
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, device: ctypes.c_void_p, rates: Any) -> int:
+        rates._obj.gpu = 98
+        return 0 if device.value == 1 else UNSUPPORTED
+
+    def nvmlDeviceGetPowerUsage(self, device: ctypes.c_void_p, milliwatts: Any) -> int:
+        milliwatts._obj.value = 350_500
+        return 0 if device.value == 1 else UNSUPPORTED
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: ctypes.c_void_p, milliwatts: Any) -> int:
+        milliwatts._obj.value = 701_000
+        return 0
+
+
+def test_each_gpu_is_told_of_as_far_as_its_driver_does():
+    values = Nvml(Driver()).read()
+    assert values == {
+        "gpu_0_utilization_percentage": 98.0,
+        "gpu_0_memory_usage_megabytes": pytest.approx(20 * GIB / 1e6),
+        "gpu_0_memory_usage_percentage": 25.0,
+        "gpu_0_power_usage_watts": 350.5,
+        "gpu_0_power_usage_percentage": 50.0,
+        "gpu_1_memory_usage_megabytes": pytest.approx(40 * GIB / 1e6),
+        "gpu_1_memory_usage_percentage": 50.0,
+    }
+    assert NodeSample.from_json({"time": "2026-11-20T12:00:00.000000Z", **values}).values == values
+
+
+def test_a_driver_that_does_not_start_is_none():
+    driver = Driver()
+    driver.nvmlInit_v2 = lambda: 9  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="nvmlInit_v2 answers 9"):
+        Nvml(driver)
+
+
+@pytest.mark.parametrize("failure", [OSError("libnvidia-ml.so.1: no such file"), AttributeError("no such function")])
+def test_where_no_driver_tells_there_are_no_gpus(monkeypatch, failure):
+    def refuse(_name: str) -> None:
+        raise failure
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert nvml_or_none() is None

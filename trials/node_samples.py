@@ -1,0 +1,77 @@
+"""What a node did while a trial ran, one line of JSON a sample: the record and its reader. Standard library only.
+
+The names and units are those of MLflow's own system metrics, so that its pages show them where their users look.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trials.folder import read_plain
+from trials.trial import utc_seconds
+
+MOST_NODES = 16
+"""So many nodes of a trial are sampled, the first ones: of hundreds nobody reads the charts, and each is a file."""
+MOST_BYTES = 4 * 2**20
+"""Of one node's file; eight GPUs for a week make a third of it."""
+
+_NAME = re.compile(
+    r"cpu_utilization_percentage | system_memory_usage_(?:megabytes|percentage)"
+    r"| network_(?:receive|transmit)_megabytes"
+    r"| gpu_\d{1,2}_(?:utilization_percentage|memory_usage_(?:megabytes|percentage)|power_usage_(?:watts|percentage))",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class NodeSample:
+    """One look at a node. `time` is UTC RFC 3339; `values` are by MLflow's names: percentages of 0 to 100, megabytes of
+    10^6 bytes, what went over the network since the first look. What is not known is absent."""
+
+    time: str
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"time": self.time, **self.values}
+
+    @classmethod
+    def from_json(cls, data: Any) -> NodeSample:
+        """The inverse of `to_json`; names of a newer version are passed over. ValueError for anything else."""
+        if not isinstance(data, dict) or not isinstance(data.get("time"), str):
+            raise ValueError(f"not a node's sample: {data!r:.80}")
+        utc_seconds(data["time"])
+        values = {name: value for name, value in data.items() if _NAME.fullmatch(name)}
+        if not all(_is_number(value) for value in values.values()):
+            raise ValueError(f"a node's sample with what is no number: {data!r:.80}")
+        return cls(data["time"], values)
+
+
+def sample_line(sample: NodeSample) -> bytes:
+    """One whole line; ValueError for not-a-number."""
+    return json.dumps(sample.to_json(), allow_nan=False).encode() + b"\n"
+
+
+def read_samples(path: Path) -> list[NodeSample]:
+    """The samples written so far; a last line still being written is left out, a missing file is empty.
+
+    ValueError for a whole line that is no sample, and for what is no plain file of at most `MOST_BYTES`.
+    """
+    try:
+        written = read_plain(path, MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    whole_lines = written[: written.rfind(b"\n") + 1].splitlines()
+    try:
+        return [NodeSample.from_json(json.loads(line)) for line in whole_lines]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,72 @@
+"""A node's GPUs as NVIDIA's driver tells of them, through the library that it brings (NVML). Standard library only."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+_LIBRARY = "libnvidia-ml.so.1"
+_SUCCESS = 0
+_MEGABYTE = 1e6
+_MILLIWATTS = 1e3
+
+
+class _Utilization(ctypes.Structure):
+    """nvmlUtilization_t: percent of the driver's last sample period."""
+
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class Nvml:
+    """The GPUs that this process may see, all of them, numbered as nvidia-smi does. OSError where there are none."""
+
+    def __init__(self, library: Any = None):
+        self._library = library or ctypes.CDLL(_LIBRARY)
+        self._require("nvmlInit_v2")
+        count = ctypes.c_uint()
+        self._require("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        self._devices = [self._device(number) for number in range(count.value)]
+
+    def read(self) -> dict[str, float]:
+        """By MLflow's names for a GPU's system metrics; what the driver does not tell of one is absent.
+
+        Takes milliseconds, most of them outside of the interpreter's lock.
+        """
+        return {
+            f"gpu_{number}_{name}": value
+            for number, device in enumerate(self._devices)
+            for name, value in self._values(device)
+        }
+
+    def _values(self, device: ctypes.c_void_p) -> Iterator[tuple[str, float]]:
+        utilization, memory = _Utilization(), _Memory()
+        power, most_power = ctypes.c_uint(), ctypes.c_uint()
+        if self._tells("nvmlDeviceGetUtilizationRates", device, utilization):
+            yield "utilization_percentage", float(utilization.gpu)
+        if self._tells("nvmlDeviceGetMemoryInfo", device, memory) and memory.total:
+            yield "memory_usage_megabytes", memory.used / _MEGABYTE
+            yield "memory_usage_percentage", 100 * memory.used / memory.total
+        if self._tells("nvmlDeviceGetPowerUsage", device, power):
+            yield "power_usage_watts", power.value / _MILLIWATTS
+            if self._tells("nvmlDeviceGetEnforcedPowerLimit", device, most_power) and most_power.value:
+                yield "power_usage_percentage", 100 * power.value / most_power.value
+
+    def _device(self, number: int) -> ctypes.c_void_p:
+        device = ctypes.c_void_p()
+        self._require("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(device))
+        return device
+
+    def _tells(self, function: str, device: ctypes.c_void_p, answer: Any) -> bool:
+        """Whether the driver answers this; of a part of a GPU (MIG) it does not tell everything."""
+        return getattr(self._library, function)(device, ctypes.byref(answer)) == _SUCCESS
+
+    def _require(self, function: str, *arguments: Any) -> None:
+        if (code := getattr(self._library, function)(*arguments)) != _SUCCESS:
+            raise OSError(f"{function} answers {code}")
