@@ -49,8 +49,8 @@ class ReplayRules:
 class ReplayResult:
     """What a replay with `trainer` found. `comparison` is None when nothing was measured, and then `detail` says why.
 
-    `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}. Throughputs
-    are tokens per second, means over the runs' step times.
+    `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
+    those of any run. Throughputs are tokens per second, means over the runs' step times.
     """
 
     verdict: ReplayVerdict
@@ -59,6 +59,7 @@ class ReplayResult:
     measured_tokens_per_sec: float | None = None
     comparison: Comparison | None = None
     differences: tuple[Mapping[str, Any], ...] = ()
+    flags: tuple[str, ...] = ()
     detail: str | None = None
     runs: tuple[Run, ...] = ()
 
@@ -75,6 +76,7 @@ class ReplayResult:
             "ratio_low": None if found is None else found.low,
             "ratio_high": None if found is None else found.high,
             "differences": [dict(difference) for difference in self.differences],
+            "flags": list(self.flags),
             "detail": self.detail,
         }
 
@@ -203,7 +205,9 @@ def _result(
         return ReplayResult(_verdict_on_failure(failed), trainer, before, detail=why, runs=runs)
     found = compare(recorded, runs, rules.margin)
     differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
-    return ReplayResult(found.verdict, trainer, before, _tokens_per_sec(loaded, runs), found, differences, runs=runs)
+    flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))
+    now = _tokens_per_sec(loaded, runs)
+    return ReplayResult(found.verdict, trainer, before, now, found, differences, flags, runs=runs)
 
 
 def _trainer_of(loaded: LoadedRecipe) -> str:

@@ -15,6 +15,7 @@ WIDE_MARGINS = 3
 """A replay is called reproduced only if a change of this many margins is excluded."""
 
 _OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
+_ENVIRONMENT = "environment"
 
 
 class ReplayVerdict(Word):
@@ -75,10 +76,20 @@ def _mean_log(readings: Sequence[Reading]) -> float:
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The fields that are not the same; None where one side does not know it. What differs from job to job is left
-    out."""
-    names = [name for name in {**recorded, **here} if name not in _OF_ONE_JOB]
+    out. A variable of the environment is a field of its own, `environment.NAME`, where both sides know theirs."""
+    before, now = _fields(recorded), _fields(here)
+    if isinstance(recorded.get(_ENVIRONMENT), Mapping) and isinstance(here.get(_ENVIRONMENT), Mapping):
+        before, now = before | _variables(recorded), now | _variables(here)
     return [
-        {"field": name, "recorded": recorded.get(name), "here": here.get(name)}
-        for name in names
-        if recorded.get(name) != here.get(name)
+        {"field": name, "recorded": before.get(name), "here": now.get(name)}
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
     ]
+
+
+def _fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fingerprint.items() if name not in (*_OF_ONE_JOB, _ENVIRONMENT)}
+
+
+def _variables(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{_ENVIRONMENT}.{name}": value for name, value in fingerprint[_ENVIRONMENT].items()}

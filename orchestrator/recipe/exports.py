@@ -61,7 +61,8 @@ STATUS_WORDS = {
 class Export:
     """The layout for one trainer: `files` (name to text), and `start`, the line that trains with them.
 
-    Of a layout that the trainer cannot run there is neither, but the rule it breaks and why.
+    Of a layout that the trainer cannot run there is neither, but the rule it breaks and why. `replayed` is what a
+    replay with this trainer found, where it was not the one of the search (orchestrator/recipe/remeasured.py).
     """
 
     trainer: str
@@ -70,6 +71,7 @@ class Export:
     start: str | None = None
     rule: str | None = None
     message: str | None = None
+    replayed: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """An entry of recipe.yaml's `exports`."""
@@ -80,6 +82,7 @@ class Export:
             "start": self.start,
             "rule": self.rule,
             "message": self.message,
+            "replayed": self.replayed,
         }
 
 

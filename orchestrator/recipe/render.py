@@ -198,11 +198,20 @@ def _starts(recipe: Recipe) -> Iterator[str]:
     for export in recipe.exports:
         if export["start"] is not None:
             files = ", ".join(f"`{name}`" for name in export["files"])
-            status = STATUS_WORDS[ExportStatus(export["status"])]
+            status = STATUS_WORDS[ExportStatus(export["status"])] + _replayed(export)
             yield f"**{TITLES[export['trainer']]}**, {status} ({files}):\n\n    {export['start']}"
     refused = [export for export in recipe.exports if export["status"] == ExportStatus.REFUSED]
     if refused:
         yield "No files, because the trainer cannot run the layout:\n\n" + "\n".join(map(_refusal, refused))
+
+
+def _replayed(export: Mapping[str, Any]) -> str:
+    """How fast the trainer was, where it ran the layout after the search had."""
+    found = export.get("replayed")
+    if found is None:
+        return ""
+    ratio, low, high = (f"{found[name]:.2f}" for name in ("ratio", "ratio_low", "ratio_high"))
+    return f", {found['tokens_per_sec']:,.0f} tokens/s, {ratio} times the recipe's ({low} to {high})"
 
 
 def _refusal(export: Mapping[str, Any]) -> str:

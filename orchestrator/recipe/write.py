@@ -7,7 +7,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from trials.trial import utc_text
 
 CHECKED_FILES = ("spec.json", "evidence.json")
 """Files whose SHA-256 recipe.yaml holds."""
+_CACHES = shutil.ignore_patterns("__pycache__")
 
 
 def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
@@ -32,15 +34,18 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
     An older recipe is replaced whole. A crash leaves the old one, the new one, or between two renames none, and never
     a mixture.
     """
-    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-    part.mkdir(parents=True, mode=0o700)
-    try:
-        shutil.copytree(code, part / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    with _replacing(folder) as part:
+        part.mkdir(parents=True, mode=0o700)
+        shutil.copytree(code, part / "code", ignore=_CACHES)
         _fill(part, recipe_files(source, utc_text(), tree_sha256(part / "code"), _setup_that_ran(source, code.parent)))
-        _swap_in(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return folder / "recipe.yaml"
+
+
+def rewrite_recipe(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the recipe in `folder` anew with other texts for these files, as safely. OSError as files have it."""
+    with _replacing(folder) as part:
+        shutil.copytree(folder, part, ignore=_CACHES)
+        _fill(part, files)
 
 
 def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup: str | None = None) -> dict[str, str]:
@@ -97,6 +102,17 @@ def _fill(part: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         (part / name).write_text(text, encoding="utf-8")
     (part / "launch.sh").chmod(0o700)
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A path beside it: what is made there takes its place, unless something is raised."""
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield part
+        _swap_in(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _swap_in(part: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.software import cpu_name, gpu_name, package_version
+from trials.ranks.software import cpu_name, gpu_driver, gpu_name, package_version, speed_environment
 from trials.trial import TrialSpec
 
 
@@ -20,10 +20,12 @@ def fingerprint(spec: TrialSpec, env: RankEnvironment) -> dict[str, Any]:
         "torch": package_version("torch"),
         "deepspeed": package_version("deepspeed"),
         "device": cpu_name() if spec.accelerator == "cpu" else gpu_name(env.local_rank),
+        "gpu_driver": None if spec.accelerator == "cpu" else gpu_driver(),
         "cpus": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "host": socket.gethostname(),
         "executable": sys.executable,
+        "environment": speed_environment(os.environ),
         "job_id": os.environ.get("SLURM_JOB_ID"),
     }
     return {name: value for name, value in found.items() if value is not None}

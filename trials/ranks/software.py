@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+_DECIDE_SPEED = re.compile(
+    "(NCCL|RCCL|TORCH|PYTORCH|CUDA|HIP|HSA|ROCR|MIOPEN|GLOO|UCX|FI|MPICH|OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC)_"
+    "|(LOADEDMODULES|LD_PRELOAD)$"
+)
+"""Names of variables by which libraries, allocators and transports are set."""
+_OF_ONE_RANK = re.compile(r"VISIBLE_DEVICES$")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$")
+_LONGEST_VALUE = 1000
+_DRIVER_VERSION = re.compile(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+
+
+def speed_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a run may be faster or slower than another on the same machine, without secrets and
+    without what differs from rank to rank; in alphabetical order, long values cut."""
+    return {
+        name: environment[name][:_LONGEST_VALUE]
+        for name in sorted(environment)
+        if _DECIDE_SPEED.match(name) and not _OF_ONE_RANK.search(name) and not _SECRET.search(name)
+    }
+
+
+def gpu_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's driver; None where there is none."""
+    try:
+        found = _DRIVER_VERSION.search(version_file.read_text())
+    except OSError:
+        return None
+    return found and found[1]
 
 
 def package_version(name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trials.measure import slow_ranks
-from trials.ranks.software import cpu_name, package_version
+from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
 from trials.train.device import Device
 from trials.train.exchange import RankPlace
 from trials.trial import TrialSpec
@@ -25,11 +25,14 @@ def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) ->
         "torch": torch.__version__,
         "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
         "cuda": torch.version.cuda,
+        "nccl": None if device.is_cpu else ".".join(map(str, torch.cuda.nccl.version())),
+        "gpu_driver": None if device.is_cpu else gpu_driver(),
         "device": cpu_name() if device.is_cpu else torch.cuda.get_device_name(device.torch_device),
         "cpus": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "host": socket.gethostname(),
         "executable": sys.executable,
+        "environment": speed_environment(os.environ),
         "job_id": os.environ.get("SLURM_JOB_ID"),
         "hosts": _hosts(places),
         "probe_ms_by_rank": probe_ms_by_rank(places) or None,

@@ -120,3 +120,17 @@ def test_differences_name_the_field_and_both_values():
 def test_what_differs_between_any_two_jobs_is_no_difference():
     recorded = {"torch": "2.13.0", "job_id": "17", "probe_ms_by_rank": [1.0, 1.1]}
     assert fingerprint_differences(recorded, {"torch": "2.13.0", "job_id": "18", "probe_ms_by_rank": [1.1, 1.0]}) == []
+
+
+def test_a_variable_that_differs_is_a_field_of_its_own():
+    recorded = {"torch": "2.13.0", "environment": {"OMP_NUM_THREADS": "4", "NCCL_ALGO": "Ring"}}
+    here = {"torch": "2.13.0", "environment": {"OMP_NUM_THREADS": "8", "NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}}
+    assert fingerprint_differences(recorded, here) == [
+        {"field": "environment.OMP_NUM_THREADS", "recorded": "4", "here": "8"},
+        {"field": "environment.NCCL_PROTO", "recorded": None, "here": "LL"},
+    ]
+
+
+@pytest.mark.parametrize("unknown", [{}, {"environment": None}, {"environment": "OMP_NUM_THREADS=4"}], ids=repr)
+def test_a_side_that_does_not_know_its_variables_differs_in_none(unknown):
+    assert fingerprint_differences(unknown, {"environment": {"OMP_NUM_THREADS": "8"}}) == []
