@@ -24,8 +24,8 @@ def without_escapes(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 node`, `2 nodes`, `2 searches`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def tail(path: Path, lines: int) -> str:

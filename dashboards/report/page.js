@@ -1,8 +1,7 @@
 "use strict";
-(() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+const report = (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const drawn = new Set();
+  let figures = {}, places = [], rows = [];
 
   // A word that begins with @ is one of the page's colours; plotly needs its value.
   const coloured = (value, style) => {
@@ -37,69 +36,84 @@
     return whole;
   };
 
+  // A place keeps the figure that is drawn in it, by which one that has not changed is known.
   const draw = (place) => {
-    const { data, layout } = figures[place.dataset.figure];
+    const figure = figures[place.dataset.figure];
     const narrow = place.clientWidth < 480;
     const style = getComputedStyle(document.documentElement);
-    const whole = themed(layout, Number(place.dataset.height), narrow);
-    drawn.add(place);
-    return Plotly.react(place, coloured(data, style), coloured(whole, style), {
+    const whole = themed(figure.layout, Number(place.dataset.height), narrow);
+    place.drawn = JSON.stringify(figure);
+    return Plotly.react(place, coloured(figure.data, style), coloured(whole, style), {
       responsive: true, displayModeBar: false,
     });
   };
 
-  const places = [...document.querySelectorAll(".plot")];
+  const drawAll = (all) => all.forEach(draw);
+  const alreadyDrawn = () => places.filter((place) => place.drawn);
+
   // What is not looked at is not drawn, so that a long page opens at once.
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries) {
-      if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+      if (entry.isIntersecting && !entry.target.drawn) draw(entry.target);
     }
   }, { rootMargin: "600px" });
-  for (const place of places) {
-    place.style.minHeight = place.dataset.height + "px";
-    watcher.observe(place);
-  }
-  dark.addEventListener("change", () => drawn.forEach(draw));
-  window.addEventListener("beforeprint", () => {
-    places.forEach(draw);
-    document.querySelectorAll(".plot").forEach((place) => Plotly.Plots.resize(place));
-  });
-  window.addEventListener("afterprint", () => drawn.forEach(draw));
 
-  const table = document.getElementById("table");
-  if (table === null) return;
-  const body = table.tBodies[0];
-  const rows = [...body.rows];
+  dark.addEventListener("change", () => drawAll(alreadyDrawn()));
+  window.addEventListener("beforeprint", () => {
+    drawAll(places);
+    places.forEach((place) => Plotly.Plots.resize(place));
+  });
+  window.addEventListener("afterprint", () => drawAll(alreadyDrawn()));
+
+  const table = () => document.getElementById("table");
 
   const key = (row, column) => {
     const text = row.cells[column].dataset.sort;
     return text === "" ? null : isNaN(text) ? text : Number(text);
   };
 
-  const sort = (button) => {
-    const head = button.closest("th"), column = Number(button.dataset.column);
-    const up = head.getAttribute("aria-sort") !== "ascending";
-    table.querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const sort = (button, up) => {
+    const column = Number(button.dataset.column);
+    table().querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+    button.closest("th").setAttribute("aria-sort", up ? "ascending" : "descending");
     const keyed = rows.map((row, place) => ({ row, place, key: key(row, column) }));
     keyed.sort((a, b) => {
       if (a.key === null || b.key === null) return (a.key === null) - (b.key === null) || a.place - b.place;
       return (a.key < b.key ? -1 : a.key > b.key ? 1 : 0) * (up ? 1 : -1) || a.place - b.place;
     });
-    body.append(...keyed.map(({ row }) => row));
+    table().tBodies[0].append(...keyed.map(({ row }) => row));
   };
 
-  table.querySelectorAll("thead button").forEach((button) => button.addEventListener("click", () => sort(button)));
-
-  const shown = document.getElementById("shown");
-  document.getElementById("filter").addEventListener("input", (event) => {
-    const wanted = event.target.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const filter = (text) => {
+    const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
     let count = 0;
     for (const row of rows) {
-      const text = row.textContent.toLowerCase();
-      row.hidden = !wanted.every((word) => text.includes(word));
+      const has = row.textContent.toLowerCase();
+      row.hidden = !wanted.every((word) => has.includes(word));
       count += row.hidden ? 0 : 1;
     }
-    shown.textContent = wanted.length ? `${count} of ${rows.length} trials` : "";
-  });
+    document.getElementById("shown").textContent = wanted.length ? `${count} of ${rows.length} trials` : "";
+  };
+
+  // Brings what stands in the document to life.
+  const show = () => {
+    figures = JSON.parse(document.getElementById("figures").textContent);
+    places = [...document.querySelectorAll(".plot")];
+    for (const place of places) {
+      place.style.minHeight = place.dataset.height + "px";
+      if (!place.drawn) watcher.observe(place);
+      else if (place.drawn !== JSON.stringify(figures[place.dataset.figure])) draw(place);
+    }
+    rows = table() ? [...table().tBodies[0].rows] : [];
+    if (!table()) return;
+    for (const button of table().querySelectorAll("thead button")) {
+      button.onclick = () => sort(button, button.closest("th").getAttribute("aria-sort") !== "ascending");
+    }
+    const field = document.getElementById("filter");
+    field.oninput = () => filter(field.value);
+    if (field.value) filter(field.value);
+  };
+
+  return { show, sort };
 })();
+report.show();

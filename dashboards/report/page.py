@@ -1,27 +1,17 @@
-"""The report as one HTML file that needs nothing else: no network, no other file, no code made from text.
-
-What trials and users wrote is hostile until it is escaped: every value goes through Jinja's escaping, the figures'
-numbers stand in a block of data that no text can end, and the page's policy lets only its own two scripts run.
-"""
+"""The report as one HTML file that needs nothing else: no network, no other file, no code made from text."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
-from importlib import resources
 from importlib.metadata import version
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from dashboards.report import words
 from dashboards.report.data import ReportData
 from dashboards.report.figure import Figure
+from dashboards.report.html import Page, embedded_json, html_page, own, plotly
 from dashboards.report.layout_figures import layout_figures
 from dashboards.report.search_figures import search_figures
 from dashboards.report.seats import seats_of
@@ -36,11 +26,6 @@ _SECTIONS = (
     ("best", "The best layout", ("time", "timeline")),
     ("cost", "What it cost", ("cost",)),
     ("foretold", "How well it was foretold", ("predictions",)),
-)
-# Styles are our own and without addresses; plotly sets some beside its elements, which no hash can name.
-_POLICY = (
-    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:;"
-    " base-uri 'none'; form-action 'none'"
 )
 
 
@@ -72,31 +57,29 @@ class Meter:
 
 def report_page(data: ReportData) -> str:
     """The whole file."""
+    return _page(data, (plotly(), own("page.js"))).text
+
+
+def report_without_scripts(data: ReportData) -> Page:
+    """The report as a page takes it in that shows it live: words, table, and the figures as data."""
+    return _page(data, ())
+
+
+def _page(data: ReportData, scripts: Sequence[str]) -> Page:
     figures = {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
     sections = [Section(key, title, tuple(figures[k] for k in keys)) for key, title, keys in _SECTIONS]
-    shown = [section for section in sections if any(figure.plot for figure in section.figures)]
-    scripts = [_plotly(), _own("page.js")]
-    return _template().render(
+    return html_page(
+        "report.html.jinja",
+        f"{data.name}: {words.answer_words(data)}",
+        scripts,
         data=data,
-        policy=_POLICY.format(scripts=" ".join(map(_hash, scripts))),
-        css=Markup(_own("page.css")),
-        plotly=Markup(scripts[0]),
-        script=Markup(scripts[1]),
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
-        sections=shown,
+        sections=[section for section in sections if any(figure.plot for figure in section.figures)],
         wide=_WIDE,
         columns=columns_of(data),
         rows=rows_of(data),
         **_first_screen(data),
     )
-
-
-def embedded_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: nothing in it is markup. ValueError for what is not finite."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for character in "<>&'":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
 
 
 def _first_screen(data: ReportData) -> dict[str, Any]:
@@ -155,26 +138,3 @@ def _meters(data: ReportData) -> list[Meter]:
         reserved = f", {progress.node_hours_reserved:.3g} reserved" if progress.node_hours_reserved else ""
         meters.append(Meter("Node-hours", min(used, most), most, f"{used:.3g} of {most:g}{reserved}"))
     return meters
-
-
-@cache
-def _template() -> Any:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_own("page.html.jinja"))
-
-
-@cache
-def _own(name: str) -> str:
-    return resources.files("dashboards.report").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    """plotly.js as its package brings it; `import plotly` loads nothing of it."""
-    text = resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    return text.replace("</script", "<\\/script")
-
-
-def _hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -14,16 +14,14 @@ import pytest
 
 from dashboards.report import page as pages
 from dashboards.report.data import report_data
-from dashboards.report.page import embedded_json, report_page
+from dashboards.report.html import embedded_json, plotly
+from dashboards.report.page import report_page
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
-
-
-_PLOTLY = pages._plotly
 
 
 class Page(HTMLParser):
@@ -62,7 +60,7 @@ def page_of(search, after_s=3600.0):
 def short_plotly():
     """Almost five megabytes take Python's parser a second each time; that they are inside is a test of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "_plotly", lambda: "window.Plotly = {};")
+        patch.setattr(pages, "plotly", lambda: "window.Plotly = {};")
         yield
 
 
@@ -159,7 +157,7 @@ def test_the_answer_comes_first(text, page):
 
 
 def test_plotly_is_inside_and_nothing_in_it_ends_its_script():
-    script = _PLOTLY()
+    script = plotly()
     assert "plotly.js v" in script[:200]
     assert "</script" not in script
 
