@@ -6,10 +6,11 @@ a search sent twice, or long after its end, gives the same runs and the same poi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,21 @@ from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_se
 
 NOTE = "mlflow.note.content"
 """The tag that people write into as well."""
+NOTE_MARK = "parlay.note"
+"""By which a description is known as the one that we wrote."""
+REPORT = "parlay.report"
+"""When the report was written that is among the artifacts."""
+MARKS = (NOTE_MARK, REPORT)
+"""Tags about what was sent, which stay until it is sent anew."""
 
 _LONGEST_PARAM = 500  # older servers take no more; the whole configuration is an artifact
 _LONGEST_TAG = 5000
 _LONGEST_KEY = 250
 _CUT = " [truncated]"
 _LOG_LINES = 500
+
+_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
+"""What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
 
 _KILLED = (FailureReason.DOMINATED, FailureReason.PREEMPTED)
 
@@ -83,7 +93,6 @@ def parent_view(search: SearchRecord) -> RunView:
                 "parlay.search_id": search.search_id,
                 "parlay.state": search.state.value,
                 "parlay.reason": search.end_reason and search.end_reason.value,
-                NOTE: search.detail if search.state.is_ended else None,
             }
         ),
     )
@@ -101,6 +110,17 @@ def child_view(search: SearchRecord, trial: Trial) -> RunView:
         params=_child_params(trial),
         tags=_child_tags(search, trial),
     )
+
+
+def note_tags(note: str) -> dict[str, str]:
+    """The description with the mark by which it is known again while nobody has changed it; nothing for no text."""
+    text = _cut(note, _LONGEST_TAG)
+    return {NOTE: text, NOTE_MARK: hashlib.sha256(text.encode()).hexdigest()[:16]} if text else {}
+
+
+def may_describe(tags: Mapping[str, str]) -> bool:
+    """Whether a run with these tags has no description but one that we wrote ourselves; one taken away stays away."""
+    return tags.get(NOTE_MARK) == note_tags(tags.get(NOTE, "")).get(NOTE_MARK)
 
 
 def refused_names(search: SearchRecord) -> list[str]:
@@ -139,7 +159,8 @@ def _child_params(trial: Trial) -> dict[str, str]:
 
 def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
     last = trial.last_attempt
-    return _tags(
+    note = _excerpt(last) if last and trial.state.is_ended else ""
+    tags = _tags(
         {
             "parlay.search_id": search.search_id,
             "parlay.trial": trial.trial,
@@ -151,14 +172,38 @@ def _child_tags(search: SearchRecord, trial: Trial) -> dict[str, str]:
             "parlay.job_id": last.job_id if last else None,
             "parlay.nodes": ",".join(last.nodes) if last else None,
             "parlay.best": "true" if trial.trial == search.best_trial else None,
-            NOTE: _excerpt(last) if last and trial.state.is_ended else None,
         }
     )
+    return tags | note_tags(note)
 
 
 def _excerpt(attempt: Attempt) -> str:
     """What a failure left, indented: a note is rendered as Markdown, and this is a block of code."""
     return "\n".join("    " + line for line in (attempt.excerpt or "").splitlines())
+
+
+@dataclass(frozen=True)
+class EndedTrial:
+    """All that an ended trial adds to its run: points, artifacts by their names, and why some of them are missing."""
+
+    points: list[Point]
+    texts: Mapping[str, str]
+    unread: list[Exception]
+
+
+def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
+    """Reads what the trial wrote; a file that cannot be read takes nothing else with it."""
+    found = EndedTrial(trial_points(trial), {}, [])
+    for read in (series_points, system_points):
+        try:
+            found.points.extend(read(trial, folder))
+        except _UNREADABLE as error:
+            found.unread.append(error)
+    try:
+        return replace(found, texts=trial_texts(trial, folder))
+    except OSError as error:
+        found.unread.append(error)
+    return found
 
 
 def trial_points(trial: Trial) -> list[Point]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards import mlflow_runs as runs
+from dashboards.mlflow_pages import due_pages
 from dashboards.mlflow_runs import Point, RunStatus, RunView
 from dashboards.stores import is_database, require_usable_store
 from dashboards.text import masked, one_line
@@ -47,8 +48,6 @@ _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
 _OTHER_VERSION = "out-of-date database schema"
 _REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "INVALID_PARAMETER_VALUE")
-_UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
-"""What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
 
 T = TypeVar("T")
 
@@ -127,7 +126,7 @@ class MlflowSync:
         sent = self._sent[search.search_id]
         parent = self._begin_parent(search, folder, sent)
         unread = [words for trial in search.trials for words in self._send_child(search, trial, folder, sent)]
-        self._complete_parent(search, folder, sent)
+        unread += self._complete_parent(search, folder, sent)
         return SyncReport(self.uri, parent.run_id, len(sent), tuple(runs.refused_names(search)), tuple(unread))
 
     def _begin_parent(self, search: SearchRecord, folder: SearchFolder, sent: dict[str | None, _Sent]) -> _Sent:
@@ -150,22 +149,16 @@ class MlflowSync:
         return self._end_child(trial, view, folder, child) if view.status.is_ended and not child.is_ended else []
 
     def _end_child(self, trial: Trial, view: RunView, folder: SearchFolder, child: _Sent) -> list[str]:
-        points, texts, unread = runs.trial_points(trial), {}, []
-        for read in (runs.series_points, runs.system_points):
-            try:
-                points += read(trial, folder)
-            except _UNREADABLE as error:
-                unread.append(f"{trial.trial}: {one_line(error)}")
-        try:
-            texts = runs.trial_texts(trial, folder)
-        except _UNREADABLE as error:
-            unread.append(f"{trial.trial}: {one_line(error)}")
-        self._store.put_points(child, points)
-        self._store.put_texts(child, texts)
+        ended = runs.ended_trial(trial, folder)
+        self._store.put_points(child, ended.points)
+        self._store.put_texts(child, ended.texts)
         self._store.end(child, view)
-        return unread
+        return [f"{trial.trial}: {one_line(error)}" for error in ended.unread]
 
-    def _complete_parent(self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]) -> None:
+    def _complete_parent(
+        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]
+    ) -> list[str]:
+        """Send what follows from all trials, and end the run with the search; returns what could not be read."""
         view, parent = runs.parent_view(search), sent[None]
         tags = dict(view.tags)
         if search.best_trial is not None:
@@ -175,9 +168,24 @@ class MlflowSync:
             if "parlay.recipe" not in parent.tags:
                 self._store.put_files(parent, sorted(folder.recipe.iterdir()), "recipe")
         self._store.put_points(parent, runs.search_points(search, parent.last_step))
-        self._store.put_tags(parent, tags)
+        pages, unread = self._send_pages(search, folder, sent)
+        self._store.put_tags(parent, {**tags, **pages})
         if view.status.is_ended and not parent.is_ended:
             self._store.end(parent, view)
+        return unread
+
+    def _send_pages(
+        self, search: SearchRecord, folder: SearchFolder, sent: Mapping[str | None, _Sent]
+    ) -> tuple[Mapping[str, str], list[str]]:
+        """Send the report and its figures where they are due; the tags that go with them, and what is missing."""
+        parent = sent[None]
+        is_last = search.state.is_ended and not parent.is_ended
+        try:
+            pages = due_pages(search, folder, parent.tags, is_last, lambda trial: self._store.place(sent[trial]))
+        except Exception as error:  # a picture that cannot be drawn must not keep the runs from being sent
+            return {}, [f"report.html: {one_line(error)}"]
+        self._store.put_texts(parent, pages.texts)
+        return pages.tags, []
 
 
 @dataclass
@@ -195,7 +203,8 @@ def _shows(sent: _Sent | None, view: RunView) -> bool:
     """Whether MLflow has what the view says; a description may be a person's own."""
     if sent is None or sent.is_ended != view.status.is_ended:
         return False
-    return all(sent.tags.get(key) == value for key, value in view.tags.items() if key != runs.NOTE)
+    told = {key: value for key, value in view.tags.items() if key not in (runs.NOTE, runs.NOTE_MARK)}
+    return all(sent.tags.get(key) == value for key, value in told.items())
 
 
 class _Store:
@@ -246,16 +255,27 @@ class _Store:
             sent.params |= {param.key for param in batch}
 
     def put_tags(self, sent: _Sent, tags: Mapping[str, str]) -> None:
-        """Make our tags these; a note is left alone once there is one, for people write notes too."""
+        """Make our tags these; a description that we did not write, or not so, is somebody's own and stays."""
         from mlflow.entities import RunTag
 
-        changed = {k: v for k, v in tags.items() if sent.tags.get(k) != v and not (k == runs.NOTE and k in sent.tags)}
+        changed = {key: value for key, value in tags.items() if sent.tags.get(key) != value}
+        if runs.NOTE in changed and not self._may_describe(sent):
+            changed = {key: value for key, value in changed.items() if key not in (runs.NOTE, runs.NOTE_MARK)}
         for batch in _batches([RunTag(key, value) for key, value in changed.items()], _PARAMS_OR_TAGS_PER_BATCH):
             self._client.log_batch(sent.run_id, tags=batch)
-        for key in [key for key in sent.tags if key.startswith("parlay.") and key not in tags]:
+        for key in [k for k in sent.tags if k.startswith("parlay.") and k not in tags and k not in runs.MARKS]:
             self._client.delete_tag(sent.run_id, key)
             del sent.tags[key]
         sent.tags |= changed
+
+    def _may_describe(self, sent: _Sent) -> bool:
+        """Asks MLflow again, unless it is known already that somebody else has written there."""
+        if not runs.may_describe(sent.tags):
+            return False
+        tags = self._client.get_run(sent.run_id).data.tags
+        sent.tags = {key: value for key, value in sent.tags.items() if key != runs.NOTE}
+        sent.tags |= {key: tags[key] for key in (runs.NOTE, runs.NOTE_MARK) if key in tags}
+        return runs.may_describe(sent.tags)
 
     def put_points(self, sent: _Sent, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric
@@ -272,6 +292,10 @@ class _Store:
         for file in files:
             if file.is_file():
                 self._client.log_artifact(sent.run_id, str(file), folder)
+
+    def place(self, sent: _Sent) -> str:
+        """Where MLflow's pages show a run, as a link among them."""
+        return f"#/experiments/{self._experiment_id}/runs/{sent.run_id}"
 
     def end(self, sent: _Sent, view: RunView) -> None:
         self._client.set_terminated(sent.run_id, view.status.value, view.end_time_ms)

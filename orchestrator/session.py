@@ -334,7 +334,7 @@ def _hooks(
             if search.state.is_ended:
                 _settle_commands(hold, reader, search)
                 write_best_recipe(hold.folder, spec, search)
-            if worker:
+            elif worker:  # the end is sent with the report on it, in the last call
                 worker.hand(search)
             reporter.hand(search)
             watcher.on_event(search, event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow_runs import system_points, trial_points
+from dashboards.mlflow_runs import NOTE, NOTE_MARK, system_points, trial_points
 from dashboards.mlflow_sync import MlflowSync, tracking_uri
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
@@ -139,7 +140,7 @@ def test_a_child_carries_the_contracts_parameters_and_tags(sync, client, tmp_pat
         "parlay.best": "true",
     }
     assert found["t0003"].data.tags["parlay.reason"] == "gpu_oom"
-    assert "torch.OutOfMemoryError" in found["t0003"].data.tags["mlflow.note.content"]
+    assert "torch.OutOfMemoryError" in found["t0003"].data.tags[NOTE]
     assert found[SEARCH_ID].data.tags["parlay.best_run_id"] == child.info.run_id
 
 
@@ -270,9 +271,16 @@ def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_pa
 def _without_ids(found: dict[str, Any]) -> dict[str, Any]:
     ids = {run[0]: name for name, run in found.items()}
     return {
-        name: (*run[1:5], {key: ids.get(value, value) for key, value in run[5].items()}, *run[6:])
+        name: (*run[1:5], {key: _named(value, ids) for key, value in run[5].items() if key != NOTE_MARK}, *run[6:])
         for name, run in found.items()
     }
+
+
+def _named(text: str, ids: dict[str, str]) -> str:
+    """The text with runs by their names; experiments have other numbers as well."""
+    for run_id, name in ids.items():
+        text = text.replace(run_id, name)
+    return re.sub(r"#/experiments/\d+/", "#/experiments/N/", text)
 
 
 @pytest.mark.fault(34)
@@ -307,16 +315,86 @@ def _lose_every_second_reply(monkeypatch, client, call: str) -> None:
     monkeypatch.setattr(client, call, losing)
 
 
-def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request):
+@pytest.mark.parametrize("run", ["t0003", SEARCH_ID])
+def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request, run):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
     sync.sync(search, folder)
-    run_id = runs_by_name(client, request.node.name)["t0003"].info.run_id
-    client.set_tag(run_id, "mlflow.note.content", "see the ticket")
+    run_id = runs_by_name(client, request.node.name)[run].info.run_id
+    client.set_tag(run_id, NOTE, "see the ticket")
+    folder.report.write_text("written later")
+    for later in (sync, MlflowSync(None, request.node.name, home)):  # one that remembers its own, and one that asks
+        later.sync(search, folder)
+        assert client.get_run(run_id).data.tags[NOTE] == "see the ticket"
+        assert later.unsent(search) == []
+
+
+def test_a_note_a_person_wrote_on_a_run_that_goes_on_is_there_after_its_end(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    found = runs_by_name(client, request.node.name)
+    for run in found.values():
+        client.set_tag(run.info.run_id, NOTE, f"mine: {run.info.run_name}")
+    search.fail(trial, FailureReason.GPU_OOM)
+    search.end()
+    sync.sync(search.record, folder)
+    notes = {name: run.data.tags[NOTE] for name, run in runs_by_name(client, request.node.name).items()}
+    assert notes == {name: f"mine: {name}" for name in (SEARCH_ID, "t0001")}
+
+
+def test_the_parent_is_described_and_carries_the_report_with_its_figures(sync, client, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_text("<p>the report")
+    report = sync.sync(search, folder)
+    assert report.unread == ()
+    found = runs_by_name(client, request.node.name)
+    parent = found[SEARCH_ID]
+    experiment = client.get_experiment_by_name(request.node.name).experiment_id
+    assert f"[t0001](#/experiments/{experiment}/runs/{found['t0001'].info.run_id})" in parent.data.tags[NOTE]
+    place = Path(client.download_artifacts(parent.info.run_id, "", str(tmp_path)))
+    assert (place / "report.html").read_text() == "<p>the report"
+    assert "Plotly.react" in (place / "figures/memory.html").read_text()
+
+
+def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    folder.report.write_text("early")
+    sync.sync(search.record, folder)
+    run_id = runs_by_name(client, request.node.name)[SEARCH_ID].info.run_id
+    assert client.get_run(run_id).data.tags[NOTE].startswith("**No layout has been measured yet**")
+    search.measure(trial, 1000.0)
+    search.best(trial)
+    search.end()
+    folder.report.write_text("late")
+    os.utime(folder.report, (START, START))
+    sync.sync(search.record, folder)
+    assert client.get_run(run_id).data.tags[NOTE].startswith("**1,000 tokens/s**")
+    assert Path(client.download_artifacts(run_id, "report.html", str(tmp_path))).read_text() == "late"
+
+
+def test_a_report_that_is_there_already_is_not_sent_again(sync, home, tmp_path, request, monkeypatch):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_text("the report")
+    sync.sync(search, folder)
     later = MlflowSync(None, request.node.name, home)
+    monkeypatch.setattr(later._store._client, "log_text", pytest.fail)
     later.sync(search, folder)
-    assert client.get_run(run_id).data.tags["mlflow.note.content"] == "see the ticket"
-    assert later.unsent(search) == []
+
+
+def test_a_report_that_cannot_be_read_or_drawn_keeps_no_run_from_being_sent(sync, client, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_bytes(b"\xff\xfe")
+    report = sync.sync(search, folder)
+    assert [words.split(":")[0] for words in report.unread] == ["report.html"]
+    assert runs_by_name(client, request.node.name)[SEARCH_ID].info.status == "FINISHED"
+    assert sync.unsent(search) == []
 
 
 def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
