@@ -122,5 +122,5 @@ SECURITY = {
     "cancel": Line("A job is cancelled", "only if its id, name and user all match"),
     "environment": Line("`sbatch` is started", "without `SBATCH_*` and another job's `SLURM_*`"),
     "csv_cells": Line("Text in a CSV cell", "is none that a spreadsheet would compute"),
-    "reports": Line("Reports", "have no remote scripts and escape everything", "the verb `report`"),
+    "reports": Line("Reports", "run no script but their own, ask for nothing, and escape everything"),
 }

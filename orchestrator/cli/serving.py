@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.search_file import SearchSpec
     from orchestrator.service.place import ServicePlace
     from trials.folder import SearchFolder
+
+PAGE_SCHEMA = "parlay.page/1"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,10 +46,16 @@ def serve(
         int | None,
         typer.Option("--max-in-flight", min=1, metavar="N", help="Trials of all searches together, shared fairly."),
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Print an address of the running service's pages, which opens once; no more.")
+    ] = False,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Drive the searches of many terminals, until ctrl-C; started again it goes on with them."""
+    if page:
+        _print_address(as_json)
+        return
     from orchestrator.service.executors import executor_named
     from orchestrator.service.place import ServicePlace, ServiceRuns
     from orchestrator.service.server import Wanted
@@ -66,6 +76,14 @@ def serve(
     if unended:
         say(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
         raise Exit(ExitCode.STOPPED_EARLY)
+
+
+def _print_address(as_json: bool) -> None:
+    from orchestrator.service.client import page_address
+    from trials.ledger.place import home_folder
+
+    address = page_address(home_folder(), time.time())
+    answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
 
 
 def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
@@ -105,5 +123,15 @@ def _where(about: Mapping[str, Any], place: ServicePlace) -> str:
         return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
     return (
         f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
-        f" the token is in {place.token}"
+        f" the token is in {place.token}; for a browser: {_address_words(about['port'], place)}"
     )
+
+
+def _address_words(port: int, place: ServicePlace) -> str:
+    """An address that opens the pages is printed where somebody reads it, and into no log."""
+    from orchestrator.service.sessions import entry_address
+
+    if not sys.stdout.isatty():
+        return "parlay serve --page prints an address"
+    address = entry_address(port, place.token.read_text(encoding="utf-8"), time.time())
+    return f"{address} (it opens once, within ten minutes; parlay serve --page prints another)"

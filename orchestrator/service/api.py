@@ -16,6 +16,7 @@ from orchestrator.search.lease import LeaseHeld
 from orchestrator.service import events, models
 from orchestrator.service.desk import VERSION, Desk, NotYet
 from orchestrator.service.guard import Door, Guard, error_response
+from orchestrator.service.pages import page_routes
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from trials.ledger.events import EventKind
 
@@ -65,6 +66,8 @@ def make_app(
     _add_findings(app, desk)
     _add_stream(app, desk, is_stopping)
     _add_refusals(app, log)
+    if door.sessions is not None:
+        app.router.routes.extend(page_routes(desk, door.sessions, is_stopping))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return Guard(app, door, log)
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from orchestrator.service.place import ServicePlace
+from orchestrator.service.sessions import entry_address
 from search_spaces.errors import OutsideRefused
 from trials.folder import read_json
 
@@ -98,6 +99,20 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
         return client, client.health()
     except (OSError, OutsideRefused, ValueError, KeyError):
         return None
+
+
+def page_address(home: Path, now: float) -> str:
+    """An address of the running service's pages, which opens once. OutsideRefused where there are no pages."""
+    place, fix = ServicePlace.of(home), "parlay serve --port N has pages, for a browser of this machine"
+    try:
+        about = read_json(place.about)
+        is_running = about is not None and _is_ours(about["pid"])
+        if about is not None and is_running and about["port"] is not None:
+            return entry_address(about["port"], place.token.read_text(encoding="utf-8"), now)
+    except (OSError, ValueError, KeyError):
+        is_running = False
+    words = "the service listens on a unix socket, which no browser opens" if is_running else "no service runs"
+    raise OutsideRefused(words, fix)
 
 
 def _is_ours(pid: int) -> bool:

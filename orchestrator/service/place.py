@@ -104,6 +104,15 @@ class ServicePlace:
         _write_private(self.token, token)
         return token
 
+    def page_key(self) -> str:
+        """What the cookies of browsers are signed with: the same after a restart; whoever removes it sends all away."""
+        path = self.folder / "page_key"
+        key = path.read_text(encoding="utf-8") if path.exists() else ""
+        if not key:
+            key = secrets.token_urlsafe(32)
+            _write_private(path, key)
+        return key
+
     def own_searches(self) -> dict[str, OwnSearch]:
         """The searches to go on with, by id; OutsideRefused for a file that does not say."""
         try:

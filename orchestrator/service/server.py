@@ -124,4 +124,4 @@ def _listening(place: ServicePlace, port: int | None) -> Iterator[tuple[socket.s
             yield listening, {"socket_path": path, "port": None}, Door()
         return
     with loopback_socket(port) as (listening, bound):
-        yield listening, {"socket_path": None, "port": bound}, Door.on_port(place.new_token(), bound)
+        yield listening, {"socket_path": None, "port": bound}, Door.on_port(place.new_token(), bound, place.page_key())

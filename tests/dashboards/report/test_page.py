@@ -77,6 +77,7 @@ def page(text):
     return Page(text)
 
 
+@pytest.mark.security("reports")
 def test_it_asks_for_nothing_from_elsewhere(page):
     loads = {"src", "srcset", "data", "poster", "action", "background", "manifest", "ping"}
     for tag, attributes in page.elements:
@@ -85,6 +86,7 @@ def test_it_asks_for_nothing_from_elsewhere(page):
         assert attributes.get("href", "#").startswith("#")
 
 
+@pytest.mark.security("reports")
 def test_only_its_own_two_scripts_may_run(page):
     (policy,) = (a["content"] for a in page.all("meta", **{"http-equiv": "Content-Security-Policy"}))
     assert "default-src 'none'" in policy
@@ -97,6 +99,7 @@ def test_only_its_own_two_scripts_may_run(page):
     assert set(json.loads(figures)) >= {"progress", "memory", "heat", "parallel", "importance", "timeline"}
 
 
+@pytest.mark.security("reports")
 def test_a_hostile_excerpt_stays_text(text, page):
     assert not page.all("img")
     assert len(page.scripts) == 3
@@ -106,6 +109,7 @@ def test_a_hostile_excerpt_stays_text(text, page):
     assert "{{ 7 * 7 }}" in page.text
 
 
+@pytest.mark.security("reports")
 def test_no_text_ends_the_block_of_figures():
     block = embedded_json({"x": "</script><!-- & '"})
     assert not set("<>&'") & set(block)
@@ -114,6 +118,7 @@ def test_no_text_ends_the_block_of_figures():
         embedded_json({"y": float("nan")})
 
 
+@pytest.mark.security("reports")
 def test_a_hostile_name_or_detail_stays_text():
     search = SearchUnderTest(spec(name=HOSTILE, cluster={"gpus_per_node": 4, "accelerator": HOSTILE}))
     search.measure(search.start(TODAY), 1000.0, flags=(HOSTILE,))

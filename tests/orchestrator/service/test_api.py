@@ -265,7 +265,7 @@ HERE = {"host": "127.0.0.1:7000", "authorization": f"Bearer {TOKEN}"}
 )
 @pytest.mark.parametrize("path", ["/v1/health", "/openapi.json"])
 def test_on_a_port_only_who_shows_the_token_comes_in(own_home, tmp_path, path, headers, status):
-    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000)) as service:
+    with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, "page key")) as service:
         answer = service.client.get(path, headers=headers)
         assert answer.status_code == status
         assert TOKEN not in answer.text + "".join(service.log)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from orchestrator.service.client import running_service
+from orchestrator.service.client import page_address, running_service
 from orchestrator.service.place import ServicePlace
+from orchestrator.service.sessions import Sessions
+from search_spaces.errors import OutsideRefused
 
 
 @pytest.mark.security("service")
@@ -36,3 +39,20 @@ def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
     place.folder.mkdir(parents=True)
     place.about.write_text(text)
     assert running_service(tmp_path) is None
+    with pytest.raises(OutsideRefused, match="no service runs"):
+        page_address(tmp_path, 0.0)
+
+
+@pytest.mark.security("service")
+def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(tmp_path):
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir(parents=True)
+    place.token.write_text("token")
+    about = {"pid": os.getpid(), "socket": None, "port": 7000, "executor": "ray"}
+    place.about.write_text(json.dumps(about))
+    way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
+    assert way_in == "http://127.0.0.1:7000/enter"
+    assert Sessions("token", "page key", 7000, lambda: 1000.0).enter(key) is not None
+    place.about.write_text(json.dumps(about | {"port": None, "socket": "/parlay.sock"}))
+    with pytest.raises(OutsideRefused, match="unix socket"):
+        page_address(tmp_path, 1000.0)

@@ -1,0 +1,60 @@
+"""The pages of whoever serves reports: one that shows a search's report live, the list of searches, and a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from dashboards.report.html import Page, html_page, own, plotly
+from dashboards.report.table import Column
+from dashboards.text import printable
+from trials.ledger.events import SearchState
+from trials.text import counted
+
+
+@dataclass(frozen=True)
+class SearchLine:
+    """One search of the list. `why` is why it ended, or what keeps it from going on."""
+
+    search_id: str
+    state: SearchState
+    why: str
+    num_trials: int
+    best: str | None
+
+
+_COLUMNS = (
+    Column("search", is_number=False),
+    Column("state", is_number=False),
+    Column("why", is_number=False),
+    Column("trials", is_number=True),
+    Column("best", is_number=False),
+)
+
+
+def live_page(search_id: str) -> Page:
+    """A page that asks /searches/ID/events when to read /searches/ID/report, and shows it."""
+    scripts = (plotly(), own("page.js"), own("live.js"))
+    return html_page("live.html.jinja", f"{search_id}: report", scripts, asks_service=True, search_id=search_id)
+
+
+def searches_page(lines: Sequence[SearchLine]) -> Page:
+    """The searches of a ledger, each with the way to its report."""
+    return html_page(
+        "searches.html.jinja",
+        "Parlay: searches",
+        (own("searches.js"),),
+        asks_service=True,
+        heading=counted(len(lines), "search"),
+        columns=_COLUMNS,
+        rows=lines,
+        nothing="No search yet. parlay submit search.yaml begins one.",
+        footer=f"Parlay {version('parlay')}",
+    )
+
+
+def words_page(title: str, *sentences: str | None, goes_to: str | None = None) -> Page:
+    """A page of a few sentences, which goes on to another one at once where `goes_to` is named."""
+    said = [printable(sentence) for sentence in sentences if sentence]
+    return html_page("words.html.jinja", printable(title), sentences=said, goes_to=goes_to)

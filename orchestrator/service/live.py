@@ -1,0 +1,120 @@
+"""The reports of searches as they are now, for all who look at them: rendered once a change, and not too often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dashboards.report.data import report_data
+from dashboards.report.html import Page
+from dashboards.report.page import report_without_scripts
+from orchestrator.service.events import Follower
+from search_spaces.errors import InputError
+from trials.ledger.events import SearchRecord
+
+LOOK_S = 0.5
+"""Between two looks at a search."""
+LEAST_PAUSE_S = 3.0
+MOST_SHARE = 0.1
+"""Of a processor's time, spent on one search's report: after a long rendering the pause is longer."""
+ALIVE_S = 5.0
+"""After which a page is told that the line still stands."""
+_MOST_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """The report after event `seq`; `is_ended`: no other one follows."""
+
+    seq: int
+    is_ended: bool
+    page: Page
+
+
+class LiveReport:
+    """One search's report, for many threads: whoever comes while another one renders is given the one before."""
+
+    def __init__(
+        self,
+        journal_file: Path,
+        render: Callable[[SearchRecord], Page],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._file = journal_file
+        self._follower = Follower(journal_file)
+        self._render = render
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._newest: Rendering | None = None
+        self._due_at = 0.0
+
+    def newest(self) -> Rendering:
+        """The report, at most a pause behind its journal. InputError where there is none, JournalDamaged, OSError."""
+        before = self._newest
+        if not self._lock.acquire(blocking=before is None) and before is not None:
+            return before
+        try:
+            return self._renewed()
+        finally:
+            self._lock.release()
+
+    def _renewed(self) -> Rendering:
+        self._follower.news()
+        search = self._follower.search
+        if search is None:
+            fix = "look at it from a machine that sees its folder"
+            raise InputError.of("unknown_id", f"there is no {self._file} to read here", key="search", fix=fix)
+        newest, began_at = self._newest, self._clock()
+        if newest is None or (newest.seq != search.last_seq and began_at >= self._due_at):
+            newest = Rendering(search.last_seq, search.state.is_ended, self._render(search))
+            self._newest, now = newest, self._clock()
+            self._due_at = now + max(LEAST_PAUSE_S, (now - began_at) / MOST_SHARE)
+        return newest
+
+
+class LiveReports:
+    """Those that were looked at last, by their journals. For many threads."""
+
+    def __init__(self) -> None:
+        self._reports: OrderedDict[Path, LiveReport] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, journal_file: Path) -> LiveReport:
+        with self._lock:
+            if journal_file not in self._reports:
+                self._reports[journal_file] = LiveReport(journal_file, _rendered)
+            self._reports.move_to_end(journal_file)
+            while len(self._reports) > _MOST_KEPT:
+                self._reports.popitem(last=False)
+            return self._reports[journal_file]
+
+
+async def changes(report: LiveReport, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
+    """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between."""
+    told, told_at = 0, time.monotonic()
+    yield "retry: 1000\n\n"
+    while not is_stopping():
+        newest = await asyncio.to_thread(report.newest)
+        if newest.seq != told:
+            yield _sse("report", {"seq": newest.seq, "is_ended": newest.is_ended})
+            told, told_at = newest.seq, time.monotonic()
+        if newest.is_ended:
+            return
+        if time.monotonic() - told_at > ALIVE_S:
+            yield _sse("alive", {})
+            told_at = time.monotonic()
+        await asyncio.sleep(LOOK_S)
+
+
+def _sse(event: str, data: dict[str, object]) -> str:
+    return f"event: {event}\ndata: {json.dumps(data)}\n\n"
+
+
+def _rendered(search: SearchRecord) -> Page:
+    return report_without_scripts(report_data(search, time.time()))

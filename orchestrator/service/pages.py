@@ -1,0 +1,120 @@
+"""The service's pages for a browser: the searches, and each one's report, live. They tell, and change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dashboards.report.html import Page
+from dashboards.report.live import SearchLine, live_page, searches_page, words_page
+from orchestrator.service.desk import Desk
+from orchestrator.service.live import LiveReport, LiveReports, changes
+from orchestrator.service.sessions import ENTRY_PATH, Sessions
+from search_spaces.errors import InputError, OutsideRefused
+
+_SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+}
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is a browser's, whom a cookie lets in. Nothing under /v1 is."""
+    return path in ("/", ENTRY_PATH) or path.startswith("/searches/")
+
+
+def page_routes(desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool]) -> list[Route]:
+    """The pages, which no description of the REST interface has."""
+    pages = _Pages(desk, sessions, is_stopping)
+    return [
+        Route("/", pages.searches),
+        Route(ENTRY_PATH, pages.enter),
+        Route("/searches/{search}", pages.search),
+        Route("/searches/{search}/report", pages.report),
+        Route("/searches/{search}/events", pages.events),
+    ]
+
+
+def refusal_page(status: int, title: str, *sentences: str | None) -> Response:
+    """Why there is nothing to see, and what to do."""
+    return _html(words_page(title, *sentences), status)
+
+
+def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
+    """The answer, or a page that says what keeps it."""
+
+    @wraps(answer)
+    def answered(pages: _Pages, request: Request) -> Response:
+        try:
+            return answer(pages, request)
+        except InputError as error:
+            return refusal_page(404, "There is nothing here", error.problems[0].message, error.problems[0].fix)
+        except OutsideRefused as error:
+            return refusal_page(503, "This cannot be told just now", str(error), error.fix)
+        except OSError as error:
+            return refusal_page(503, "This cannot be told just now", str(error))
+
+    return answered
+
+
+class _Pages:
+    def __init__(self, desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool]):
+        self._desk = desk
+        self._sessions = sessions
+        self._is_stopping = is_stopping
+        self._reports = LiveReports()
+
+    def enter(self, request: Request) -> Response:
+        """Change the key of an address for a cookie. A page goes on to the searches, and no redirection: after one a
+        browser that came from elsewhere would not show the cookie."""
+        cookie = self._sessions.enter(request.query_params.get("key", ""))
+        if cookie is None:
+            again = "An address opens once, and within ten minutes: parlay serve --page prints another one."
+            return refusal_page(401, "This address does not open", again)
+        return _html(words_page("Come in", goes_to="/"), 200, {"set-cookie": cookie})
+
+    @_telling
+    def searches(self, request: Request) -> Response:
+        return _html(searches_page([_line(row) for row in self._desk.searches()["searches"]]))
+
+    @_telling
+    def search(self, request: Request) -> Response:
+        return _html(live_page(self._report(request)[0]))
+
+    @_telling
+    def report(self, request: Request) -> Response:
+        return _html(self._report(request)[1].newest().page)
+
+    @_telling
+    def events(self, request: Request) -> Response:
+        report = self._report(request)[1]
+        report.newest()  # what is wrong with it is an answer, and not a stream that breaks
+        return StreamingResponse(changes(report, self._is_stopping), media_type="text/event-stream", headers=_HEADERS)
+
+    def _report(self, request: Request) -> tuple[str, LiveReport]:
+        """The whole id of the search that is asked for, and its report."""
+        given = request.path_params["search"]
+        if not _SEARCH_ID.fullmatch(given):
+            raise InputError.of("unknown_id", "this is no search's id", key="search")
+        journal = self._desk.journal(given)
+        return journal.parent.name, self._reports.of(journal)
+
+
+def _line(row: dict[str, Any]) -> SearchLine:
+    why = (row["end_reason"] or "").replace("_", " ")
+    return SearchLine(row["search_id"], row["state"], why, row["num_trials"], row["best_trial"])
+
+
+def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:
+    policy = {"content-security-policy": f"{page.policy}; frame-ancestors 'none'"}
+    return HTMLResponse(page.text, status, _HEADERS | policy | (more or {}))
