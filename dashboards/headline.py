@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trials.answer import Choice, choice_of, why
+from dashboards.trial_words import named
+from trials.answer import Choice, choice_of, too_full_words, why
 from trials.ledger.events import SearchRecord
 from trials.ranking import Objective, Ranking, speedup_over
 from trials.trial import Trial
@@ -14,6 +15,8 @@ from trials.trial import Trial
 def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> str:
     """The answer in a sentence or two: the best layout, against what runs today, and what cannot be told from it."""
     best = ranking.best
+    if best is None and (too_full := too_full_words(ranking)) is not None:
+        return too_full
     if best is None:
         return "no layout has a valid measurement" if search.state.is_ended else "no layout has been measured yet"
     words = f"best: {best.trial}, {best.layout.key}, {rate_words(best.measured or {})} tokens/s"
@@ -25,6 +28,15 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
     if ranking.ties:
         words += "; not to be told from it: " + ", ".join(trial.trial for trial in ranking.ties)
     return words
+
+
+def room_lines(ranking: Ranking) -> list[str]:
+    """A line about the layouts that were measured and leave too little memory to be the best."""
+    too_full = [trial for trial in ranking.ordered if not ranking.has_room(trial)]
+    if ranking.floor is None or not too_full:
+        return []
+    asked = f"constraints.min_free_memory_gib asks {ranking.floor.min_free_gib:g} GiB"
+    return [f"! {named([trial.trial for trial in too_full])} leave less memory free than asked: {asked}"]
 
 
 def rate_words(measured: Mapping[str, Any]) -> str:

@@ -16,10 +16,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dashboards.headline import headline, rate_words
+from dashboards.headline import headline, rate_words, room_lines
 from dashboards.progress import flight_words, is_simulated, pace_words, shares
 from dashboards.text import printable
 from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
+from search_spaces.memory_floor import MemoryFloor
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.text import last_line
@@ -92,7 +93,7 @@ class LiveView:
         if self._live is not None:
             self._show(search)
             return
-        ranking = rank(search.trials, self._objective, self._global_batch_size)
+        ranking = self._ranking_of(search)
         self._print(progress_line(search, ranking))
         self._print(headline(search, ranking, self._baseline_key))
 
@@ -125,7 +126,10 @@ class LiveView:
         self._console.print(Text(line), soft_wrap=True)
 
     def _show(self, search: SearchRecord) -> None:
-        self._shown = search, rank(search.trials, self._objective, self._global_batch_size)
+        self._shown = search, self._ranking_of(search)
+
+    def _ranking_of(self, search: SearchRecord) -> Ranking:
+        return rank(search.trials, self._objective, self._global_batch_size, MemoryFloor.of_search(search.spec))
 
     def _drawn(self) -> Group:
         """What stands on the screen now; drawn again and again, by a thread of its own, since time passes."""
@@ -133,7 +137,7 @@ class LiveView:
             return Group()
         (search, ranking), now = self._shown, self._clock()
         limits = _limits(search, now)
-        below = [*map(printable, flag_lines(search.trials)), *_flight_lines(search, now)]
+        below = [*map(printable, (*flag_lines(search.trials), *room_lines(ranking))), *_flight_lines(search, now)]
         below += headline(search, ranking, self._baseline_key).split("; ")
         below += filter(None, [pace_words(search, now)])
         below.append(progress_line(search, ranking))
@@ -236,6 +240,9 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
         memory, flags = measured.get("peak_memory_gib"), attempt.outcome.flags
         words = [f"{rate_words(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         words += [] if memory is None else [f"{memory:.4g} GiB"]
+        floor = MemoryFloor.of_search(search.spec)
+        is_too_full = floor is not None and not floor.is_kept(memory)
+        words[-1] += f"; {floor.words(memory)}" if is_too_full else ""
         return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
@@ -348,6 +355,8 @@ def _numbers_without_value(trial: Trial) -> list[str]:
 
 
 def _state_words(trial: Trial, ranking: Ranking) -> str:
+    if trial in ranking.ordered and ranking.floor is not None and not ranking.has_room(trial):
+        return "too full"
     runs = len(ranking.runs.get(trial.layout.key, ()))
     return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)
 

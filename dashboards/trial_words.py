@@ -44,7 +44,7 @@ def flag_lines(trials: Sequence[Trial]) -> list[str]:
     for trial in trials:
         for flag in trial.flags if trial.measured else ():
             flagged.setdefault(flag, []).append(trial.trial)
-    return [f"! {_named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
+    return [f"! {named(names)} {flag_words(flag)}" for flag, names in flagged.items()]
 
 
 def failure_words(attempt: Attempt, limit_gib: float | None) -> str | None:
@@ -83,7 +83,7 @@ def _size(number: str, unit: str) -> str:
     return f"{float(number) / _BYTES_PER_MIB:.3g} MiB" if unit == "bytes" else f"{number} {unit}"
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
     """The trials, or the first few of many."""
     left_out = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left_out} more" if left_out > 0 else "")

@@ -18,6 +18,7 @@ COMPUTE_SIDE = (
     "search_spaces/errors.py",
     "search_spaces/layout.py",
     "search_spaces/links.py",
+    "search_spaces/memory_floor.py",
     "search_spaces/model_shape.py",
     "search_spaces/stages.py",
     "search_spaces/trainer_rules.py",

@@ -21,7 +21,7 @@ from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.ledger.events import SearchRecord
-from trials.ranking import rank, runs_that_count
+from trials.ranking import runs_that_count
 from trials.trial import Trial, TrialState, Word
 
 COMPARE_SCHEMA = "parlay.compare/1"
@@ -155,7 +155,7 @@ def side_of_recipe(loaded: LoadedRecipe) -> Side:
 
 def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Side:
     """A search as it stands, with the best layout by its own objective."""
-    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    ranking = spec.ranking_of(search.trials)
     layouts = {key: _ended(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)}
     best = None if ranking.best is None else layouts[ranking.best.layout.key]
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})

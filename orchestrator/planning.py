@@ -51,7 +51,14 @@ class Fits(Word):
 
 def task_of(spec: SearchSpec, earlier: Sequence[Observation] = ()) -> Task:
     """What the search's models need to know of it, and trials of others to learn from."""
-    return Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib, tuple(earlier))
+    return Task(
+        spec.model,
+        spec.cluster,
+        spec.objective,
+        spec.measure.memory_limit_gib,
+        tuple(earlier),
+        spec.constraints.min_free_memory_gib or 0.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -138,8 +145,14 @@ class Plan:
                 f"nobody knows how fast a {cluster.accelerator.name} is before `parlay calibrate` has measured it: the"
                 " order and the ratios are meant, not seconds; memory is that of tensors, and a process takes more"
             )
+        if (free_gib := self.task.min_free_memory_gib) and self.task.capacity_gib is not None:
+            notes.append(
+                f"a layout fits that leaves {free_gib:g} of the {self.task.capacity_gib:.4g} GiB that a rank's"
+                " allocations may take (constraints.min_free_memory_gib)"
+            )
         if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
-            notes.append("no layout is expected to fit into the ranks' memory")
+            enough = " and to leave that much free" if free_gib else ""
+            notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
         return notes
 
     def to_json(self, top: int | None = None) -> list[dict[str, Any]]:

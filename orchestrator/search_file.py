@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -19,6 +19,7 @@ from search_spaces.axes import complete_axes
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor, rank_memory_gib
 from search_spaces.model_shape import ModelShape
 from search_spaces.schema import ConstraintsSection, SpaceSection, resolved_path
 from search_spaces.trainer_rules import engines_of
@@ -27,10 +28,10 @@ from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, Place, dotted, parse_document, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
-from trials.ranking import Objective
+from trials.ranking import Objective, Ranking, rank
 from trials.trainer_schema import TrainerSection
 from trials.trainers.command_template import placeholders_in
-from trials.trial import MeasureRules, require_schema
+from trials.trial import MeasureRules, Trial, require_schema
 
 if TYPE_CHECKING:
     from search_spaces.space import SearchSpace
@@ -67,6 +68,16 @@ class SearchSpec:
     work_dir: Path
     yaml_text: str = field(default="", compare=False, repr=False)
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def memory_floor(self) -> MemoryFloor | None:
+        """The memory that the best layout leaves free, where some has to stay so."""
+        floor_gib = self.constraints.min_free_memory_gib
+        return MemoryFloor.of(self.cluster.accelerator, self.measure.memory_limit_gib, floor_gib)
+
+    def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
+        """The measured layouts of these trials by the search's own objective, batch and constraints."""
+        return rank(trials, self.objective, self.global_batch_size, self.memory_floor)
 
     def to_json(self) -> dict[str, Any]:
         """search.json."""
@@ -241,7 +252,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         given = {"engine": (engine,)} | space.given_axes()
         space = space.model_copy(update=complete_axes(given, cluster.num_nodes))
     places = {dotted(path): place for path, place in document.places.items()}
-    problems = [_placed(problem, places) for problem in _trainer_problems(file)]
+    problems = [_placed(problem, places) for problem in (*_trainer_problems(file), *_memory_problems(file, cluster))]
     baseline = candidates = None
     if file.baseline is not None:
         with _collected(problems, document, "baseline"):
@@ -300,6 +311,30 @@ def _check_tables(file: SearchFile, document: Document, cluster: Cluster, proble
 def _trainer_problems(file: SearchFile) -> Iterator[Problem]:
     """Where other sections ask of the trainer what it has not."""
     return chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), _missing_log_rank(file))
+
+
+def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
+    """Where more memory is to stay free than there is, or of an amount that nobody knows."""
+    wanted_gib, accelerator = file.constraints.min_free_memory_gib, cluster.accelerator
+    capacity_gib = rank_memory_gib(accelerator, file.measure.memory_limit_gib)
+    if wanted_gib is None or (capacity_gib is not None and wanted_gib < capacity_gib):
+        return
+    if capacity_gib is None:
+        numbers = f"is {wanted_gib:g}, and nobody knows how much memory a rank on {accelerator.name} has"
+        is_ours = file.trainer.kind == "parlay"
+        fix = "set measure.memory_limit_gib" if is_ours else "remove it: only Parlay's own trainer limits its memory"
+    else:
+        numbers = f"is {wanted_gib:g}, and a rank's allocations may take {capacity_gib:.4g} GiB"
+        fix = f"less than {capacity_gib:.4g}"
+    yield Problem(
+        "bounds",
+        numbers,
+        rule="what stays free is a part of what a rank may allocate: the accelerator's memory less what its context"
+        " takes, and measure.memory_limit_gib at most",
+        fix=fix,
+        key="constraints.min_free_memory_gib",
+        value=wanted_gib,
+    )
 
 
 def _foreign_engines(file: SearchFile) -> Iterator[Problem]:

@@ -49,7 +49,6 @@ from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import home_folder
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-from trials.ranking import rank
 
 MLFLOW_SCHEMA = "parlay.mlflow/1"
 MLFLOW_LAST_CALL_S = 30.0
@@ -238,7 +237,7 @@ def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
 
 def write_best_recipe(folder: SearchFolder, spec: SearchSpec, search: SearchRecord) -> Path | None:
     """The recipe of the best layout so far; None where nothing was measured."""
-    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    ranking = spec.ranking_of(search.trials)
     best = ranking.best
     if best is None or best.last_attempt is None:
         return None
@@ -350,7 +349,8 @@ def _hooks(
 
 
 def _goal(spec: SearchSpec) -> Goal:
-    return Goal(spec.objective, spec.global_batch_size, () if spec.baseline is None else (spec.baseline,))
+    first = () if spec.baseline is None else (spec.baseline,)
+    return Goal(spec.objective, spec.global_batch_size, first, spec.memory_floor)
 
 
 def _limits(spec: SearchSpec) -> Limits:

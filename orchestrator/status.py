@@ -9,7 +9,6 @@ from orchestrator.search_file import SearchSpec
 from trials.answer import best_json
 from trials.folder import SearchFolder, read_json
 from trials.ledger.events import SearchRecord
-from trials.ranking import rank
 from trials.trial import TrialState
 
 STATUS_SCHEMA = "parlay.status/1"
@@ -17,14 +16,13 @@ STATUS_SCHEMA = "parlay.status/1"
 
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
     """The contract's object of a search; what is unknown or not there is null."""
-    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
     return {
         "schema": STATUS_SCHEMA,
         "search_id": search.search_id,
         "state": search.state,
         "end_reason": search.end_reason,
         "detail": search.detail,
-        "best": best_json(ranking),
+        "best": best_json(spec.ranking_of(search.trials)),
         "num_trials": len(search.trials),
         "trials": trial_counts(search),
         "reasons": reason_counts(search),

@@ -246,12 +246,17 @@ _LEAST_LIKELY = 0.01
 
 class MemoryBelief:
     """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`; `prior` is what
-    was known of the factor before."""
+    was known of the factor before. A layout fits that takes no more than `room_gib`, all of it by default."""
 
     def __init__(
-        self, capacity_gib: float | None, evidence: Sequence[MemoryEvidence] = (), prior: Prior = MEMORY_FACTOR
+        self,
+        capacity_gib: float | None,
+        evidence: Sequence[MemoryEvidence] = (),
+        prior: Prior = MEMORY_FACTOR,
+        room_gib: float | None = None,
     ):
         self._capacity_gib = capacity_gib
+        self._room_gib = capacity_gib if room_gib is None else room_gib
         logs = -0.5 * ((_GRID - math.log(prior.median)) / prior.log_sd) ** 2
         for found in evidence:
             logs = logs + self._log_likelihood(found)
@@ -271,20 +276,19 @@ class MemoryBelief:
 
     def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
         """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""
-        if self._capacity_gib is None:
+        if self._room_gib is None:
             return np.ones_like(estimated_gib)
         different, which = np.unique(estimated_gib, return_inverse=True)
-        return (self._weights @ self._fits_by_factor(different))[which]
+        return (self._weights @ self._fits_by_factor(different, self._room_gib))[which]
 
-    def _fits_by_factor(self, estimated_gib: np.ndarray) -> np.ndarray:
-        assert self._capacity_gib is not None
-        room = math.log(self._capacity_gib) - np.log(estimated_gib)
+    def _fits_by_factor(self, estimated_gib: np.ndarray, limit_gib: float) -> np.ndarray:
+        room = math.log(limit_gib) - np.log(estimated_gib)
         return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
 
     def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:
         logs = np.zeros(len(_GRID))
         if self._capacity_gib is not None:
-            fits = self._fits_by_factor(np.asarray(found.estimated_gib))
+            fits = self._fits_by_factor(np.asarray(found.estimated_gib), self._capacity_gib)
             logs = np.log(np.maximum(fits if found.ran else 1 - fits, _LEAST_LIKELY))
         if found.peak_gib is not None:
             logs = logs + _log_student_t((math.log(found.peak_gib / found.estimated_gib) - _GRID) / _PEAK_ERROR)

@@ -246,6 +246,14 @@ class ConstraintsSection(Section):
     max_nodes: int | None = Field(
         default=None, ge=1, le=100_000, description="Most nodes a trial may use. Default: no limit."
     )
+    min_free_memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        le=2**20,
+        description="GiB that the best layout leaves free on every accelerator, of what its own allocations may take"
+        " (on a CPU: of measure.memory_limit_gib). A layout that leaves less is measured and is never the best."
+        " Default: none.",
+    )
 
 
 def resolved_path(folder: Path, path: str) -> Path:

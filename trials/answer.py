@@ -72,6 +72,20 @@ def why(ranking: Ranking) -> str | None:
     return f"{first} of {which}"
 
 
+def too_full_words(ranking: Ranking) -> str | None:
+    """That every layout that was measured leaves too little memory, and which comes nearest; None where some does not,
+    or nothing was measured."""
+    floor, layouts = ranking.floor, ranking.ordered
+    if floor is None or not layouts or any(map(ranking.has_room, layouts)):
+        return None
+    asked = f"no layout that was measured leaves {floor.min_free_gib:g} GiB free (constraints.min_free_memory_gib)"
+    known = [t for t in layouts if peak_memory_gib(t) is not None]
+    if not known:
+        return f"{asked}: the peak of none is known"
+    peak_gib, name = min((peak_memory_gib(trial) or 0.0, trial.trial) for trial in known)
+    return f"{asked}: {name} comes nearest and leaves {floor.free_words(peak_gib)}"
+
+
 def own_unit(speed: float, objective: Objective) -> float:
     """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
     if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from trials.classify import COMPARABLE, RETRIES
 from trials.spread import Reading, log_half_width, middle
 from trials.trial import FailureReason, Trial, TrialKind, TrialState, Word
@@ -56,7 +57,8 @@ class Ranking:
     A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
     over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
     only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
-    overlaps its interval leaves more memory. `ties` are the others of these that overlap it.
+    overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
+    memory than the `floor` asks comes last and is none of these.
     """
 
     objective: Objective
@@ -65,6 +67,11 @@ class Ranking:
     ties: tuple[Trial, ...] = ()
     runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
     fastest: Trial | None = None
+    floor: MemoryFloor | None = None
+
+    def has_room(self, trial: Trial) -> bool:
+        """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
+        return _has_room(trial, self.floor)
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,10 @@ class _Speed:
 
 
 class Order(NamedTuple):
-    """By what layouts are sorted: whether one is suspect, cannot be the best, is no finalist; then the higher score."""
+    """By what layouts are sorted: whether one leaves too little memory, is suspect, cannot be the best, is no finalist;
+    then the higher score."""
 
+    is_unfit: bool
     is_suspect: bool
     cannot_be_best: bool
     is_no_finalist: bool
@@ -136,9 +145,11 @@ class _Contender:
         repeats = [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
         return bool(repeats) and not any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in repeats)
 
-    def order(self, objective: Objective) -> Order:
+    def order(self, objective: Objective, floor: MemoryFloor | None) -> Order:
         """What sorts the better one first."""
-        return Order(self.is_suspect, not self.may_be_best, not self.is_finalist, -self.score(objective))
+        is_unfit = floor is not None and not floor.is_kept(highest_peak_gib(self.counted))
+        cannot_be_best = is_unfit or not self.may_be_best
+        return Order(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
 
     def score(self, objective: Objective) -> float:
         """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
@@ -147,29 +158,31 @@ class _Contender:
         return speed * math.exp(-log_half_width(_readings(self.counted))) if self.is_finalist else speed
 
 
-def rank(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Ranking:
+def rank(
+    trials: Sequence[Trial], objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+) -> Ranking:
     """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
-    95 % intervals, then the others by their point estimates."""
-    placed = sorted(
-        ((contender.order(objective), contender) for contender in _contenders(trials, global_batch_size)),
-        key=lambda found: found[0],
-    )
+    95 % intervals, then the others by their point estimates; last those that leave less memory than the floor asks."""
+    contenders = _contenders(trials, global_batch_size)
+    placed = sorted(((c.order(objective, floor), c) for c in contenders), key=lambda found: found[0])
     ordered = tuple(merged(contender.counted) for _, contender in placed)
     runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
     if not placed or placed[0][0].cannot_be_best:
-        return Ranking(objective, ordered, runs=runs)
+        return Ranking(objective, ordered, runs=runs, floor=floor)
     first, fastest = placed[0][0], ordered[0]
     peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
     alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
     may_choose = not (first.is_no_finalist or first.is_suspect)
     best = _with_memory_to_spare(alike) if may_choose else fastest
-    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest)
+    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest, floor)
 
 
-def order_of(trials: Sequence[Trial], objective: Objective, global_batch_size: int) -> Order | None:
+def order_of(
+    trials: Sequence[Trial], objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+) -> Order | None:
     """What `rank` sorts one layout by, all trials of which these are; None where it has no rank."""
     contender = next(_contenders(trials, global_batch_size), None)
-    return None if contender is None else contender.order(objective)
+    return None if contender is None else contender.order(objective, floor)
 
 
 def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
@@ -198,6 +211,11 @@ def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
 def peak_memory_gib(trial: Trial) -> float | None:
     """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where nobody knows."""
     return (trial.measured or {}).get("peak_memory_gib")
+
+
+def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
+    """GiB of the fullest rank over several runs of one layout; None where nobody knows."""
+    return max((gib for gib in map(peak_memory_gib, runs) if gib is not None), default=None)
 
 
 def merged(runs: Sequence[Trial]) -> Trial:
@@ -276,6 +294,10 @@ def best_file(ranking: Ranking, search_id: str, global_batch_size: int) -> dict[
 
 def _is_measured(trial: Trial) -> bool:
     return trial.state is TrialState.MEASURED
+
+
+def _has_room(trial: Trial, floor: MemoryFloor | None) -> bool:
+    return floor is None or floor.is_kept(peak_memory_gib(trial))
 
 
 def _is_suspect(trial: Trial) -> bool:

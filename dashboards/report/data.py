@@ -13,6 +13,7 @@ from dashboards.report.importance import Importance, importance_of
 from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from trials.answer import Choice, choice_of, why
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ranking import SUSPECT_FLAGS, Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
@@ -132,7 +133,7 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     spec = search.spec
     objective = Objective(spec.get("objective") or Objective.TOKENS_PER_SEC)
     batch = _batch(search)
-    ranking = rank(search.trials, objective, batch)
+    ranking = rank(search.trials, objective, batch, MemoryFloor.of_search(spec))
     baseline = _baseline(spec)
     known = (*ranking.ordered, *search.trials)
     today = next((t for t in known if baseline and t.measured and t.layout.key == baseline.key), None)

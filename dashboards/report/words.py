@@ -64,6 +64,8 @@ def answer_words(data: ReportData) -> str:
     """The first thing to be read."""
     answer = data.answer
     if answer is None:
+        if data.measured and data.state.is_ended:
+            return "No layout that was measured may be the best"
         return "No layout could be measured" if data.state.is_ended else "No layout has been measured yet"
     if answer.is_today:
         return "Nothing measured beats what you run today"

@@ -58,16 +58,16 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words
     from orchestrator.status import recipe_path
-    from trials.answer import best_json
-    from trials.ranking import rank
+    from trials.answer import best_json, too_full_words
 
     found = find_search(search, ledger)
     spec = found.spec
-    ranking = rank(found.record.trials, spec.objective, spec.global_batch_size)
+    ranking = spec.ranking_of(found.record.trials)
     winner = best_json(ranking)
     if winner is None:
         yet = "" if found.record.state.is_ended else " yet"
-        problem = Problem("no_measurement", f"search {found.record.search_id} has measured no layout{yet}")
+        why = too_full_words(ranking) or f"it has measured no layout{yet}"
+        problem = Problem("no_measurement", f"search {found.record.search_id}: {why}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
     data |= {"recipe": recipe_path(found.folder)}

@@ -54,8 +54,8 @@ def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
     common, names = told_apart(shown)
     if common:
         yield f"  all have {common}"
-    capacity = plan.task.capacity_gib
-    room = "" if capacity is None else f" of {capacity:.4g}"
+    room_gib = plan.task.room_gib
+    room = "" if room_gib is None else f" of {room_gib:.4g}"
     speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
     yield f"     #     time{speeds}    fits  peak GiB{room}  layout; where its time goes"
     for row, name in enumerate(names):

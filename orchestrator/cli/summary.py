@@ -6,14 +6,13 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dashboards.headline import headline
+from dashboards.headline import headline, room_lines
 from dashboards.live import console_for, node_hours_words, results_table
 from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.search_file import SearchSpec, nodes_of_pilots
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
-from trials.ranking import rank
 from trials.text import counted
 from trials.trial import FailureReason, TrialState
 
@@ -62,10 +61,11 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
 
 def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
     """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
-    ranking = rank(search.trials, spec.objective, spec.global_batch_size)
+    ranking = spec.ranking_of(search.trials)
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
-    lines = [printable(line) for line in (*time_lines(ranking.ordered), *flag_lines(search.trials))]
+    told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
+    lines = [printable(line) for line in told]
     lines += [_state_words(search), answer_in_words(search, spec)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
     sys.stdout.write("\n".join(lines) + "\n")
@@ -73,7 +73,7 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
 
 def answer_in_words(search: SearchRecord, spec: SearchSpec) -> str:
     """The best layout in a sentence, against what runs today."""
-    return headline(search, rank(search.trials, spec.objective, spec.global_batch_size), baseline_key(spec))
+    return headline(search, spec.ranking_of(search.trials), baseline_key(spec))
 
 
 def baseline_key(spec: SearchSpec) -> str | None:
@@ -105,6 +105,10 @@ def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
         f"  {reason:<16}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
         for reason, count in reasons.most_common()
     ]
+    ranking = spec.ranking_of(search.trials)
+    if too_full := [trial for trial in ranking.ordered if not ranking.has_room(trial)]:
+        what = f"a smaller constraints.min_free_memory_gib, {_WHAT_TO_TRY[FailureReason.GPU_OOM]}"
+        rows.append(f"  {'too full':<16}{len(too_full):>4} of {len(search.trials)}  {what}")
     return ["why no layout was feasible, and what to relax:", *rows]
 
 

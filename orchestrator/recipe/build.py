@@ -198,6 +198,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if _is_best(source) and source.ranking.ties:
         names = ", ".join(t.trial for t in source.ranking.ties)
         yield f"Not told apart from {names}: the 95 % intervals overlap."
+    yield from _room(source)
     for flag in source.trial.flags:
         yield f"Flagged {flag_words(flag)}."
     if source.spec.trainer.get("kind", "parlay") == "parlay":
@@ -207,6 +208,17 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
+
+
+def _room(source: RecipeSource) -> Iterator[str]:
+    """What is left free, where some has to be, and what was not chosen for leaving less."""
+    floor, ranking = source.ranking.floor, source.ranking
+    if floor is None:
+        return
+    yield f"Of a rank's {floor.capacity_gib:.4g} GiB it {floor.words(source.trial.measured.get('peak_memory_gib'))}."
+    too_full = [trial.trial for trial in ranking.ordered if not ranking.has_room(trial)]
+    if too_full:
+        yield f"Leave less, whatever their speed: {', '.join(too_full)}."
 
 
 def _why(trial: Trial) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from search_spaces.layout import Layout
-from trials.ranking import runs_that_count
+from search_spaces.memory_floor import MemoryFloor
+from trials.ranking import highest_peak_gib, runs_that_count
 from trials.trial import FailureReason, Trial, TrialState
 
 
@@ -18,7 +19,9 @@ class Told:
 
     An ended layout has a value or a reason. One in flight has neither: it must not be proposed again. `at_most` is what
     a layout cannot have exceeded that was dominated, and ended itself because that is below the best, or that ran out
-    of time. `peak_memory_gib` is that of the fullest rank, where it was measured.
+    of time. `peak_memory_gib` is that of the fullest rank, where it was measured. A layout that was measured and leaves
+    less memory than the search asks for cannot be the best: it is told as one that ran out of memory, as it would have
+    with that much less, and what it reached is its `unfit_value`.
     """
 
     layout: Layout
@@ -26,6 +29,12 @@ class Told:
     reason: FailureReason | None = None
     at_most: float | None = None
     peak_memory_gib: float | None = None
+    unfit_value: float | None = None
+
+    @property
+    def seen(self) -> float | None:
+        """How fast it is, or was at most, whatever else is wrong with it; None where nobody knows."""
+        return self.speed if self.unfit_value is None else self.unfit_value
 
     @property
     def speed(self) -> float | None:
@@ -74,26 +83,33 @@ def history_of(
     trials: Sequence[Trial],
     objective: Callable[[Trial], float],
     upper_bound: Callable[[Trial], float | None] = lambda trial: None,
+    floor: MemoryFloor | None = None,
 ) -> list[Told]:
     """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
-    better, `upper_bound` another one to what it reaches at most. The value of a layout that was measured several
-    times is the median of the runs that count."""
+    better, `upper_bound` another one to what it reaches at most; `floor` is the memory that has to stay free. The value
+    of a layout that was measured several times is the median of the runs that count."""
     by_layout: dict[str, list[Trial]] = {}
     for trial in trials:
         by_layout.setdefault(trial.layout.key, []).append(trial)
-    return [told_of(group, objective, upper_bound) for group in by_layout.values()]
+    return [told_of(group, objective, upper_bound, floor) for group in by_layout.values()]
 
 
 def told_of(
-    trials: Sequence[Trial], objective: Callable[[Trial], float], upper_bound: Callable[[Trial], float | None]
+    trials: Sequence[Trial],
+    objective: Callable[[Trial], float],
+    upper_bound: Callable[[Trial], float | None],
+    floor: MemoryFloor | None,
 ) -> Told:
     """One layout, all trials of which these are, as `history_of` tells it."""
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:
-        peaks = [gib for trial in measured if (gib := (trial.measured or {}).get("peak_memory_gib")) is not None]
-        value = median(map(objective, runs_that_count(measured)))
-        return Told(layout, value=value, peak_memory_gib=max(peaks, default=None))
+        runs = runs_that_count(measured)
+        value, peak_gib = median(map(objective, runs)), highest_peak_gib(runs)
+        if floor is not None and not floor.is_kept(peak_gib):
+            reason = FailureReason.GPU_OOM
+            return Told(layout, reason=reason, peak_memory_gib=peak_gib, unfit_value=value)
+        return Told(layout, value=value, peak_memory_gib=peak_gib)
     if all(trial.state.is_ended for trial in trials):
         return Told(layout, reason=trials[0].reason, at_most=upper_bound(trials[0]))
     return Told(layout)

@@ -23,21 +23,19 @@ from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable
 from search_spaces.measured import Observation
 from search_spaces.memory import stage_memory
+from search_spaces.memory_floor import rank_memory_gib
 from search_spaces.model_shape import ModelShape
 from search_spaces.step_time import StepTerms
 from trials.ranking import Objective, sharers_of
 from trials.trial import FailureReason
-
-CONTEXT_GIB = 1.5
-"""What the driver, the kernels and the communication libraries take of a device beside what the allocator counts."""
 
 
 @dataclass(frozen=True)
 class Task:
     """What is searched for: the training, the machine, and what is to be large.
 
-    `memory_limit_gib` is the limit a rank is given, None for the device's own. `earlier` are trials of other searches
-    on such a machine; what they teach is widened.
+    `memory_limit_gib` is the limit a rank is given, None for the device's own; `min_free_memory_gib` of it have to stay
+    free. `earlier` are trials of other searches on such a machine; what they teach is widened.
     """
 
     model: ModelShape
@@ -45,15 +43,17 @@ class Task:
     objective: Objective = Objective.TOKENS_PER_SEC
     memory_limit_gib: float | None = None
     earlier: tuple[Observation, ...] = ()
+    min_free_memory_gib: float = 0.0
 
     @property
     def capacity_gib(self) -> float | None:
-        """GiB that a rank's own allocations may take; None where nobody knows."""
-        accelerator = self.cluster.accelerator
-        usable = accelerator.usable_memory_gib or accelerator.memory_gib
-        room = None if usable is None else usable - CONTEXT_GIB
-        limits = [gib for gib in (room, self.memory_limit_gib) if gib is not None]
-        return min(limits, default=None)
+        """GiB that a rank's own allocations may take before it runs out; None where nobody knows."""
+        return rank_memory_gib(self.cluster.accelerator, self.memory_limit_gib)
+
+    @property
+    def room_gib(self) -> float | None:
+        """GiB that they may take of a layout that is to be trained with; None where nobody knows."""
+        return None if self.capacity_gib is None else self.capacity_gib - self.min_free_memory_gib
 
     @property
     def speed_is_known(self) -> bool:
@@ -108,7 +108,7 @@ def _is_of_tensors(cluster: Cluster) -> bool:
 
 def memory_belief(task: Task, evidence: Sequence[MemoryEvidence] = ()) -> MemoryBelief:
     """What is believed of memory after these trials of the search."""
-    return MemoryBelief(task.capacity_gib, evidence, task.knowledge.memory)
+    return MemoryBelief(task.capacity_gib, evidence, task.knowledge.memory, task.room_gib)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Expectations:
     def after(self, history: Sequence[Told]) -> Outlook:
         """What is expected now. Layouts from elsewhere teach nothing here."""
         known = [(self._rows[told.layout.key], told) for told in history if told.layout.key in self._rows]
-        measured = [(row, told.speed) for row, told in known if told.speed is not None]
+        measured = [(row, told.seen) for row, told in known if told.seen is not None]
         rows = np.array([row for row, _ in measured], dtype=int)
         seconds = np.exp(self._log_work[rows] - np.log([speed for _, speed in measured]))
         belief = TimeBelief(self._terms.take(rows), seconds, self._seed, self._task.knowledge.time)
@@ -165,7 +165,7 @@ class Expectations:
 
     def _evidence(self, row: int, told: Told) -> MemoryEvidence | None:
         estimated = float(self._memory_gib[row])
-        if told.speed is not None:
+        if told.seen is not None:
             peak_gib = told.peak_memory_gib if _is_of_tensors(self._task.cluster) else None
             return MemoryEvidence(estimated, ran=True, peak_gib=peak_gib)
         if told.reason is FailureReason.GPU_OOM:

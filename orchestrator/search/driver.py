@@ -22,6 +22,8 @@ from orchestrator.search.nodes import nodes_to_avoid
 from orchestrator.search.standing import Standing
 from orchestrator.search.time_limits import time_limit_s
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
+from trials.answer import too_full_words
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint, may_retry
 from trials.folder import write_json
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
@@ -39,11 +41,13 @@ _LONG_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What the search is after: the objective, the batch whose layouts compete, and what is measured first."""
+    """What the search is after: the objective, the batch whose layouts compete, what is measured first, and how much
+    memory has to stay free."""
 
     objective: Objective
     global_batch_size: int
     first: Sequence[Layout] = ()
+    floor: MemoryFloor | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Driver:
         self._goal = goal
         self._limits = limits
         self._hooks = hooks
-        self._standing = Standing(history.search, goal.objective, goal.global_batch_size)
+        self._standing = Standing(history.search, goal.objective, goal.global_batch_size, goal.floor)
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False
@@ -289,12 +293,19 @@ class Driver:
             return
         ranking = self._now.leader()
         best, told = ranking.best, best_file(ranking, self.search.search_id, self._goal.global_batch_size)
-        if best is not None and best.trial != self.search.best_trial:
-            self._history_event(EventKind.BEST_CHANGED, trial=best.trial)
-        if told is not None and told != self._best_told:
-            write_json(self._program.folder.best, told)
+        name = None if best is None else best.trial
+        if name != self.search.best_trial:  # to none where a repeat of the only one took more memory than it may
+            self._history_event(EventKind.BEST_CHANGED, trial=name)
+        if told != self._best_told:
+            self._write_best(told)
             self._best_told = told
         self._is_best_told = True
+
+    def _write_best(self, told: Mapping[str, Any] | None) -> None:
+        if told is None:
+            self._program.folder.best.unlink(missing_ok=True)
+        else:
+            write_json(self._program.folder.best, told)
 
     def _obey(self) -> None:
         if self.search.state is not SearchState.STOPPING:
@@ -481,7 +492,8 @@ class Driver:
         if reason is None:
             return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
-            self._set_state(SearchState.FAILED, rules.end_reason_without_value(reason), self.search.detail)
+            detail = self.search.detail or too_full_words(self._now.ranking())
+            self._set_state(SearchState.FAILED, rules.end_reason_without_value(reason), detail)
         else:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
             self._set_state(state, reason, self.search.detail)

@@ -21,14 +21,17 @@ def second_looks_due(standing: Standing, affordable: Callable[[Layout], bool]) -
 
 
 def choose(standing: Standing, count: int, today: Collection[str]) -> list[Layout]:
-    """The best `count` layouts, best first, and after them what runs today (layout keys) where it was measured.
+    """The best `count` layouts, best first, and after them what runs today (layout keys) where it was measured, as what
+    all are compared with: be it that it leaves too little memory to be the best itself.
 
     Ranked by what the search measured before its first repeat, so that repeats cannot change who is repeated.
     """
     if count == 0:
         return []
-    ranked = [trial.layout for trial in standing.searched.ranking().ordered]
-    return ranked[:count] + [layout for layout in ranked[count:] if layout.key in today]
+    ranking = standing.searched.ranking()
+    chosen = [trial.layout for trial in ranking.ordered if ranking.has_room(trial)][:count]
+    measured = [trial.layout for trial in ranking.ordered]
+    return chosen + [layout for layout in measured if layout.key in today and layout not in chosen]
 
 
 def due(

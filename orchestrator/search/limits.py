@@ -78,6 +78,7 @@ def broken_script(standing: Standing) -> str | None:
 
 
 def end_reason_without_value(reason: EndReason) -> EndReason:
-    """The end reason of a search that measured nothing: trying everything it could means nothing is feasible."""
-    exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED)
+    """The end reason of a search that measured nothing that counts: trying everything that promised anything means
+    nothing is feasible."""
+    exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED, EndReason.CONVERGED)
     return EndReason.NO_FEASIBLE_LAYOUT if reason in exhausted else reason

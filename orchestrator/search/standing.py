@@ -12,6 +12,7 @@ from operator import is_not
 from orchestrator.samplers.base import Told, told_of
 from orchestrator.search.nodes import bad_nodes
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from trials.classify import may_retry
 from trials.ledger.events import SearchRecord
 from trials.ranking import (
@@ -38,7 +39,9 @@ class Standing:
     changed. So a step of the search costs the same whether it has three trials or three thousand.
     """
 
-    def __init__(self, search: SearchRecord, objective: Objective, global_batch_size: int):
+    def __init__(
+        self, search: SearchRecord, objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+    ):
         self.search = search
         self.num_layouts = 0
         """Layouts that were proposed; repeats count no more."""
@@ -53,6 +56,7 @@ class Standing:
         """The machine's fault for certain."""
         self._objective = objective
         self._global_batch_size = global_batch_size
+        self._floor = floor
         self._node_hours_used = Fraction()
         self._trials: tuple[Trial, ...] = ()
         self._unended: dict[int, Trial] = {}
@@ -145,7 +149,7 @@ class Standing:
     def _without(self, repeats: Collection[str]) -> Standing:
         before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
         if self._searched is self:
-            return Standing(before, self._objective, self._global_batch_size)
+            return Standing(before, self._objective, self._global_batch_size, self._floor)
         self._searched.follow(before)
         return self._searched
 
@@ -164,28 +168,28 @@ class Standing:
         return [told for told in self._told.values() if told is not None]
 
     def leader(self) -> Ranking:
-        """The ranking of the fastest layout alone, or of the one that would be, were it not suspect; where that is a
-        finalist, of all that it may not be told from."""
+        """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
+        that is a finalist, of all that it may not be told from."""
         self._renew()
         ranked = {key: order for key, order in self._orders.items() if order is not None}
         keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
         if keys and not (first := ranked[keys[0]]).is_no_finalist:
             keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
         runs = [self._trials[place] for key in keys for place in self._runs[key]]
-        return rank(runs, self._objective, self._global_batch_size)
+        return rank(runs, self._objective, self._global_batch_size, self._floor)
 
     def ranking(self) -> Ranking:
         """The ranking of all layouts."""
         if self._ranking is None:
-            self._ranking = rank(self._trials, self._objective, self._global_batch_size)
+            self._ranking = rank(self._trials, self._objective, self._global_batch_size, self._floor)
         return self._ranking
 
     def _renew(self) -> None:
         """Work out anew what the layouts are worth whose trials have changed."""
         for key in self._stale:
             runs = [self._trials[place] for place in self._runs[key]]
-            self._told[key] = told_of(runs, self._value, self._upper_bound)
-            self._orders[key] = order_of(runs, self._objective, self._global_batch_size)
+            self._told[key] = told_of(runs, self._value, self._upper_bound, self._floor)
+            self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._floor)
         self._stale.clear()
 
     def _value(self, trial: Trial) -> float:

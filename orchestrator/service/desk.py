@@ -23,14 +23,13 @@ from orchestrator.session import create_search, open_tracking, prepare, with_car
 from orchestrator.site_check import require_site
 from orchestrator.status import recipe_path, search_summary
 from search_spaces.errors import InputError
-from trials.answer import best_json
+from trials.answer import best_json, too_full_words
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
-from trials.ranking import rank
 from trials.text import tail
 from trials.trial import Attempt, Trial, utc_text
 
@@ -95,9 +94,10 @@ class Desk:
     def best(self, search: str) -> dict[str, Any]:
         found = self._found(search)
         spec, search_id = found.spec, found.record.search_id
-        best = best_json(rank(found.record.trials, spec.objective, spec.global_batch_size))
+        ranking = spec.ranking_of(found.record.trials)
+        best = best_json(ranking)
         if best is None:
-            raise NotYet(f"search {search_id} has measured no layout")
+            raise NotYet(f"search {search_id}: {too_full_words(ranking) or 'it has measured no layout'}")
         return {"schema": "parlay.best/1", "search_id": search_id, **best, "recipe": recipe_path(found.folder)}
 
     def recipe(self, search: str) -> dict[str, Any]:

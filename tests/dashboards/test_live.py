@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from rich.table import Table
 
-from dashboards.headline import headline
+from dashboards.headline import headline, room_lines
 from dashboards.live import LiveView, console_for, event_line, progress_line, results_table
 from dashboards.trial_words import flag_words
+from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, rank
@@ -161,6 +163,35 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
     assert words.endswith("not to be told from it: t0001")
     rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
     assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
+
+
+def asking_for_room() -> SearchUnderTest:
+    """Ranks of 10 GiB, of which 4 have to stay free; the faster of two layouts leaves one."""
+    spec = {"name": "tiny", "cluster": Cluster(ACCELERATORS["cpu"], 1, 1).to_json()}
+    spec |= {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 10.0}}
+    search = SearchUnderTest(spec)
+    search.measure(search.start(BASELINE), 100_000.0, peak_memory_gib=9.0)
+    return search
+
+
+def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_table():
+    search = asking_for_room()
+    assert "leaves 1 GiB, constraints.min_free_memory_gib asks 4" in event_line(search.events[-2], search.record)
+    search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    _, kept, full = shown(results_table(search.record, ranking, None))
+    assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
+    assert full.rstrip().endswith("too full")
+    (line,) = room_lines(ranking)
+    assert line == "! t0001 leave less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
+    assert room_lines(ranking_of(search.record)) == []
+
+
+def test_the_headline_says_where_no_layout_leaves_the_memory_asked_for():
+    search, stream = asking_for_room(), io.StringIO()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        view.begin(search.record)
+    assert "t0001 comes nearest and leaves 1 GiB" in stream.getvalue()
 
 
 def test_the_headline_says_when_nothing_beats_today_or_was_measured():

@@ -25,6 +25,7 @@ from search_spaces import presets, space
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
 from search_spaces.measured import render_table
+from search_spaces.memory_floor import MemoryFloor
 from tests.search_spaces.tables import only
 from trials.folder import SearchFolder
 from trials.ranking import Objective
@@ -112,7 +113,7 @@ space:
   engine: [torch, deepspeed]
   allow_tensor_parallel_across_nodes: true
 objective: node_hours_per_billion_tokens
-constraints: {max_nodes: 2}
+constraints: {max_nodes: 2, min_free_memory_gib: 0.5}
 search: {sampler: grid, max_trials: 5, budget_node_hours: 1.5, max_wall_time: 1-12, seed: 7, sample_space: true,
   finalists: 4, finalist_repeats: 3}
 measure: {min_steps: 5, max_steps: 10, max_warmup_steps: 3, time_limit: 90s, memory_limit_gib: 1.5}
@@ -136,6 +137,7 @@ def test_every_key_arrives(tmp_path: Path):
     assert spec.trainer.python == "/opt/python"
     assert spec.work_dir == Path("/scratch/runs")
     assert spec.constraints.max_nodes == 2
+    assert spec.memory_floor == MemoryFloor(capacity_gib=1.5, min_free_gib=0.5)
 
 
 @pytest.mark.parametrize("text", [MINIMAL, EVERYTHING])
@@ -388,6 +390,32 @@ def test_row_12_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: s
 )
 def test_row_13_absurd_numbers_are_refused(tmp_path: Path, key: str, value: str):
     assert the_problem(tmp_path, MINIMAL, f"{key}={value}").code in ("bounds", "type")
+
+
+@pytest.mark.bad_input(13)
+@pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "1e12", "true", "4GiB"])
+def test_row_13_memory_to_stay_free_is_a_number_of_gib(tmp_path: Path, value: str):
+    problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", f"constraints.min_free_memory_gib={value}")
+    assert (problem.key, problem.code in ("bounds", "type")) == ("constraints.min_free_memory_gib", True)
+
+
+def test_more_memory_to_stay_free_than_there_is_is_refused_with_both_numbers(tmp_path: Path):
+    asked = "constraints.min_free_memory_gib=8"
+    problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", asked)
+    assert (problem.key, problem.value) == ("constraints.min_free_memory_gib", 8)
+    assert "a rank's allocations may take 8 GiB" in problem.message
+    assert problem.fix == "less than 8"
+    on_a100 = MINIMAL.replace("this-machine", "{accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}")
+    assert "may take 37.99 GiB" in the_problem(tmp_path, on_a100, "constraints.min_free_memory_gib=38").message
+
+
+def test_memory_to_stay_free_of_what_nobody_knows_is_refused_with_what_to_set(tmp_path: Path):
+    problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1")
+    assert "nobody knows how much memory a rank on cpu has" in problem.message
+    assert problem.fix == "set measure.memory_limit_gib"
+    theirs = ("trainer.kind=megatron-lm", "trainer.script=pretrain_gpt.py")
+    problem = the_problem(tmp_path, MINIMAL, "constraints.min_free_memory_gib=1", *theirs)
+    assert problem.fix.startswith("remove it")
 
 
 @pytest.mark.bad_input(14)

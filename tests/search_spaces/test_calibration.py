@@ -151,6 +151,14 @@ def test_measured_peaks_tell_how_far_the_estimate_is_off():
     assert fits(found, 70) < 0.2
 
 
+def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
+    found = [evidence(60, ran=True), evidence(70, ran=False)]
+    whole, part = MemoryBelief(CAPACITY_GIB, found), MemoryBelief(CAPACITY_GIB, found, room_gib=40.0)
+    assert part.factor == whole.factor
+    (much, little) = (float(belief.fits(np.array([45.0]))[0]) for belief in (whole, part))
+    assert much > 0.9 > 0.5 > little
+
+
 def test_one_failure_for_another_reason_does_not_refuse_everything():
     ran = [evidence(gib, peak_gib=gib) for gib in (30, 40, 50)]
     assert fits([*ran, evidence(10, ran=False)], 45) > 0.9

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from tests.trials.test_ranking import NODE_HOURS, SPEED, again, trial
-from trials.answer import Choice, best_json, choice_of, fastest_json, why
+from trials.answer import Choice, best_json, choice_of, fastest_json, too_full_words, why
 from trials.ranking import Ranking, rank
 from trials.trial import Trial
 
@@ -65,6 +66,16 @@ def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
 def test_of_finalists_it_says_by_what_they_were_compared():
     finalist = rank([trial(1, 300.0), again(2, 1, 300.0)], SPEED, 8)
     assert why(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
+
+
+def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
+    floor = MemoryFloor(10.0, 4.0)
+    full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
+    asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
+    assert too_full_words(rank(full, SPEED, 8, floor)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
+    assert too_full_words(rank(full[2:], SPEED, 8, floor)) == f"{asked}: the peak of none is known"
+    assert too_full_words(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, floor)) is None
+    assert too_full_words(rank(full, SPEED, 8)) is too_full_words(rank([], SPEED, 8, floor)) is None
 
 
 def test_a_second_look_at_a_suspect_run_makes_no_finalist():

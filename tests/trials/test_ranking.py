@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from tests.trials.examples import OUTCOME
 from trials.answer import best_json
 from trials.ranking import (
@@ -259,6 +260,41 @@ class TestMemoryToSpare:
     def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
         told = best_file(self.ranking((300.0, 10.0), (299.0, 7.0)), "tiny-aaaaaa", 8)
         assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
+
+
+class TestMemoryFloor:
+    """Of ranks with 10 GiB, of which 4 have to stay free."""
+
+    FLOOR = MemoryFloor(10.0, 4.0)
+
+    def of(self, *runs: tuple[Trial, float | None]) -> Ranking:
+        for run, peak_gib in runs:
+            if peak_gib is not None:
+                run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+        return rank([run for run, _ in runs], SPEED, 8, self.FLOOR)
+
+    def test_a_layout_that_leaves_less_comes_last_and_is_never_the_best_or_a_tie(self):
+        ranking = self.of((trial(1, 300.0, 0.05), 7.0), (trial(2, 299.0, 0.05), 6.0), (trial(3, 298.0, 0.05), 6.5))
+        assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
+        assert (ranking.best.trial, ranking.fastest.trial, ranking.ties) == ("t0002", "t0002", ())
+        assert [ranking.has_room(t) for t in ranking.ordered] == [True, False, False]
+
+    def test_neither_is_one_whose_peak_nobody_knows(self):
+        assert self.of((trial(1, 300.0), None), (trial(2, 200.0), 5.0)).best.trial == "t0002"
+
+    def test_where_none_leaves_enough_there_is_no_best_and_no_file_to_compare_with(self):
+        ranking = self.of((trial(1, 300.0), 7.0), (trial(2, 200.0), 6.5))
+        assert (ranking.best, ranking.fastest, names(ranking.ordered)) == (None, None, ["t0001", "t0002"])
+        assert best_file(ranking, "tiny-aaaaaa", 8) is None
+
+    def test_one_repeat_that_takes_too_much_is_enough_for_another_to_win(self):
+        slower = [(trial(2, 200.0), 5.0), (again(4, 2, 200.0), 5.0)]
+        assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 5.9), *slower).best.trial == "t0001"
+        assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 6.1), *slower).best.trial == "t0002"
+
+    def test_without_a_floor_nothing_is_too_full(self):
+        full = trial(1, 300.0)
+        assert rank([full], SPEED, 8).has_room(full)
 
 
 class TestSuspects:

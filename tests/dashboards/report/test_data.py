@@ -9,9 +9,11 @@ import pytest
 
 from dashboards.report.data import report_data
 from dashboards.report.words import answer_below, answer_words, cost_words, state_words, sure_words
+from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
+from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
 
@@ -52,6 +54,16 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest()
     assert "Chosen for its memory: not to be told from t0001, the fastest, and needs 33 % less" in sure_words(data)[2]
     assert data.answer.ties == ("t0001",)
     assert answer_below(data_of(a_search())).startswith("The fastest of 2 layouts measured, against the baseline")
+
+
+def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():
+    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
+    search = a_search(**asked, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())
+    assert data_of(search).answer is None
+    search.event(EventKind.SEARCH_STATE, state="failed", end_reason="no_feasible_layout", detail="t0001 comes nearest")
+    data = data_of(search)
+    assert answer_words(data) == "No layout that was measured may be the best"
+    assert answer_below(data) == "t0001 comes nearest"
 
 
 def test_without_a_baseline_the_answer_is_a_speed():

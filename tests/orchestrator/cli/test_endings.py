@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+import yaml
 
 from orchestrator.cli.main import run
 from orchestrator.samplers.ordered import GridSampler
@@ -39,6 +43,39 @@ def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkey
     assert heading == "t0001.a1: failed (gpu_oom)"
     assert advice.startswith("to try: a smaller micro_batch_size, ")
     assert advice.endswith("a measure.memory_limit_gib above 0.25")
+
+
+ASKING = ("--set", "constraints.min_free_memory_gib=30")
+"""Of ranks on an H100, whose allocations may take 77.65 GiB."""
+
+
+def test_layouts_that_leave_too_little_memory_are_no_answer_and_what_to_relax_is_said(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    search = write_recorded_search(tmp_path, {"peak_memory_gib": "70"}, {"peak_memory_gib": "60"}, OUT_OF_MEMORY)
+    assert run(["run", str(search), *ASKING]) == 3
+    out = capfd.readouterr().out
+    nearest = "no layout that was measured leaves 30 GiB free (constraints.min_free_memory_gib): t0002 comes nearest"
+    assert f"{nearest} and leaves 17.7 GiB" in out
+    assert "! t0001, t0002 leave less memory free than asked" in out
+    table = out[out.index("why no layout was feasible") :].splitlines()
+    assert [line.split()[:5] for line in table[1:3]] == [
+        ["gpu_oom", "1", "of", "3", "a"],
+        ["too", "full", "2", "of", "3"],
+    ]
+    assert run(["best"]) == 3
+    assert nearest in capfd.readouterr().err
+
+
+def test_the_best_layout_leaves_the_memory_asked_for_and_the_recipe_has_the_constraint(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows = ({"step_time_s": "1.0", "peak_memory_gib": "60"}, {"step_time_s": "2.0", "peak_memory_gib": "40"})
+    assert run(["run", str(write_recorded_search(tmp_path, *rows)), *ASKING]) == 0
+    capfd.readouterr()
+    assert run(["best", "--json"]) == 0
+    best = json.loads(capfd.readouterr().out)
+    assert (best["trial"], best["peak_memory_gib"]) == ("t0002", 40.0)
+    recipe = yaml.safe_load((Path(best["recipe"]) / "recipe.yaml").read_text())
+    assert recipe["constraints"] == {"min_free_memory_gib": 30.0}
 
 
 def test_a_search_that_ends_before_its_trials_are_used_up_says_why(tmp_path, monkeypatch, capfd):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from orchestrator.samplers.base import Sampler, Told
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.samplers.guided import MANY_TRIALS
+from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
 from orchestrator.samplers.outlook import Expectations, Task
 from search_spaces.calibration import typical_constants
 from search_spaces.cluster import ACCELERATORS, Cluster
@@ -119,6 +120,26 @@ def test_a_dominated_layout_teaches_nearly_as_much_as_a_measured_one():
     truth = np.array([math.log(t.value) if (t := world(layout)).value else np.nan for layout in CANDIDATES])
     cold, taught = (np.nanmean(np.abs(expectations.after(h).log_value - truth)) for h in ([], dominated))
     assert taught < cold / 2
+
+
+def test_a_layout_that_leaves_too_little_memory_teaches_its_time_and_its_peak_and_is_no_value_to_beat():
+    world = World(data_parallel=10)
+    ran = [told for layout in CANDIDATES[::7] if (told := world(layout)).value is not None]
+    unfit = [replace(t, value=None, reason=FailureReason.GPU_OOM, unfit_value=t.value) for t in ran]
+    expectations = Expectations(TASK, CANDIDATES, 1)
+    as_unfit, as_measured = expectations.after(unfit), expectations.after(ran)
+    assert as_unfit.log_value.tolist() == as_measured.log_value.tolist()
+    assert as_unfit.fits.tolist() == as_measured.fits.tolist()
+    assert not GuidedSampler(CANDIDATES, 1, TASK).has_converged(unfit)
+
+
+def test_memory_that_has_to_stay_free_is_room_that_layouts_have_not():
+    wide, narrow = (Expectations(replace(TASK, min_free_memory_gib=gib), CANDIDATES, 1).after([]) for gib in (0, 20))
+    estimates = stage_memory(MODEL, LayoutTable.of(CANDIDATES)).peak
+    assert (narrow.fits <= wide.fits).all()
+    between = (estimates > 60) & (estimates < 75)
+    assert wide.fits[between].min() > 0.3 > narrow.fits[between].max()
+    assert replace(TASK, min_free_memory_gib=20).room_gib == pytest.approx(TASK.capacity_gib - 20)
 
 
 def test_a_failure_of_the_machine_teaches_nothing():

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 from orchestrator.samplers.base import Told, history_of
 from search_spaces.layout import Layout
-from trials.trial import FailureReason, Trial, TrialKind, TrialState
+from search_spaces.memory_floor import MemoryFloor
+from tests.trials.examples import OUTCOME
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
+ROOM, NO_ROOM = MemoryFloor(10.0, 3.0), MemoryFloor(10.0, 4.0)
 ONE, OTHER = Layout(data_parallel=2), Layout(tensor_parallel=2)
 SPEEDS = {"t0001": 100.0, "t0002": 300.0, "t0003": 200.0, "t0004": 190.0}
 
@@ -36,6 +39,17 @@ def test_of_a_dominated_layout_an_upper_bound_is_known():
     ended = Trial("t0001", ONE, state=TrialState.FAILED, reason=FailureReason.DOMINATED)
     (found,) = history_of([ended], lambda trial: 0.0, lambda trial: 120.0)
     assert found == Told(ONE, reason=FailureReason.DOMINATED, at_most=120.0)
+
+
+def test_one_that_leaves_too_little_memory_is_told_as_out_of_memory_with_what_it_reached():
+    outcome = replace(OUTCOME, measured={"peak_memory_gib": 7.0})
+    attempt = Attempt("t0001", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
+    full = replace(measured("t0001", ONE), attempts=(attempt,))
+    known = {floor: history_of([full], lambda trial: 100.0, floor=floor) for floor in (ROOM, NO_ROOM)}
+    assert known[ROOM] == [Told(ONE, 100.0, peak_memory_gib=7.0)]
+    (found,) = known[NO_ROOM]
+    assert found == Told(ONE, reason=FailureReason.GPU_OOM, peak_memory_gib=7.0, unfit_value=100.0)
+    assert (found.value, found.speed, found.seen, found.is_ended) == (None, None, 100.0, True)
 
 
 def test_a_layout_without_a_value_has_a_reason_once_it_has_ended():

@@ -15,6 +15,7 @@ from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder, write_json
@@ -195,6 +196,7 @@ class Rig:
     hooks: Hooks = field(default_factory=Hooks)
     num_nodes: int = 1
     fencing: int = 0
+    floor: MemoryFloor | None = None
 
     def open_driver(self) -> Driver:
         folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
@@ -208,5 +210,5 @@ class Rig:
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         baseline = self.first[0] if self.first else None
         program = TrialProgram(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
-        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first)
+        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first, self.floor)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

@@ -11,6 +11,7 @@ from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
+from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
@@ -123,6 +124,52 @@ def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_
     assert search.best_trial == "t0008"
     best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
     assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(2001.0)), "which trials compare with"
+
+
+FLOOR = MemoryFloor(capacity_gib=10.0, min_free_gib=4.0)
+
+
+def test_a_layout_that_leaves_too_little_memory_is_measured_and_neither_a_finalist_nor_the_best(rig):
+    rig.floor = FLOOR
+    rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=7.0 if spec.layout == FASTEST else 5.0)
+    search = rig.open_driver().run()
+    assert search.trials[8].state is TrialState.MEASURED
+    assert repeats_of(search) == [SECOND, THIRD] * 2
+    assert search.trial(search.best_trial).layout == SECOND
+    best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
+    assert best["trial"] == search.best_trial
+
+
+def test_what_runs_today_is_measured_again_though_it_leaves_too_little(rig):
+    rig.floor, rig.first = FLOOR, (FASTEST,)
+    rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=7.0 if spec.layout == FASTEST else 5.0)
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [SECOND, THIRD, FASTEST] * 2
+    assert search.trial(search.best_trial).layout == SECOND
+
+
+def test_where_none_leaves_enough_memory_the_search_ends_without_an_answer_and_says_which_comes_nearest(rig):
+    rig.floor = FLOOR
+    peaks = {layout: 9.0 - 0.1 * number for number, layout in enumerate(LAYOUTS)}
+    rig.launcher.script = lambda spec: replace(steady(spec), peak_memory_gib=peaks[spec.layout])
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
+    assert (search.best_trial, repeats_of(search)) == (None, [])
+    assert search.detail.endswith("(constraints.min_free_memory_gib): t0009 comes nearest and leaves 1.8 GiB")
+    assert not (rig.path / "runs" / search.search_id / "best.json").exists()
+
+
+def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_left_less(rig):
+    def fills_up(spec) -> Script:
+        fits = spec.layout == SECOND and spec.trial != "t0011"
+        return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
+
+    rig.floor, rig.launcher.script, told = FLOOR, fills_up, []
+    rig.hooks = Hooks(on_event=lambda search, event: told.append(event))
+    search = rig.open_driver().run()
+    assert [event.data["trial"] for event in told if event.kind is EventKind.BEST_CHANGED] == ["t0008", None]
+    assert (search.best_trial, search.end_reason) == (None, EndReason.NO_FEASIBLE_LAYOUT)
+    assert not (rig.path / "runs" / search.search_id / "best.json").exists()
 
 
 def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measured_again(rig):

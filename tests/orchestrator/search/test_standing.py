@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from orchestrator.samplers.base import history_of
 from orchestrator.search.driver import Hooks
 from orchestrator.search.standing import LATEST, Standing
+from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script
 from tests.trials.ledger.stories import Story, stories
 from trials.classify import may_retry
@@ -21,11 +22,11 @@ SPEED = Objective.TOKENS_PER_SEC
 GLOBAL_BATCH = 16
 
 
-def standing_of(search: SearchRecord) -> Standing:
-    return Standing(search, SPEED, GLOBAL_BATCH)
+def standing_of(search: SearchRecord, floor: MemoryFloor | None = None) -> Standing:
+    return Standing(search, SPEED, GLOBAL_BATCH, floor)
 
 
-def assert_true_to(standing: Standing, search: SearchRecord) -> None:
+def assert_true_to(standing: Standing, search: SearchRecord, floor: MemoryFloor | None = None) -> None:
     """Everything it says, looked up in all trials of the record."""
     trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
     ended = [attempt for attempt in attempts if attempt.state.is_ended]
@@ -50,8 +51,9 @@ def assert_true_to(standing: Standing, search: SearchRecord) -> None:
     assert standing.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
     assert all(standing.was_tried(trial.layout) for trial in trials)
     assert all(trial in standing.runs_of(trial.layout) for trial in trials)
-    assert standing.told() == history_of(trials, lambda t: value_of(t, SPEED), lambda t: upper_bound_of(t, SPEED))
-    ranking = rank(trials, SPEED, GLOBAL_BATCH)
+    bound = lambda t: upper_bound_of(t, SPEED)  # noqa: E731
+    assert standing.told() == history_of(trials, lambda t: value_of(t, SPEED), bound, floor)
+    ranking = rank(trials, SPEED, GLOBAL_BATCH, floor)
     leader = standing.leader()
     assert (leader.best, leader.fastest) == (ranking.best, ranking.fastest)
     assert standing.ranking() == ranking
@@ -97,18 +99,19 @@ def eventful(spec) -> Script:
     return Script(tokens_per_sec=speed, peak_memory_gib=2.0 if number == len(LAYOUTS) - 1 else 1.0)
 
 
-def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path):
-    rig, followed, kinds = Rig(tmp_path), [], set()
+@pytest.mark.parametrize("floor", [None, MemoryFloor(2.0, 0.5)], ids=["any memory", "memory left free"])
+def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path, floor):
+    rig, followed, kinds = Rig(tmp_path, floor=floor), [], set()
     rig.launcher.script = eventful
     rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
 
     def look(search: SearchRecord, event) -> None:
-        standing = followed[0] if followed else followed.append(standing_of(search)) or followed[0]
+        standing = followed[0] if followed else followed.append(standing_of(search, floor)) or followed[0]
         standing.follow(search)
-        assert_true_to(standing, search)
+        assert_true_to(standing, search, floor)
         repeats = {trial.trial for trial in standing.repeats}
         before = tuple(trial for trial in search.trials if trial.trial not in repeats)
-        assert_true_to(standing.searched, replace(search, trials=before))
+        assert_true_to(standing.searched, replace(search, trials=before), floor)
         kinds.add((bool(standing.suspects), bool(repeats)))
 
     rig.hooks = Hooks(on_event=look)
