@@ -26,8 +26,8 @@ from orchestrator.launchers.slurm_pilot_plan import (
     choose_nodes,
     longest_share_s,
 )
-from orchestrator.launchers.slurm_pilot_record import Pilot, why_given_up
-from orchestrator.launchers.slurm_pilot_steps import alive_step, step_job
+from orchestrator.launchers.slurm_pilot_record import Pilot
+from orchestrator.launchers.slurm_pilot_steps import alive_step, ended_in_vain, never_began, step_job
 from orchestrator.launchers.slurm_pilot_watch import Step, StepWatch
 from orchestrator.launchers.slurm_questions import Questions
 from orchestrator.launchers.slurm_traces import may_exist
@@ -46,11 +46,6 @@ _CANCEL_WAIT_S = 15.0
 _CLOSE_WAIT_S = 5.0
 _LONGEST_TURN_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
-
-_OF_AN_UNSERVED_PILOT = (
-    *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
-    *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
-)
 
 
 class SlurmPilotLauncher(Launcher):
@@ -111,13 +106,20 @@ class SlurmPilotLauncher(Launcher):
                 step.pilot = handed_to[-1]
                 step.nodes = self._watch.request_in(step.pilot, request.label).nodes
                 self._watch.read(step)
-            adopted[key] = step.ending.job_id or (step.pilot and step.pilot.job_id) or request.job_id or ""
+            pilot = step.pilot or waits_for
+            adopted[key] = step.ending.job_id or (pilot and pilot.job_id) or request.job_id or ""
         return adopted
 
     def _waits_for(self, request: LaunchRequest) -> Pilot | None:
-        """The pilot of which an earlier driver told it, or with which it let it end."""
-        told = (p for p in self._pilots.known if request.job_id is not None and p.job_id == request.job_id)
-        return next((p for p in self._pilots.known if request.label in p.shares), next(told, None))
+        """The pilot with which an earlier driver let it end, or of which it told it, or which it perhaps asked for on
+        its behalf and could not say so any more: who else would pay for that?"""
+        known = [pilot for pilot in self._pilots.known if request.label in pilot.shares]
+        if request.job_id is not None:
+            known += [pilot for pilot in self._pilots.known if pilot.job_id == request.job_id]
+        elif may_exist(request.folder.spec):  # without it nothing was asked for
+            unpaid = (p for p in self._pilots.known if p.began_nothing and not self._pilots.is_paid(p))
+            known += [pilot for pilot in unpaid if pilot.job_id is not None]
+        return next(iter(known), None)
 
     def _open(self, search: SearchFolder) -> None:
         if self._pilots.open(search):
@@ -132,8 +134,14 @@ class SlurmPilotLauncher(Launcher):
                 continue
             if self._has_room(pilot, request):
                 return pilot
-            self._pilots.let_go(pilot)
+            self._let_end(pilot)
         return None
+
+    def _let_end(self, pilot: Pilot) -> None:
+        """It takes no more steps. Where it has none its job is cancelled, since its agent may not live yet."""
+        self._pilots.let_go(pilot)
+        if pilot.nodes and pilot.began_nothing and not pilot.live:
+            self._pilots.cancel([pilot])
 
     def _has_room(self, pilot: Pilot, request: LaunchRequest) -> bool:
         """Whether the attempt's limit ends before the pilot's, on nodes that it may have."""
@@ -147,13 +155,12 @@ class SlurmPilotLauncher(Launcher):
     def _serve(self) -> None:
         """Hand those that wait to their pilots, in their order: one that needs many nodes is not overtaken for ever."""
         waiting = [s for s in self._steps.values() if s.pilot is None and not (s.is_over or s.cancelled)]
-        in_vain = [step for step in waiting if step.waits_for is not None and step.waits_for.served_nobody]
-        self._end_unserved(in_vain)
+        in_vain = [step for step in waiting if step.waits_for is not None and self._was_in_vain(step.waits_for)]
+        self._end_in_vain(in_vain)
         full: set[str] = set()
         for step in [step for step in waiting if step not in in_vain]:
             try:
-                pilot = self._pilot_for(step.request) or self._pilots.submit(step.request)
-                step.waits_for = pilot
+                pilot = step.waits_for = self._pilot_of(step)
                 step.ending = Ending(Life.ALIVE, detail=self._why_it_waits(pilot), job_id=pilot.job_id)
                 if pilot.serves and pilot.key not in full and not self._hand_over(step, pilot):
                     full.add(pilot.key)
@@ -162,10 +169,12 @@ class SlurmPilotLauncher(Launcher):
             except (LaunchPostponed, OutsideRefused, OSError) as error:
                 step.ending = Ending(Life.ALIVE, detail=str(error))
 
-    def _end_unserved(self, steps: Collection[Step]) -> None:
-        """Attempts that waited for a pilot whose agent never came to life end with it, and pay what it held."""
-        for pilot in [pilot for pilot in self._pilots.known if pilot.served_nobody]:
-            those = [step for step in steps if step.waits_for is pilot]
+    def _end_in_vain(self, steps: Collection[Step]) -> None:
+        """Attempts that waited for a pilot which is over before anything was begun in it end, and pay what it held. The
+        next attempt of their trials has a reservation of its own for the next pilot."""
+        for pilot in self._pilots.known:
+            if not (those := [step for step in steps if step.waits_for is pilot]):
+                continue
             try:
                 self._pilots.charge(pilot, [step.request.label for step in those])
             except OSError as error:
@@ -173,9 +182,34 @@ class SlurmPilotLauncher(Launcher):
                     step.ending = Ending(Life.ALIVE, detail=str(error), job_id=pilot.job_id)
                 continue
             for step in those:
-                step.ending = _ended_unserved(pilot, pilot.shares[step.request.label])
+                step.ending = ended_in_vain(pilot, pilot.shares[step.request.label])
+
+    def _was_in_vain(self, pilot: Pilot) -> bool:
+        """Whether those that wait for it end with it. One that never had nodes, and was let go, cost nobody a thing."""
+        if not (pilot.is_over and pilot.began_nothing):
+            return False
+        return pilot.served_nobody or bool(pilot.shares) or self._pilots.rest_node_s(pilot) > 0.0
+
+    def _pilot_of(self, step: Step) -> Pilot:
+        """The pilot that it waits for from now on; raises as `Launcher.launch` does."""
+        if (ending := self._ending(step)) is not None:
+            return ending
+        found = self._pilot_for(step.request)  # which may let go the one that it waits for
+        return found or self._ending(step) or self._pilots.submit(step.request)
+
+    def _ending(self, step: Step) -> Pilot | None:
+        """The pilot it waits for, where that takes no more steps and nothing was begun in it: its end, which tells what
+        is to be paid, is waited for before another is asked for."""
+        pilot = step.waits_for
+        if pilot is None or pilot.is_over or pilot.job_id is None or not (pilot.is_let_go and pilot.began_nothing):
+            return None
+        if not pilot.nodes:
+            self._pilots.let_go(pilot)  # once more, should Slurm not have heard it
+        return pilot
 
     def _why_it_waits(self, pilot: Pilot) -> str | None:
+        if pilot.is_let_go:
+            return f"pilot {pilot.folder.name} ends first"
         if not pilot.nodes:
             return pilot.ending.detail
         if pilot.beat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > SLOW_START_S:
@@ -267,26 +301,24 @@ class SlurmPilotLauncher(Launcher):
         """Pilots that have begun nothing, and that nobody waits for any more: no step would pay what they hold."""
         for pilot in self._pilots.known:
             if pilot.job_id is not None and not pilot.is_over and self._unbegun(pilot) and self._is_deserted(pilot):
-                self._pilots.let_go(pilot)
-                if pilot.nodes:  # its agent may not have come to life yet
-                    self._pilots.cancel([pilot])
+                self._let_end(pilot)
 
     def _end_unbegun(self) -> None:
         """Cancelled attempts that no agent has begun end, but those that were the last to want their pilot: it is over
         first, and they share what it held."""
         for step in self._unbegun(None):
-            step.ending = _never_began(step.ending.job_id)
+            step.ending = never_began(step.ending.job_id)
         for pilot in self._pilots.known:
             steps = self._unbegun(pilot)
             if not steps or pilot.job_id is None or not self._is_deserted(pilot):
                 for step in steps:
-                    step.ending = _never_began(pilot.job_id)
+                    step.ending = never_began(pilot.job_id)
             elif pilot.is_over:
                 with suppress(OSError):  # tried again with the next look
                     self._pilots.charge(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
-                        step.ending = replace(_never_began(pilot.job_id), twin_node_s=share)
+                        step.ending = replace(never_began(pilot.job_id), twin_node_s=share)
 
     def _unbegun(self, pilot: Pilot | None) -> list[Step]:
         """Cancelled attempts that wait for this pilot, or for none."""
@@ -296,7 +328,7 @@ class SlurmPilotLauncher(Launcher):
     def _is_deserted(self, pilot: Pilot) -> bool:
         wanting = (step for step in self._steps.values() if not (step.is_over or step.cancelled))
         is_wanted = any(pilot in (step.pilot, step.waits_for) for step in wanting)
-        return not is_wanted and not any(StepSign.CLAIMED in signs for signs in pilot.signs.values())
+        return not is_wanted and pilot.began_nothing
 
     def _cancel_silent(self, steps: Iterable[Step]) -> None:
         """A pilot whose agent does nothing any more is ended as a whole: its other steps are tried again elsewhere."""
@@ -355,22 +387,3 @@ def _search_of(request: LaunchRequest) -> SearchFolder:
 def _avoided(pilot: Pilot, request: LaunchRequest) -> set[str]:
     """The nodes the attempt keeps away from, but for those that Slurm gave the pilot although it was told the same."""
     return {*request.exclude} - {*pilot.plan.exclude}
-
-
-def _never_began(job_id: str | None) -> Ending:
-    reason = FailureReason.CANCELLED_BY_SEARCH
-    return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
-
-
-def _ended_unserved(pilot: Pilot, share_node_s: float) -> Ending:
-    """Of an attempt that waited for a pilot whose agent never came to life: the next one may fare no better."""
-    reason = pilot.ending.reason
-    return Ending(
-        Life.ENDED,
-        failed=True,
-        reason=reason if reason in _OF_AN_UNSERVED_PILOT else FailureReason.LAUNCH_FAILURE,
-        detail=why_given_up(pilot) if pilot.was_given_up else pilot.ending.detail,
-        nodes=pilot.ending.nodes,
-        job_id=pilot.job_id,
-        twin_node_s=share_node_s,
-    )

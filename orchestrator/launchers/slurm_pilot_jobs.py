@@ -260,12 +260,18 @@ class Pilots:
         new = [label for label in labels if label not in pilot.shares]
         if not new:
             return
-        is_paid = any(pilot.folder.name in other.plan.owes_for for other in self.known)
-        share = 0.0 if is_paid else self.rest_node_s(pilot) / len(new)
+        share = 0.0 if self._is_carried(pilot) else self.rest_node_s(pilot) / len(new)
         shares = {**pilot.shares, **dict.fromkeys(new, share)}
         work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
         self._folders.call(str(pilot.folder.path), work)
         pilot.shares = shares
+
+    def is_paid(self, pilot: Pilot) -> bool:
+        """Whether somebody pays for one in which nothing was begun."""
+        return bool(pilot.shares) or self._is_carried(pilot)
+
+    def _is_carried(self, pilot: Pilot) -> bool:
+        return any(pilot.folder.name in other.plan.owes_for for other in self.known)
 
     # -- the end of one
 

@@ -70,6 +70,11 @@ class Pilot:
         return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
 
     @property
+    def began_nothing(self) -> bool:
+        """Whether no step was begun in it: then none pays for it, and those do that wait for it."""
+        return not any(StepSign.CLAIMED in signs for signs in self.signs.values())
+
+    @property
     def served_nobody(self) -> bool:
         """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
         return self.is_over and self.beat_at is None and not self.is_let_go

@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm_endings import ended_ending, job_words
 from orchestrator.launchers.slurm_files import job_request
+from orchestrator.launchers.slurm_pilot_record import Pilot, why_given_up
 from orchestrator.launchers.slurm_traces import end_of, excerpt
 from slurm.jobs import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
@@ -34,6 +35,12 @@ _WITH_THE_PILOT: Mapping[FailureReason | None, FailureReason] = {
 """Why a step ended that its pilot's end took with it; whatever else ended the pilot, the step is blameless."""
 
 _SICK = (FailureReason.DIRTY_GPU, FailureReason.NODE_FAILURE, FailureReason.HANG)
+
+_OF_AN_UNSERVED_PILOT = (
+    *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
+    *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
+)
+"""How a pilot may end before its agent came to life that the attempts are not to blame for, nor the script."""
 
 
 def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...], number_script: Path) -> JobRequest:
@@ -137,6 +144,30 @@ def lost_step(
         nodes_were_silent=pilot.nodes_were_silent,
     )
     return _with_share(ending, node_s)
+
+
+def never_began(job_id: str | None) -> Ending:
+    reason = FailureReason.CANCELLED_BY_SEARCH
+    return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
+
+
+def ended_in_vain(pilot: Pilot, share_node_s: float) -> Ending:
+    """Of an attempt that waited for a pilot in which nothing was begun. Where the pilot's agent never came to life the
+    next one may fare no better; else nothing speaks against the attempt."""
+    reason, detail = pilot.ending.reason, pilot.ending.detail
+    if not pilot.served_nobody:
+        reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} has ended before it began"
+    elif reason not in _OF_AN_UNSERVED_PILOT:
+        reason = FailureReason.LAUNCH_FAILURE
+    return Ending(
+        Life.ENDED,
+        failed=True,
+        reason=reason,
+        detail=why_given_up(pilot) if pilot.was_given_up else detail,
+        nodes=pilot.ending.nodes,
+        job_id=pilot.job_id,
+        twin_node_s=share_node_s,
+    )
 
 
 def _with_share(ending: Ending, node_s: float) -> Ending:

@@ -98,7 +98,8 @@ class Agent:
             self._meter.start(name, request.num_nodes, time.monotonic())
         except (OSError, ValueError, TypeError) as error:
             self._begun.add(name)
-            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), COULD_NOT_START, 0, 0.0)
+            share = self._meter.pay(time.monotonic())
+            self._ends[name] = StepEnd(StepFate.ENDED, began_at, time.time(), COULD_NOT_START, 0, share)
             print(f"{name} could not be started: {error}", file=sys.stderr, flush=True)
 
     def _owe_for_the_start(self, request: StepRequest) -> None:

@@ -32,6 +32,12 @@ class Meter:
         del self._sizes[name]
         return self._shares.pop(name)
 
+    def pay(self, now: float) -> float:
+        """What is owed, as the share of a step that could not be started."""
+        self._advance(now)
+        owed, self._owed = self._owed, 0.0
+        return owed
+
     def _advance(self, now: float) -> None:
         cost, self._now = self._num_nodes * (now - self._now), now
         busy = sum(self._sizes.values())

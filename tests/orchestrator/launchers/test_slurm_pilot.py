@@ -188,7 +188,7 @@ def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp
     assert rig.ending(first).reason is FailureReason.CANCELLED_BY_USER
 
 
-def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next(rig):
+def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_again_and_pays_what_that_held(rig):
     first = rig.launch()
     folder = rig.pilot()
     folder.heartbeat.write_text("alive")
@@ -198,8 +198,24 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next(rig):
     rig.look(30.0)
     rig.look()
     assert StepSign.WITHDRAWN in folder.signs()["t0001.a1"]
-    assert nodes_asked(rig.serve(2), "t0001.a1") == ("n1",)
-    assert rig.ending(first).life is Life.ALIVE
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    assert ending.twin_node_s == held_node_s(rig.job()) > 0.0
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_another_has_begun_there(rig):
+    rig.launch()
+    folder = rig.serve()
+    second = rig.launch("t0002")
+    rig.look()
+    assert StepSign.REQUESTED in folder.signs()["t0002.a1"]
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    assert StepSign.WITHDRAWN in folder.signs()["t0002.a1"]
+    assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
+    assert rig.ending(second).life is Life.ALIVE
 
 
 def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
@@ -223,12 +239,13 @@ def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
 def test_what_a_pilot_held_and_no_step_paid_is_reserved_and_falls_on_the_next(rig):
     plain = rig.launcher.longest_s(LIMIT_S, 2)
     rig.launch()
-    rig.pilot().heartbeat.write_text("alive")
-    rig.look()
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
     rig.cluster.advance(200.0)
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    held = 2 * (rig.job().ended_at - rig.job().started_at)
+    held = held_node_s(rig.job())
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + held / 2
+    rig.launch("t0002")
     plan = rig.pilot(2).read_plan()
     assert plan is not None
     assert plan.owed_node_s == 2 * TAIL_S + held
@@ -278,10 +295,18 @@ def test_an_intent_whose_submission_was_lost_is_gone_on_with_under_its_name(rig)
     with pytest.raises(Exception, match="no answer"):
         rig.launcher.launch(request)
     rig.launcher = rig.new_launcher()
-    assert rig.launcher.adopt({request.key: request}) == {}
-    rig.cluster.advance(20.0)
-    assert rig.launcher.launch(request) == rig.job().job_id
+    assert rig.launcher.adopt({request.key: request}) == {request.key: rig.job().job_id}
+    rig.look(20.0)
+    assert nodes_asked(rig.serve(), "t0001.a1") == ("n1",)
     assert len(rig.cluster.jobs()) == 1
+
+
+def test_an_attempt_that_was_never_written_down_is_launched_anew(rig):
+    rig.launch()
+    request = rig.request("t0002")
+    request.folder.spec.unlink()
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.adopt({request.key: request}) == {}
 
 
 def test_it_asks_for_what_is_left_to_try(tmp_path):
@@ -399,10 +424,10 @@ def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the
     rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
     rig.launch()
     assert rig.job().limit_s == 2 * 3600.0
-    rig.pilot().heartbeat.write_text("alive")
-    rig.look()
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
     rig.look(5400.0)
     rig.look(30.0)
+    rig.launch("t0002")
     assert rig.job(2).limit_s <= (4.0 * 3600 - 2 * 5400.0) / 2 + 60.0
 
 

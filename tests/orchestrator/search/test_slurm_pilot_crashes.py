@@ -15,7 +15,7 @@ from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
 from tests.orchestrator.search.test_slurm_crashes import Door, Killed, one_does_not_fit, story, watched
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
-from trials.trial import FailureReason
+from trials.trial import FailureReason, TrialState
 
 DOORS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
@@ -105,6 +105,43 @@ def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, st
     rig.check_pilots(search)
     assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
     assert {a.reason for t in search.trials for a in t.attempts} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "reason"),
+    [(20.0, FailureReason.CANCELLED_BY_USER), (400.0, FailureReason.INTERRUPTED)],
+    ids=["while it starts", "once it has ended by itself"],
+)
+def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(
+    tmp_path, monkeypatch, after_s, reason
+):
+    """Killed before the pilot's id was written down; then the search is cancelled, and no step begins in it."""
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s, door = 50.0, Door(1, after=False)
+    with watched("job.json and over.json", door, monkeypatch, DOORS), pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.cluster.advance(after_s)
+    rig.hooks = Hooks(cancel_requested=lambda: True)
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert search.trials[0].attempts[0].reason is reason
+
+
+def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path, monkeypatch):
+    """Its driver was killed, and the next one finds too little of its time left: the last pilot follows."""
+    rig = pilot_rig(tmp_path)
+    rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
+    with watched("squeue", Door(3, after=True), monkeypatch, DOORS), pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.cluster.advance(320.0)
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    held_s = rig.slurm.used_node_s("rig-aaaaaa.p0001")
+    assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
+    first, second = search.trials[0].attempts
+    assert (first.reason, second.state) == (FailureReason.INTERRUPTED, TrialState.MEASURED)
+    assert first.node_hours == pytest.approx(held_s / 3600)
 
 
 @pytest.fixture

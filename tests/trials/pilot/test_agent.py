@@ -157,13 +157,14 @@ def test_steps_that_end_with_the_job_are_told_apart_from_those_that_fail(pilot):
     assert [pilot.folder.end(name).fate for name in ("t0001.a1", "t0002.a1")] == [StepFate.INTERRUPTED] * 2
 
 
-def test_a_script_that_cannot_be_started_has_ended(pilot):
+def test_a_script_that_cannot_be_started_has_ended_and_pays_what_was_owed_by_then(pilot):
     pilot.folder.steps.mkdir(parents=True)
     asked = StepRequest(str(pilot.path / "nowhere"), "job.sh", 1, 60.0, ("n1",))
     write(pilot.folder.sign("t0001.a1", StepSign.REQUESTED), asked)
-    pilot.start()
+    pilot.start(owed_node_s=300.0)
     end = pilot.end_of("t0001.a1")
-    assert (end.fate, end.exit_code, end.step, end.node_s) == (StepFate.ENDED, 127, None, 0.0)
+    assert (end.fate, end.exit_code, end.step) == (StepFate.ENDED, 127, None)
+    assert end.node_s >= 300.0
 
 
 def test_an_agent_that_is_started_again_serves_nobody(pilot):

@@ -31,6 +31,14 @@ def test_what_is_owed_falls_on_the_first_step_and_on_no_other():
     assert (meter.end("a", 10.0), meter.end("b", 10.0)) == (308.0 + 10.0, 10.0)
 
 
+def test_a_step_that_could_not_be_started_pays_what_is_owed_by_then():
+    meter = Meter(2, now=0.0, owed_node_s=300.0)
+    assert meter.pay(10.0) == 320.0
+    meter.start("a", 1, 15.0)
+    assert meter.pay(25.0) == 0.0, "one that runs pays"
+    assert meter.end("a", 25.0) == 2 * 15.0
+
+
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.integers(1, 2)), min_size=1, max_size=6),

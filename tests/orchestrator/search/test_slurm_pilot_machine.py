@@ -1,0 +1,148 @@
+"""A search in pilots where anything happens in any order: whatever it is, nothing is lost, nothing twice, and all that
+Slurm charged is booked."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from orchestrator.search.driver import Driver, Hooks
+from orchestrator.search.limits import Limits
+from slurm.fake_jobs import FakeJob
+from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import speed_of
+from tests.orchestrator.search.test_slurm_crashes import Door, Killed, watched
+from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
+from trials.trial import FailureReason
+
+SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
+
+
+class SearchInPilots(RuleBasedStateMachine):
+    """Turns of the driver between things that go wrong; at the end all is put right and the search runs out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="parlay-pilots-"))
+        self.rig: PilotRig = pilot_rig(self.folder)
+        self.driver: Driver | None = None
+        self.cancelling = False
+
+    @initialize(
+        trials=st.integers(1, 5),
+        parallel=st.integers(1, 3),
+        budget=st.none() | st.floats(1.0, 6.0),
+        startup_s=st.sampled_from([1.0, 3.0, 40.0, 100.0]),
+        has_dirty_gpu=st.booleans(),
+    )
+    def a_search(self, trials: int, parallel: int, budget: float | None, startup_s: float, has_dirty_gpu: bool) -> None:
+        self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
+        self.rig.startup_s = startup_s
+        self.rig.hooks = Hooks(cancel_requested=lambda: self.cancelling, note=self.rig.notes.append)
+
+        def script(spec, restart: int) -> Script:
+            if has_dirty_gpu and (spec.trial, spec.attempt) == ("t0001", "a1"):
+                return Script(reason=FailureReason.DIRTY_GPU)
+            if spec.trial == "t0002":
+                return Script(reason=FailureReason.GPU_OOM)
+            return Script(duration_s=200.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
+
+        self.rig.script = script
+
+    # -- the driver
+
+    @rule(turns=st.integers(1, 30))
+    def goes_on(self, turns: int) -> None:
+        driver = self._the_driver()
+        for _ in range(turns):
+            if driver.search.state.is_ended:
+                break
+            driver.turn()
+            self.rig.launcher.wait(self.rig.launcher.turn_s)
+
+    @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 12), after=st.booleans())
+    def is_killed(self, name: str, number: int, after: bool) -> None:
+        with pytest.MonkeyPatch.context() as patch, watched(name, Door(number, after), patch, DOORS):
+            try:
+                self.goes_on(20)
+            except Killed:
+                self.driver = None
+
+    @rule()
+    def the_user_cancels(self) -> None:
+        self.cancelling = True
+
+    # -- time and Slurm
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.rig.cluster.advance(seconds)
+
+    @rule(seconds=SECONDS)
+    def the_controller_is_down(self, seconds: float) -> None:
+        self.rig.cluster.controller_down(seconds)
+
+    @precondition(lambda self: self._pilots())
+    @rule()
+    def a_pilot_is_cancelled(self) -> None:
+        self.rig.cluster.cancel(self._pilots()[-1].job_id)
+
+    @precondition(lambda self: self._running())
+    @rule()
+    def a_pilot_is_preempted(self) -> None:
+        self.rig.cluster.preempt(self._running()[-1].job_id)
+
+    @precondition(lambda self: not self.rig.cluster.is_down)
+    @rule(node=st.sampled_from(["n1", "n2"]))
+    def a_node_fails_for_a_while(self, node: str) -> None:
+        cluster = self.rig.cluster
+        cluster.fail_node(node)
+        cluster.at(cluster.time + 30.0, lambda: cluster.resume_node(node))
+
+    # -- what must hold
+
+    @invariant()
+    def the_budget_holds(self) -> None:
+        limit = self.rig.limits.budget_node_hours
+        if self.driver is not None and limit is not None:
+            assert self.driver.search.node_hours_used <= limit + 1e-9
+
+    def teardown(self) -> None:
+        try:
+            self.rig.cluster.advance(400.0)
+            self.rig.check_pilots(self._the_driver().run(), slack_s=1.0)
+        finally:
+            shutil.rmtree(self.folder)
+
+    def _the_driver(self) -> Driver:
+        if self.driver is None:
+            self.driver = self.rig.open_driver()
+            if not self.driver.search.state.is_ended:
+                self.driver.recover()
+        return self.driver
+
+    def _pilots(self) -> list[FakeJob]:
+        """Those that can be ended: without a controller nobody is told for how long they had their nodes."""
+        return [job for job in self.rig.cluster.jobs() if not (job.state.is_ended or self.rig.cluster.is_down)]
+
+    def _running(self) -> list[FakeJob]:
+        return [job for job in self._pilots() if job.run]
+
+
+TestSearchInPilots = SearchInPilots.TestCase
+TestSearchInPilots.settings = settings(
+    max_examples=12,
+    stateful_step_count=20,
+    derandomize=True,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestSearchInPilots = pytest.mark.walks(pytest.mark.timeout(300)(TestSearchInPilots))
