@@ -15,6 +15,7 @@ from search_spaces.errors import InputError, OutsideRefused, Problem
 from search_spaces.space import SearchSpace
 from slurm.client import SlurmClient
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.options import OptionProblem, option_warnings
 from slurm.request import JobRequest
 from trials.text import counted
 
@@ -74,12 +75,19 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     problems = [refusal_of(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
     if problems:
         raise located(InputError(*problems), spec)
+    for warning in option_warnings(tested[-1][0].options):
+        note(f"{option_words(warning)}: {warning.fix}")
     jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
     for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
         note(words)
     for request, submission in tested:
         if submission.status is SubmitStatus.BUSY:
             note(f"{job_words(request)} would have to wait just now: {submission.words}")
+
+
+def option_words(warning: OptionProblem) -> str:
+    """What is to be known of an option that may be used all the same."""
+    return f"launcher.slurm.{warning.key} {warning.rule}"
 
 
 def no_slurm(error: SlurmUnreachable) -> OutsideRefused:

@@ -18,12 +18,13 @@ from operator import attrgetter
 from orchestrator.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.doctor.site_profile import site_findings
 from orchestrator.search_file import SearchSpec, located
-from orchestrator.site_check import job_words, refusal_of, smallest_and_largest
+from orchestrator.site_check import job_words, option_words, refusal_of, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.space import SearchSpace
 from slurm.allowance import Allowance, Association, Qos, as_kept
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, why_it_waits
+from slurm.options import option_warnings
 from slurm.partitions import LIFTS_NOTHING, PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobOptions, JobRequest
 
@@ -84,6 +85,8 @@ def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator
             yield from faults or test_findings(slurm, request, spec)
     if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
         yield from parallel_findings(jobs, options, entered, cluster)
+    for risk in option_warnings(options):
+        yield warning("environment", option_words(risk), risk.fix)
     found = named_partitions(requests[-1], cluster.partitions)
     yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
 

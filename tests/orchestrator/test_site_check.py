@@ -67,6 +67,15 @@ def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothin
     assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
 
 
+@pytest.mark.bad_input(26)
+def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm):
+    spec, said = loaded(tmp_path, "launcher.slurm.env={LD_PRELOAD: /secret.so}"), []
+    require_site(spec, candidates_of(spec), said.append, slurm)
+    [words] = said
+    assert words.startswith("launcher.slurm.env.LD_PRELOAD replaces what the modules and the setup file have set")
+    assert words.endswith("extend it in setup_file instead, if the rest of it is still needed")
+
+
 def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, monkeypatch):
     test, asked = slurm.test, []
     monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))

@@ -279,3 +279,9 @@ def test_a_sites_profile_is_held_against_the_live_cluster(tmp_path, slurm):
     (tmp_path / "ada.toml").write_text(PROFILE.replace("usable_cpus = 16", "usable_cpus = 8"))
     levels = [f.level for f in examined(slurm, tmp_path, *changes) if f.name == "site"]
     assert levels == [Level.OK, Level.NOTE, Level.NOTE]
+
+
+@pytest.mark.bad_input(26)
+def test_a_variable_that_decides_what_every_rank_runs_is_a_warning(tmp_path, slurm):
+    found = [f for f in examined(slurm, tmp_path, "launcher.slurm.env={PATH: /x, A: b}") if f.name == "environment"]
+    assert [(f.level, f.words.split()[0]) for f in found] == [(Level.WARNING, "launcher.slurm.env.PATH")]
