@@ -35,8 +35,8 @@ def due_pages(search: SearchRecord, folder: SearchFolder, tags: Mapping[str, str
     """What is to be sent now to a run that has these `tags`.
 
     While the search runs, a report that is ten minutes newer than the one MLflow has, and the description as of then;
-    once it has ended any newer one, with figures. `is_last`: the description is due in any case, for the run is about
-    to be ended. OSError and ValueError where the report cannot be read, and what drawing it raises.
+    once it has ended any newer one, with figures. `is_last`: description and figures are due in any case, for the run
+    is about to be ended. OSError and ValueError where the report cannot be read, and what drawing it raises.
     """
     report = _newer_report(folder.report, tags.get(runs.REPORT), 0.0 if search.state.is_ended else REPORT_PAUSE_S)
     if report is None and not is_last:
@@ -48,12 +48,12 @@ def due_pages(search: SearchRecord, folder: SearchFolder, tags: Mapping[str, str
     from dashboards.report.figure_page import figure_pages
 
     data = report_data(search, search.created_at if report is None else utc_seconds(report.written_at))
-    note = runs.note_tags(search_note(search, data, link))
-    if report is None:
-        return Pages(tags=note)
+    tags = runs.note_tags(search_note(search, data, link))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
-    return Pages({"report.html": report.text, **texts}, {**note, runs.REPORT: report.written_at})
+    if report is None:
+        return Pages(texts, tags)
+    return Pages({"report.html": report.text, **texts}, {**tags, runs.REPORT: report.written_at})
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,14 @@ _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
 _OTHER_VERSION = "out-of-date database schema"
-_REFUSALS = ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "INVALID_PARAMETER_VALUE")
+_LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+_REFUSALS = {
+    "UNAUTHENTICATED": _LOG_IN,
+    "CUSTOMER_UNAUTHORIZED": _LOG_IN,
+    "PERMISSION_DENIED": "ask for leave to edit it",
+    "INVALID_PARAMETER_VALUE": "ask for leave to edit it",
+}
+"""MLflow's words for no, and what helps."""
 
 T = TypeVar("T")
 
@@ -222,12 +229,11 @@ class _Store:
         except Exception as error:
             if _OTHER_VERSION in str(error):
                 raise self._bad_version(error) from error
-            if getattr(error, "error_code", None) not in _REFUSALS:
+            fix = _REFUSALS.get(getattr(error, "error_code", ""))
+            if fix is None:
                 raise
-            raise self._bad(
-                f"is refused by MLflow: {one_line(error)}",
-                "ask for leave to edit it, choose another tracking.experiment, or set tracking.enabled: false",
-            ) from error
+            fix = f"{fix}, choose another tracking.experiment, or set tracking.enabled: false"
+            raise self._bad(f"is refused by MLflow: {one_line(error)}", fix) from error
 
     def find(self, search_id: str) -> dict[str | None, _Sent]:
         """The runs of this search by trial, None for the parent; of one created twice the elder stays."""

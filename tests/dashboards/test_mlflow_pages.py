@@ -58,9 +58,13 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     assert due(ENDED, folder, sent_at=START + 1) == Pages()
 
 
-def test_without_a_report_the_end_is_still_described(folder):
-    last = due(ENDED, folder, is_last=True)
-    assert last.texts == {}
+@pytest.mark.parametrize("sent_at", [None, START])
+def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_at):
+    if sent_at is not None:
+        write(folder, sent_at)
+    last = due(ENDED, folder, sent_at, is_last=True)
+    assert "report.html" not in last.texts
+    assert "figures/progress.html" in last.texts
     assert set(last.tags) == {runs.NOTE, runs.NOTE_MARK}
 
 

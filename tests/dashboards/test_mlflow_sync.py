@@ -265,10 +265,11 @@ def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_pa
     for record in search.records:
         sync.sync(record, folder)
     MlflowSync(None, late, home).sync(search.record, folder)
-    assert _without_ids(everything(client, live)) == _without_ids(everything(client, late))
+    assert without_ids(everything(client, live)) == without_ids(everything(client, late))
 
 
-def _without_ids(found: dict[str, Any]) -> dict[str, Any]:
+def without_ids(found: dict[str, Any]) -> dict[str, Any]:
+    """The same by the runs' names, which are those of any other store as well."""
     ids = {run[0]: name for name, run in found.items()}
     return {
         name: (*run[1:5], {key: _named(value, ids) for key, value in run[5].items() if key != NOTE_MARK}, *run[6:])
@@ -295,12 +296,12 @@ def test_fault_34_a_lost_reply_makes_no_second_run_and_no_second_point(sync, cli
         except ConnectionError:
             continue
     monkeypatch.undo()
-    disturbed = _without_ids(everything(client, request.node.name))
+    disturbed = without_ids(everything(client, request.node.name))
     quiet = MlflowSync(None, request.node.name + "-quiet", Path(folder.path.parent))
     quiet.sync(search, folder)
     from mlflow.tracking import MlflowClient
 
-    assert disturbed == _without_ids(everything(MlflowClient(quiet.uri), request.node.name + "-quiet"))
+    assert disturbed == without_ids(everything(MlflowClient(quiet.uri), request.node.name + "-quiet"))
 
 
 def _lose_every_second_reply(monkeypatch, client, call: str) -> None:
