@@ -51,6 +51,7 @@ ORCHESTRATOR = (
         "orchestrator.comparing",
         "orchestrator.notifying",
         "orchestrator.driver_job",
+        "orchestrator.driver_queue",
         "orchestrator.site_check",
         "orchestrator.trainer_check",
         "orchestrator.work_dir",

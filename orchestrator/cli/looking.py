@@ -42,6 +42,7 @@ def status(
         return
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import show_search
+    from orchestrator.cli.watching import seen_standing, who_drives
     from orchestrator.status import search_summary
 
     found = find_search(search, ledger)
@@ -50,6 +51,10 @@ def status(
     answer(summary, as_json)
     if not as_json:
         show_search(found.record, spec, found.folder)
+    if found.record.state.is_ended or not found.folder.is_one:
+        return
+    if (words := seen_standing(found.folder, who_drives).words) is not None:
+        say(words)
 
 
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
@@ -59,6 +64,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from orchestrator.cli.summary import answer_in_words
     from orchestrator.status import recipe_path
     from trials.answer import best_json, too_full_words
+    from trials.pareto import trades
 
     found = find_search(search, ledger)
     spec = found.spec
@@ -71,7 +77,8 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
     data |= {"recipe": recipe_path(found.folder)}
-    lines = [answer_in_words(found.record, spec), time_words(winner), *map(flag_words, winner["flags"])]
+    lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(winner)]
+    lines += map(flag_words, winner["flags"])
     lines.append(f"recipe: {data['recipe'] or 'not written yet'}")
     answer(data, as_json, "\n".join(filter(None, lines)))
 

@@ -89,11 +89,12 @@ def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
 
 def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
     """What to put into a crontab, and into a scrontab, for this search."""
+    from orchestrator.driver_queue import tick_job_name
     from slurm.crontab import crontab_line, scrontab_lines
     from slurm.driver_job import options_of_driver
 
     script, options = folder.tick_script.absolute(), options_of_driver(spec.launcher.slurm.job_options())
-    return crontab_line(script), scrontab_lines(script, f"{folder.search_id}.tick", options)
+    return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
 
 
 def _ticked(found: Found) -> SearchRecord:

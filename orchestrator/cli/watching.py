@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -155,7 +155,7 @@ class Watch:
         if self._driver_looked_at is not None and now - self._driver_looked_at < DRIVER_LOOK_S:
             return False
         self._driver_looked_at = now
-        standing = self._seen_standing()
+        standing = seen_standing(self._folder, self._standing)
         self._say(standing.words)
         if standing.is_expected:
             self._undriven_since = None
@@ -166,14 +166,8 @@ class Watch:
     def _let_it_settle(self) -> None:
         """Wait for the recipe and for MLflow, which its driver sees to after the last event."""
         deadline = self._clock() + SETTLE_S
-        while self._clock() < deadline and self._seen_standing().words is None:
+        while self._clock() < deadline and seen_standing(self._folder, self._standing).words is None:
             self._wait(LOOK_S)
-
-    def _seen_standing(self) -> Standing:
-        try:
-            return self._standing(self._folder)
-        except (OSError, ValueError, OutsideRefused) as error:
-            return Standing(f"who drives the search cannot be seen: {error}")
 
     def _say(self, words: str | None) -> None:
         """Each remark once, until another one takes its place."""
@@ -182,8 +176,17 @@ class Watch:
         self._said = words
 
 
+def seen_standing(folder: SearchFolder, standing: Callable[[SearchFolder], Standing]) -> Standing:
+    """The same, also where it cannot be looked at just now."""
+    try:
+        return standing(folder)
+    except (OSError, ValueError, OutsideRefused) as error:
+        return Standing(f"who drives the search cannot be seen: {error}")
+
+
 def who_drives(folder: SearchFolder) -> Standing:
-    """Who drives the search now, by its lease, by the service, and by what begins its drivers."""
+    """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
+    where nobody holds the lease, and of jobs that drive."""
     from orchestrator.search import lease as leases
     from trials.trial import utc_text
 
@@ -195,10 +198,37 @@ def who_drives(folder: SearchFolder) -> Standing:
         return standing
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.tick_script.exists():
-        return Standing(f"{nobody}: it waits for its next tick, which cron starts")
+        return Standing(f"{nobody}: {_next_tick(folder)}")
     if folder.driver_script.exists():
-        return Standing(f"{nobody}: it waits for its driver's next job; {resume_fix(folder)} goes on with it, too")
+        return _next_job(folder, nobody)
     return Standing(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
+
+
+def _next_tick(folder: SearchFolder) -> str:
+    """What begins the search's next tick: a job of scrontab's is in Slurm's queue, of cron nobody tells."""
+    from orchestrator import driver_queue
+    from slurm.interface import SlurmUnreachable
+
+    with suppress(SlurmUnreachable):
+        if (words := driver_queue.tick_in_queue(folder.search_id, driver_queue.shared_jobs())) is not None:
+            return words
+    return "it waits for its next tick, which cron starts"
+
+
+def _next_job(folder: SearchFolder, nobody: str) -> Standing:
+    """Where the driver's job is that takes the search next; while Slurm does not answer there may be one."""
+    from orchestrator import driver_queue
+    from slurm.interface import SlurmUnreachable
+
+    try:
+        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
+    except SlurmUnreachable as error:
+        fix = f"{resume_fix(folder)} goes on with it, too"
+        return Standing(f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}")
+    if words is None:
+        fix = f"{resume_fix(folder)} --as-job goes on with it"
+        return Standing(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
+    return Standing(f"{nobody}: {words}")
 
 
 def _in_service(search_id: str) -> Standing | None:

@@ -14,8 +14,15 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.cli.watching import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Standing, Watch, who_drives
+from orchestrator.driver_job import submit_first
+from orchestrator.driver_queue import ASKED_EVERY_S, SURELY_EVERY_S
 from orchestrator.search import lease as leases
 from search_spaces.errors import InputError
+from slurm.driver_job import DriverJob
+from slurm.fake import FakeSlurm
+from slurm.fake_cluster import FakeCluster
+from slurm.fake_placement import FakeNode
+from slurm.shared_answer import Answer
 from tests.orchestrator.cli.parlay import COMMAND, environment
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from tests.trials.ledger.stories import Story, measured_story
@@ -178,6 +185,37 @@ def test_a_folder_that_is_not_here_is_refused_with_what_to_do(theatre):
     assert "parlay status" in refused.value.problems[0].fix
 
 
+class Queue:
+    """A Slurm whose only node another job holds; `asked` is how old each answer could be at most."""
+
+    def __init__(self, folder: Path):
+        self.slurm = FakeSlurm(FakeCluster([FakeNode("n1", cpus=1)]))
+        self.asked: list[float] = []
+        self._folder = folder
+        self._others = self.submit("another")
+        self.slurm.cluster.advance(1.0)
+
+    def submit(self, name: str) -> str:
+        job_id = submit_first(self.slurm, DriverJob(name, self._folder, 1, 1, 3600.0, ("true",)))
+        self.slurm.cluster.advance(1.0)
+        return job_id
+
+    def others_end(self) -> None:
+        self.slurm.cluster.cancel(self._others)
+        self.slurm.cluster.advance(2.0)
+
+    def jobs(self, max_age_s: float) -> Answer:
+        self.asked.append(max_age_s)
+        return Answer(self.slurm.jobs(), self.slurm.now(), 0.0)
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch) -> Queue:
+    queue = Queue(tmp_path)
+    monkeypatch.setattr("orchestrator.driver_queue.shared_jobs", lambda: queue.jobs)
+    return queue
+
+
 class TestWhoDrives:
     @pytest.fixture
     def folder(self, theatre, story) -> SearchFolder:
@@ -202,11 +240,45 @@ class TestWhoDrives:
         assert not standing.is_expected
 
     @pytest.mark.parametrize(("script", "word"), [("tick_script", "cron"), ("driver_script", "next job")])
-    def test_whoever_is_begun_by_others_is_expected(self, folder, script, word):
+    def test_whoever_is_begun_by_others_is_expected_while_slurm_does_not_answer(self, folder, queue, script, word):
         getattr(folder, script).touch()
+        queue.slurm.cluster.controller_down(for_s=60.0)
         standing = who_drives(folder)
         assert standing.is_expected
         assert word in standing.words
+
+    @pytest.mark.parametrize(("script", "what"), [("tick_script", "next tick"), ("driver_script", "driver's job")])
+    def test_a_job_that_waits_to_drive_is_named_with_slurms_reason(self, folder, queue, script, what):
+        getattr(folder, script).touch()
+        job_id = queue.submit(f"{folder.search_id}.{script.partition('_')[0]}")
+        standing = who_drives(folder)
+        assert standing.is_expected
+        assert what in standing.words
+        assert standing.words.endswith(f"job {job_id} waits in the queue: Resources")
+
+    def test_a_drivers_job_that_was_put_back_or_has_just_started_is_waited_for(self, folder, queue):
+        folder.driver_script.touch()
+        job_id = queue.submit(f"{folder.search_id}.driver")
+        queue.others_end()
+        assert who_drives(folder).words.endswith(f"job {job_id} runs on n1, and has not taken the search yet")
+        queue.slurm.cluster.requeue(job_id)
+        standing = who_drives(folder)
+        assert standing.is_expected
+        assert f"job {job_id} waits in the queue: " in standing.words
+
+    def test_without_a_job_in_the_queue_nobody_is_expected_to_drive(self, folder, queue):
+        folder.driver_script.touch()
+        queue.submit("another-search.driver")
+        standing = who_drives(folder)
+        assert not standing.is_expected
+        assert standing.words.endswith(f"parlay resume {folder.search_id} --as-job goes on with it")
+        assert queue.asked == [ASKED_EVERY_S, SURELY_EVERY_S]
+
+    def test_slurm_is_asked_nothing_while_somebody_drives(self, folder, queue):
+        folder.driver_script.touch()
+        leases.acquire(folder, time.time())
+        assert who_drives(folder) == DRIVEN
+        assert queue.asked == []
 
     @pytest.mark.parametrize(
         ("driver", "is_expected"),
@@ -261,6 +333,7 @@ class TestVerb:
         lines = ended.journal.read_bytes().splitlines(keepends=True)
         ended.journal.write_bytes(b"".join(lines[:-2]))
         monkeypatch.setattr("orchestrator.cli.watching.PATIENCE_S", 0.0)
+        assert f"parlay resume {ended.search_id} goes on with it" in parlay("status", str(ended.path))[2]
         code, out, err = parlay("watch", str(ended.path), "--json")
         assert (code, json.loads(out)["state"]) == (75, "running")
         assert f"parlay resume {ended.search_id}" in err
