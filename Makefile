@@ -1,5 +1,5 @@
 # Everything lives in .venv; nothing else on the machine is changed, except that root's `setup` installs Debian's
-# python3-venv and root's `test` the servers that tests start (Slurm, Postgres) when they are missing.
+# python3-venv and root's `test` what tests start (Slurm, Postgres, Chromium) when it is missing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

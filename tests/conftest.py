@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres")
+pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 

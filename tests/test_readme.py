@@ -12,7 +12,7 @@ import pytest
 
 from slurm.packages import missing_packages
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
-from tests.servers import POSTGRES_PACKAGE
+from tests.servers import CHROMIUM_PACKAGE, POSTGRES_PACKAGE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 MAKEFILE = README.with_name("Makefile")
@@ -42,8 +42,8 @@ def test_every_verb_named_there_exists():
 
 def test_every_package_that_make_installs_is_named():
     venv = re.findall(r"apt-get install -y -qq (\S+);", MAKEFILE.read_text())
-    packages = {*venv, *missing_packages(accounting=True, path="/nonexistent"), POSTGRES_PACKAGE}
-    assert len(packages) == 8
+    packages = {*venv, *missing_packages(accounting=True, path="/nonexistent"), POSTGRES_PACKAGE, CHROMIUM_PACKAGE}
+    assert len(packages) == 9
     assert not {package for package in packages if f"`{package}`" not in README.read_text()}
 
 

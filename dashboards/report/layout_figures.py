@@ -104,18 +104,19 @@ def _heat(data: ReportData) -> Figure:
         "ygap": 3,
         "hoverongaps": False,
         "hovertemplate": "%{z:,.4~g} " + unit + "<extra></extra>",
-        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": {"title": {"text": unit, "side": "right", "font": _QUIET}, "thickness": 12, "outlinewidth": 0},
     }
     failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
     marks = [
-        {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _MARK}
+        {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _QUIET}
         for p, t in failed
     ]
+    more = f", in {len(failed)} more every trial failed" if failed else ""
     return Figure(
         "heat",
         title,
         f"Fastest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
-        f" {counted(len(found), 'combination')} measured, in {len(failed)} more every trial failed.",
+        f" {counted(len(found), 'combination')} measured{more}.",
         plot(
             [heat],
             xaxis=_sizes_axis("tensor", tensors),
@@ -127,7 +128,7 @@ def _heat(data: ReportData) -> Figure:
     )
 
 
-_MARK = {"color": "@muted"}
+_QUIET = {"size": 12, "color": "@muted"}
 
 
 def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
@@ -302,6 +303,7 @@ def _time(data: ReportData) -> Figure:
             "x": [p.shares.get(name, 0.0) for p in data.time_parts][::-1],
             "text": [_inside(p.shares.get(name, 0.0)) for p in data.time_parts][::-1],
             "textposition": "inside",
+            "textangle": 0,
             "insidetextanchor": "middle",
             "marker": {"color": _PART_COLORS[name], "line": {"color": "@paper", "width": 1.5}},
             "hovertemplate": "%{fullData.name}: %{x:.1%}<extra></extra>",
@@ -316,6 +318,7 @@ def _time(data: ReportData) -> Figure:
         plot(
             bars,
             barmode="stack",
+            uniformtext={"mode": "hide", "minsize": 9},
             xaxis=axis("", tickformat=".0%", range=[0, 1], showgrid=False),
             yaxis={"automargin": True},
             legend={"orientation": "h", "y": 1.25, "x": 0, "traceorder": "normal"},

@@ -162,7 +162,7 @@ def _cost(data: ReportData) -> Figure:
         "y": ordered,
         "x": [spent[what] for what in ordered],
         "text": [f"{spent[what]:.3g}" for what in ordered],
-        "textposition": "auto",
+        "textposition": "outside",
         "cliponaxis": False,
         "marker": {"color": ["@accent" if what == "measured" else "@c8" for what in ordered]},
         "hovertemplate": "%{y}: %{x:.3g} node-hours<extra></extra>",
@@ -190,7 +190,7 @@ def _cost(data: ReportData) -> Figure:
         plot(
             [bars, waits],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
-            xaxis=axis("node-hours", rangemode="tozero"),
+            xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
             yaxis={"automargin": True},
             xaxis2=axis("trial, as started", rangemode="tozero"),
             yaxis2=axis("seconds in the queue", rangemode="tozero"),
@@ -225,7 +225,7 @@ def _predictions(data: ReportData) -> Figure:
         traces.append(dots([m for _, _, m in rows], [p for _, p, _ in rows], text, what, color, opacity=0.8) | which)
         off = median(abs(math.log(p / m)) for _, p, m in rows)
         errors.append(f"{percent(math.expm1(off))} in {what} ({counted(len(rows), 'trial')})")
-        kind = {"type": "log", "dtick": "D2"} if high > _LOG_FROM * low else {"type": "linear"}
+        kind = _log_ticks(low, high) if high > _LOG_FROM * low else {"type": "linear"}
         axes |= {
             f"xaxis{place}": axis(f"measured {title_words} ({unit})", **kind),
             f"yaxis{place}": axis(f"foretold ({unit})", **kind),
@@ -242,6 +242,13 @@ def _predictions(data: ReportData) -> Figure:
         height=360,
         note="Each prediction is the one that stood when the trial was proposed. On the dotted line it was right.",
     )
+
+
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis whose ticks say their whole value; plotly's own say 5 for 0.5 and for 50."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
 
 
 def _time_scale(data: ReportData) -> tuple[float, str]:

@@ -39,10 +39,10 @@ class SearchUnderTest:
         self.records.append(apply(before, SEARCH_ID, event))
         self.events.append(event)
 
-    def start(self, layout: Layout, kind: str = "search") -> str:
+    def start(self, layout: Layout, kind: str = "search", prediction: dict[str, Any] | None = None) -> str:
         """Propose and start the next trial; its name."""
         trial = f"t{len(self.record.trials) + 1:04d}"
-        self.event(EventKind.TRIAL_PROPOSED, trial=trial, layout=layout.to_json(), kind=kind, prediction=None)
+        self.event(EventKind.TRIAL_PROPOSED, trial=trial, layout=layout.to_json(), kind=kind, prediction=prediction)
         self._start_attempt(trial, "a1")
         return trial
 

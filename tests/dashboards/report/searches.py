@@ -43,3 +43,31 @@ def _slower() -> Any:
                 activation_checkpointing="full",
             )
             yield layout, 900.0 / tensor
+
+
+def a_told_search() -> SearchUnderTest:
+    """An ended search that has something for every part of the report: predictions, a profile, failures with logs, one
+    that was dominated, a tie, and finalists."""
+    search = SearchUnderTest(spec())
+    search.measure(search.start(TODAY, prediction=_foretold(1.1, 1.4)), 1000.0)
+    search.fail(search.start(Layout(data_parallel=8)), FailureReason.GPU_OOM, excerpt="torch.OutOfMemoryError: CUDA")
+    search.fail(search.start(Layout(data_parallel=4)), FailureReason.SCRIPT_ERROR, excerpt="ValueError: no such head")
+    profile = {"compute": 0.5, "tensor": 0.08, "pipeline": 0.04, "bubble": 0.05}
+    best = search.start(FASTEST, prediction=_foretold(0.6, 2.8))
+    search.measure(best, 1500.0, peak_memory_gib=3.0, time_s=profile)
+    search.best(best)
+    search.dominate(search.start(Layout(tensor_parallel=8)), 300.0)
+    for layout, speed in list(_slower())[:12]:
+        search.measure(
+            search.start(layout, prediction=_foretold(900 / speed, 1.6)), speed, peak_memory_gib=1500 / speed
+        )
+    tie = Layout(tensor_parallel=2, data_parallel=4, grad_accum_steps=2, zero_stage=1)
+    search.measure(search.start(tie, prediction=_foretold(0.7, 2.0)), 1495.0, peak_memory_gib=3.2, time_s=profile)
+    for layout, speed in ((FASTEST, 1490.0), (tie, 1485.0), (TODAY, 1010.0)):
+        search.measure(search.start(layout, kind="finalist"), speed, peak_memory_gib=3.0)
+    search.end()
+    return search
+
+
+def _foretold(step_time_s: float, peak_memory_gib: float) -> dict[str, float]:
+    return {"step_time_s": step_time_s, "peak_memory_gib": peak_memory_gib}

@@ -12,7 +12,7 @@ from dashboards.report.data import report_data
 from dashboards.report.layout_figures import layout_figures, pareto
 from dashboards.report.search_figures import search_figures
 from search_spaces.layout import Layout
-from tests.dashboards.report.searches import TODAY, a_search, spec
+from tests.dashboards.report.searches import TODAY, a_search, a_told_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
 
@@ -72,6 +72,10 @@ def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
     assert (cross["x"], cross["y"]) == (0, 0)
 
 
+def test_the_heat_map_does_not_speak_of_sizes_that_failed_where_none_did():
+    assert figures_of(a_told_search())["heat"].summary.endswith("5 combinations measured.")
+
+
 def test_failures_are_counted_by_reason():
     search = a_search()
     search.dominate(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
@@ -97,6 +101,13 @@ def test_predictions_are_those_of_the_proposal():
     assert dots[0]["y"] == [1.1, 1.1]
     assert "in time (2 trials)" in figure.summary
     assert "in memory (2 trials)" in figure.summary
+
+
+def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
+    axis = figures_of(a_told_search())["predictions"].plot["layout"]["xaxis"]
+    assert axis["type"] == "log"
+    ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
+    assert ticks.items() >= {"0.5": 0.5, "1": 1.0, "5": 5.0, "10": 10.0}.items()
 
 
 def test_colours_are_the_pages_own():

@@ -6,20 +6,17 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.search import lease
-from orchestrator.search_file import candidates_of, load_search_file
 from orchestrator.service.client import running_service
-from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import environment, parlay, write_search
+from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
 from tests.orchestrator.tabled_parlay import COMMAND
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord, fold
@@ -27,61 +24,12 @@ from trials.ledger.journal import Journal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 4") + "tracking: {enabled: false}\n"
-"""Four trials of two ranks, whose times come from a table; the baseline's is the first."""
-
 
 @pytest.fixture
 def home(own_home, tmp_path, monkeypatch) -> Path:
-    """Parlay's home, with a table in which no trial but the baseline's ends before `let_go`: however long a test takes,
-    its searches are not over meanwhile."""
-    spec = load_search_file(write_search(tmp_path, SEARCH))
-    assert spec.baseline is not None
-    held = {layout.key for layout in candidates_of(spec).feasible} - {spec.baseline.key}
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps({key: {"waits_for": str(tmp_path / "let_go")} for key in held}))
-    monkeypatch.setenv("PARLAY_TEST_TABLE", str(table))
+    """Parlay's home, with searches that are not over before `let_go`, however long a test takes."""
+    hold(tmp_path, monkeypatch)
     return own_home
-
-
-def let_go(folder: Path) -> None:
-    (folder / "let_go").touch()
-
-
-@contextmanager
-def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`parlay serve` in this folder, and what it said of itself; it is gone afterwards."""
-    log = (folder / "serve.log").open("a")
-    process = subprocess.Popen(
-        [*COMMAND, "serve", "--json", *options],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        lines = []
-        while "}\n" not in lines:
-            lines.append(process.stdout.readline())
-            assert lines[-1], (folder / "serve.log").read_text()
-        yield process, json.loads("".join(lines))
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
-
-
-def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    """What a program says to the service, and hears."""
-    line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)
-    if about["socket"] is not None:
-        line.sock = socket.socket(socket.AF_UNIX)
-        line.sock.connect(about["socket"])
-    line.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"} | headers)
-    answer = line.getresponse()
-    return answer.status, json.loads(answer.read())
 
 
 def followed(about: dict[str, Any], search_id: str, headers: dict[str, str]) -> list[str]:
@@ -116,13 +64,6 @@ def record(folder: SearchFolder) -> SearchRecord:
 
 def num_ended(folder: SearchFolder) -> int:
     return sum(trial.state.is_ended for trial in record(folder).trials)
-
-
-def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def driver_of(folder: SearchFolder) -> int:

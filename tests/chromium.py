@@ -1,0 +1,234 @@
+"""A real Chromium for tests: headless, driven through a pipe by its own DevTools protocol, without any library.
+
+Debian's package `chromium` is all it takes: the protocol is JSON on two file descriptors, and no port is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NO_CHROMIUM = "no Chromium installed"
+
+_TIMEOUT_S = 60.0
+_OPTIONS = (
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--no-sandbox",  # which root's Chromium cannot have; it only ever opens pages of these tests
+)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    """The session's browser."""
+    with started_chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def tab(chromium: Chromium) -> Iterator[Tab]:
+    """A tab of its own in a profile of its own: no cookie of another test."""
+    with chromium.tab() as found:
+        yield found
+
+
+@contextmanager
+def started_chromium() -> Iterator[Chromium]:
+    """A browser, ended with all its processes; skips the test where there is none."""
+    program = chromium_program()
+    if program is None:
+        pytest.skip(NO_CHROMIUM)
+    folder = Path(tempfile.mkdtemp(prefix="parlay-chromium-", dir="/tmp"))
+    try:
+        found = Chromium(program, folder)
+        try:
+            yield found
+        finally:
+            found.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def chromium_program() -> str | None:
+    return shutil.which("chromium")
+
+
+class Chromium:
+    """The browser's process and the line to it; for one thread. What goes wrong on the line is an AssertionError."""
+
+    def __init__(self, program: str, folder: Path):
+        theirs, ours, said, heard = _pipe_ends()
+        self._log = folder / "chromium.log"
+        command = (program, *_OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank")
+        actions = (
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(self._log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, theirs, 3),
+            (os.POSIX_SPAWN_DUP2, said, 4),
+        )
+        self._pid = os.posix_spawn(
+            program, command, os.environ | {"HOME": str(folder)}, file_actions=actions, setsid=True
+        )
+        os.close(theirs)
+        os.close(said)
+        self._ours, self._heard = ours, heard
+        self._rest = b""
+        self._number = 0
+        self._tabs: dict[str, Tab] = {}
+
+    @contextmanager
+    def tab(self) -> Iterator[Tab]:
+        """An empty tab with a profile of its own, closed afterwards."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._tabs[session] = tab = Tab(self, session)
+        try:
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                tab.call(f"{domain}.enable")
+            yield tab
+        finally:
+            del self._tabs[session]
+            self.call("Target.disposeBrowserContext", browserContextId=context)
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """The result of a command of the DevTools protocol."""
+        self._number += 1
+        number = self._number
+        message = {"id": number, "method": method, "params": parameters}
+        text = json.dumps(message | ({} if session is None else {"sessionId": session}))
+        os.write(self._ours, text.encode() + b"\0")
+        deadline = time.monotonic() + _TIMEOUT_S
+        while (answer := self._next(deadline)).get("id") != number:
+            if "method" in answer and (tab := self._tabs.get(answer.get("sessionId", ""))) is not None:
+                tab.events.append(answer)
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]
+
+    def close(self) -> None:
+        os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self._ours)
+        os.close(self._heard)
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._heard], [], [], max(0.0, deadline - time.monotonic()))
+            piece = os.read(self._heard, 2**16) if ready else b""
+            assert piece, f"Chromium does not answer: {self._log.read_text(errors='replace')[-2000:]}"
+            self._rest += piece
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+
+class Tab:
+    """One page. `events` are what the browser told of it and nobody has taken yet, oldest first."""
+
+    def __init__(self, browser: Chromium, session: str):
+        self._browser = browser
+        self._session = session
+        self.events: list[dict[str, Any]] = []
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._browser.call(method, self._session, **parameters)
+
+    def look(self, width: int = 1280, height: int = 900, scheme: str = "light", media: str = "") -> None:
+        """Have a window of this size, in CSS pixels, and this taste."""
+        is_phone = width < 600
+        size = {"width": width, "height": height, "deviceScaleFactor": 2 if is_phone else 1, "mobile": is_phone}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        self.call("Emulation.setEmulatedMedia", media=media, features=[_feature("prefers-color-scheme", scheme)])
+
+    def open(self, address: str) -> None:
+        """Go there, and return once the page has been loaded with its scripts."""
+        self.call("Page.navigate", url=address)
+        self.until(f"location.href.split('#')[0] === {json.dumps(address)} && document.readyState === 'complete'")
+
+    def ask(self, expression: str) -> Any:
+        """The value of a JavaScript expression in the page; that of its promise where it is one."""
+        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, f"{expression}: {answer['exceptionDetails']}"
+        return answer["result"].get("value")
+
+    def until(self, expression: str) -> None:
+        """Wait until the expression is true; while it cannot be evaluated it is not."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not self.ask(f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"):
+            assert time.monotonic() < deadline, f"never came: {expression}; {self.complaints()}"
+            time.sleep(0.05)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """A key, down and up: its name and its number."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text)
+
+    def click(self, selector: str) -> None:
+        """Click the middle of the first element that matches, with a mouse."""
+        self.ask(
+            f"document.querySelector({json.dumps(selector)}).scrollIntoView({{block: 'center', behavior: 'instant'}})"
+        )
+        box = f"(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector({json.dumps(selector)})"
+        x, y = self.ask(f"{box}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def complaints(self) -> list[str]:
+        """What the page has thrown, or the browser has written to its console as a warning or an error."""
+        return [words for event in self.events if (words := _complaint(event)) is not None]
+
+    def requests(self) -> list[str]:
+        """The addresses that the page has asked for, beside its own data."""
+        asked = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
+        return [url for url in asked if not url.startswith(("data:", "blob:"))]
+
+    def picture(self, path: Path) -> None:
+        """What the window shows, as a PNG."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def _pipe_ends() -> tuple[int, int, int, int]:
+    """What they read, what we write; what they write, what we read. None is 3 or 4, which the browser's own will be."""
+    ends = []
+    for first, second in (os.pipe(), os.pipe()):
+        for end in (first, second):
+            ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10))
+            os.close(end)
+    theirs, ours, heard, said = ends
+    return theirs, ours, said, heard
+
+
+def _feature(name: str, value: str) -> dict[str, str]:
+    return {"name": name, "value": value}
+
+
+def _complaint(event: dict[str, Any]) -> str | None:
+    parameters = event["params"]
+    if event["method"] == "Runtime.exceptionThrown":
+        return json.dumps(parameters["exceptionDetails"])
+    if event["method"] == "Log.entryAdded" and parameters["entry"]["level"] in ("warning", "error"):
+        return json.dumps(parameters["entry"])
+    if event["method"] == "Runtime.consoleAPICalled" and parameters["type"] in ("warning", "error", "assert"):
+        return json.dumps(parameters["args"])
+    return None

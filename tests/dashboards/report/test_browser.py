@@ -1,0 +1,138 @@
+"""The report in a real Chromium: drawn, sorted, printed, in the dark, on a phone and as a screen reader is told it."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from pathlib import Path
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.page import report_page
+from tests.dashboards.report.searches import a_told_search
+from tests.dashboards.searches import START
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+FIGURES = "[...document.querySelectorAll('.plot')]"
+ALL_DRAWN = f"{FIGURES}.every(place => place.querySelector('svg.main-svg'))"
+ROWS = "[...document.querySelectorAll('#table tbody tr:not([hidden])')].map(row => row.dataset.trial)"
+TICKS = "getComputedStyle(document.querySelector('.main-svg .xtick text')).fill"
+MUTED = "getComputedStyle(document.querySelector('nav a')).color"
+TALL = 9000
+"""A window in which every figure is looked at, so that every one is drawn."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> str:
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(report_page(report_data(a_told_search().record, START + 3600)), encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.security("reports")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_figure_is_drawn_in_its_colours_without_a_word_to_the_console_or_the_network(tab, address, scheme):
+    tab.look(height=TALL, scheme=scheme)
+    tab.open(address)
+    tab.until(ALL_DRAWN)
+    assert tab.ask(f"{FIGURES}.length") == 10
+    assert tab.complaints() == []
+    assert tab.requests() == [address]
+    assert tab.ask(Path(__file__).with_name("contrast.js").read_text()) == []
+    tab.look(height=TALL, scheme={"light": "dark", "dark": "light"}[scheme])
+    tab.until(f"{TICKS} === {MUTED}")
+
+
+def test_the_table_is_sorted_by_mouse_and_keyboard_and_filtered_and_a_log_opens(tab, address):
+    tab.look()
+    tab.open(address)
+    proposed = tab.ask(ROWS)
+    assert proposed == sorted(proposed)
+    speed = "#table th:nth-child(3) button"
+    tab.click(speed)
+    assert tab.ask(f"document.querySelector('{speed}').closest('th').ariaSort") == "ascending"
+    slow_first = tab.ask(ROWS)
+    tab.press("Enter", 13, "\r")  # the button that was clicked has the focus
+    assert tab.ask(f"document.querySelector('{speed}').closest('th').ariaSort") == "descending"
+    assert tab.ask(ROWS)[0] == "t0004"
+    unmeasured = ["t0002", "t0003", "t0005"]
+    assert slow_first[-3:] == tab.ask(ROWS)[-3:] == unmeasured
+    tab.ask("document.querySelector('#table th:first-child button').focus()")
+    tab.press(" ", 32, " ")
+    assert tab.ask(ROWS) == proposed
+    tab.click("#filter")
+    tab.call("Input.insertText", text="gpu oom")
+    assert tab.ask(ROWS) == ["t0002"]
+    assert tab.ask("document.getElementById('shown').textContent") == f"1 of {len(proposed)} trials"
+    log = "document.querySelector('tr[data-trial=t0002] pre').checkVisibility()"
+    assert not tab.ask(log)
+    tab.click("tr[data-trial=t0002] summary")
+    assert tab.ask(log)
+    tab.press("Enter", 13, "\r")
+    assert not tab.ask(log)
+    assert tab.complaints() == []
+
+
+def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_smaller_than_a_finger(tab, address):
+    tab.look(width=390, height=2 * TALL)
+    tab.open(address)
+    tab.until(ALL_DRAWN)
+    assert tab.ask("document.documentElement.scrollWidth") == 390
+    # The table and the parallel coordinates scroll sideways in frames of their own.
+    wider = "e.getBoundingClientRect().right > 391 && !e.closest('.scroll, [data-figure=parallel]')"
+    assert (
+        tab.ask(f"[...document.querySelectorAll('main *')].filter(e => {wider}).map(e => e.outerHTML.slice(0, 99))")
+        == []
+    )
+    small = "e.getBoundingClientRect().height < 24"
+    touched = "[...document.querySelectorAll('nav a, thead button, summary')]"
+    assert tab.ask(f"{touched}.filter(e => {small}).map(e => e.outerHTML.slice(0, 99))") == []
+
+
+def test_in_print_every_figure_is_drawn_on_white_and_what_only_works_on_a_screen_is_left_out(tab, address):
+    tab.look(height=600, scheme="dark")
+    tab.open(address)
+    assert not tab.ask(ALL_DRAWN)
+    printed = tab.call("Page.printToPDF", pageRanges="1")
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    assert tab.ask(ALL_DRAWN)
+    tab.look(height=600, scheme="dark", media="print")
+    for selector in ("nav", ".skip", ".tools"):
+        assert tab.ask(f"getComputedStyle(document.querySelector('{selector}')).display") == "none", selector
+    assert tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.ask("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert tab.ask("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
+
+
+def test_a_screen_reader_is_told_what_each_figure_shows_and_what_each_cell_is(tab, address):
+    tab.look()
+    tab.open(address)
+    tab.call("Accessibility.enable")
+    nodes = [Node(raw) for raw in tab.call("Accessibility.getFullAXTree")["nodes"] if not raw["ignored"]]
+    images = [node for node in nodes if node.role in ("image", "img")]
+    assert len(images) == tab.ask(f"{FIGURES}.length")
+    assert all(image.name and len(image.description) > 20 for image in images)
+    levels = [node.level for node in nodes if node.role == "heading"]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    (table,) = [node for node in nodes if node.role == "table"]
+    assert "trials as proposed" in table.name
+    heads = [node.name for node in nodes if node.role == "columnheader"]
+    assert {"trial", "state", "tokens/s"} <= set(heads)
+    assert [node.name for node in nodes if node.role == "rowheader"][:2] == ["t0001", "t0002"]
+    assert {"banner", "main", "navigation", "contentinfo"} <= {node.role for node in nodes}
+    assert [node.role for node in nodes if node.is_focusable and not node.name] == []
+
+
+class Node:
+    """What Chromium tells a screen reader of one element."""
+
+    def __init__(self, raw: dict):
+        properties = {p["name"]: p["value"].get("value") for p in raw.get("properties", [])}
+        self.role = raw["role"]["value"]
+        self.name = raw.get("name", {}).get("value", "")
+        self.description = raw.get("description", {}).get("value", "")
+        self.level = properties.get("level")
+        self.is_focusable = bool(properties.get("focusable"))

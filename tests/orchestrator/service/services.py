@@ -1,0 +1,79 @@
+"""Real services, and searches whose trials end when a test lets them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.search_file import candidates_of, load_search_file
+from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, write_search
+from tests.orchestrator.tabled_parlay import COMMAND
+
+SEARCH = TINY_SEARCH.replace("max_trials: 3", "max_trials: 4") + "tracking: {enabled: false}\n"
+"""Four trials of two ranks, whose times come from a table; the baseline's is the first."""
+
+
+def hold(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No trial of such a search in this folder ends before `let_go`, but the baseline's."""
+    spec = load_search_file(write_search(folder, SEARCH))
+    assert spec.baseline is not None
+    held = {layout.key for layout in candidates_of(spec).feasible} - {spec.baseline.key}
+    table = folder / "table.json"
+    table.write_text(json.dumps({key: {"waits_for": str(folder / "let_go")} for key in held}))
+    monkeypatch.setenv("PARLAY_TEST_TABLE", str(table))
+
+
+def let_go(folder: Path) -> None:
+    (folder / "let_go").touch()
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`parlay serve` in this folder, and what it said of itself; it is gone afterwards."""
+    log = (folder / "serve.log").open("a")
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--json", *options],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        lines = []
+        while "}\n" not in lines:
+            lines.append(process.stdout.readline())
+            assert lines[-1], (folder / "serve.log").read_text()
+        yield process, json.loads("".join(lines))
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def ask(about: dict[str, Any], method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    """What a program says to the service, and hears."""
+    line = http.client.HTTPConnection("127.0.0.1", about["port"], timeout=60)
+    if about["socket"] is not None:
+        line.sock = socket.socket(socket.AF_UNIX)
+        line.sock.connect(about["socket"])
+    line.request(method, path, json.dumps(body) if body else None, {"content-type": "application/json"} | headers)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

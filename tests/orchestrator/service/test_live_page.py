@@ -1,0 +1,96 @@
+"""A search of a real service, watched in a real browser: it changes under the eyes of who looks, and nothing jumps."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.service.client import page_address
+from tests.chromium import Tab
+from tests.orchestrator.cli.parlay import write_search
+from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving
+from trials.folder import SearchFolder
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+LINE = "document.getElementById('line').dataset.state"
+MEASURED = (
+    "[...document.querySelectorAll('#table .end')].filter(cell => cell.textContent.startsWith('measured')).length"
+)
+TOP = "document.getElementById('trials').getBoundingClientRect().top"
+ORDER = "document.querySelector('th[aria-sort]')?.textContent"
+
+
+def come_in(tab: Tab, home: Path) -> None:
+    tab.call("Page.navigate", url=page_address(home, time.time()))
+    tab.until("location.pathname === '/' && document.readyState === 'complete'")
+
+
+def submitted(folder: Path, home: Path, about: dict[str, Any]) -> SearchFolder:
+    body = {"yaml": write_search(folder, SEARCH).read_text(), "directory": str(folder)}
+    token = (home / "service" / "token").read_text()
+    status, answer = ask(about, "POST", "/v1/searches", body, authorization=f"Bearer {token}")
+    assert status == 201, answer
+    return SearchFolder(Path(answer["folder"]))
+
+
+@pytest.mark.security("service")
+def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_stays_where_they_are(
+    own_home, tmp_path, monkeypatch, tab
+):
+    hold(tmp_path, monkeypatch)
+    tab.look(height=700)
+    with serving(tmp_path, "--port", "0", "--executor", "thread") as (_, about):
+        search = submitted(tmp_path, own_home, about)
+        come_in(tab, own_home)
+        tab.until(f"document.querySelector('a[href=\"/searches/{search.search_id}\"]') !== null")
+        tab.click(f"a[href='/searches/{search.search_id}']")
+        tab.until(f"location.pathname === '/searches/{search.search_id}' && {LINE} === 'live' && {MEASURED} === 1")
+        go_to_the_table(tab)
+    tab.until(f"{LINE} === 'lost'")
+    assert tab.ask(MEASURED) == 1
+    assert "service is lost" in tab.ask("document.getElementById('line').textContent")
+    with serving(tmp_path, "--port", str(about["port"]), "--executor", "thread"):
+        tab.until(f"{LINE} === 'live'")
+        let_go(tmp_path)
+        tab.until(f"{LINE} === 'ended' && {MEASURED} === 4")
+        assert tab.ask("document.querySelector('.state').textContent") == "completed"
+        assert tab.ask("document.title").startswith("tiny: ")
+    assert_nothing_moved(tab)
+    assert_it_asked_this_service_alone(tab, about["port"])
+
+
+def go_to_the_table(tab: Tab) -> None:
+    """The table at the top of the window, sorted backwards by its trials, with one word in its filter."""
+    for _ in range(2):
+        tab.click("#table thead button")
+    tab.click("#filter")
+    tab.call("Input.insertText", text="t0")
+    tab.ask("document.documentElement.style.scrollBehavior = 'auto'")
+    tab.ask(f"scrollBy(0, {TOP} + 20)")
+    tab.ask(f"window.before = [{TOP}, document.querySelector('#figure-progress')?.querySelector('.plot')]; 0")
+
+
+def assert_nothing_moved(tab: Tab) -> None:
+    top, filtered, focus = tab.ask(f"[{TOP}, document.getElementById('filter').value, document.activeElement.id]")
+    assert (
+        abs(top - tab.ask("window.before[0]")) < 2
+    )  # and `window` is the one that was marked: nothing was loaded anew
+    assert (filtered, focus) == ("t0", "filter")
+    assert tab.ask(ORDER) == "trial"
+    rows = tab.ask("[...document.querySelectorAll('#table tbody tr')].map(row => row.dataset.trial)")
+    assert rows == sorted(rows, reverse=True)
+    drawn = "document.querySelector('#figure-progress .plot')"
+    assert tab.ask(f"window.before[1] === null || window.before[1] === {drawn}")
+
+
+def assert_it_asked_this_service_alone(tab: Tab, port: int) -> None:
+    requests = tab.requests()
+    assert requests
+    assert not [url for url in requests if not url.startswith(f"http://127.0.0.1:{port}/")]
+    thrown = [event["params"] for event in tab.events if event["method"] == "Runtime.exceptionThrown"]
+    assert thrown == [], json.dumps(thrown)
