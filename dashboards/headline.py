@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.trial_words import named
-from trials.answer import Choice, choice_of, too_full_words, why
+from trials.answer import Choice, choice_of, choice_words, too_full_words
 from trials.ledger.events import SearchRecord
 from trials.ranking import Objective, Ranking, speedup_over
 from trials.trial import Trial
@@ -24,7 +24,7 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
     if baseline is not None:
         words += "; " + _against(baseline, best, ranking.objective)
     if choice_of(ranking) is Choice.MEMORY:
-        words += f"; {why(ranking)}"
+        words += f"; {choice_words(ranking)}"
     if ranking.ties:
         words += "; not to be told from it: " + ", ".join(trial.trial for trial in ranking.ties)
     return words

@@ -241,8 +241,8 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
         words = [f"{rate_words(measured)} tokens/s", f"{measured['step_time_s']:.4g} s a step"]
         words += [] if memory is None else [f"{memory:.4g} GiB"]
         floor = MemoryFloor.of_search(search.spec)
-        is_too_full = floor is not None and not floor.is_kept(memory)
-        words[-1] += f"; {floor.words(memory)}" if is_too_full else ""
+        if floor is not None and not floor.is_kept(memory):
+            words[-1] += f"; {floor.words(memory)}"
         return "measured: " + ", ".join(words) + (f"; flagged {', '.join(flags)}" if flags else "")
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)

@@ -159,7 +159,7 @@ def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Side:
     layouts = {key: _ended(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)}
     best = None if ranking.best is None else layouts[ranking.best.layout.key]
     question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
-    question |= {"objective": spec.objective.value}
+    question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
     tokens = spec.global_batch_size * spec.model.seq_length
     told = {
         "state": search.state,

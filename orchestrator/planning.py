@@ -259,11 +259,15 @@ def _expected_hours(spec: SearchSpec, task: Task, layouts: Sequence[Layout], est
 
 
 def _repeated(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
-    """The layouts that will be measured again, as far as is known: the first ones, and the baseline."""
-    rows = list(range(min(spec.search.finalists, trials)))
+    """The layouts that will be measured again, as far as is known: the first ones, the first of each number of nodes,
+    and the baseline."""
+    rows = set(range(min(spec.search.finalists, trials)))
+    if rows:
+        firsts = {layout.num_nodes: row for row, layout in reversed(list(enumerate(layouts[:trials])))}
+        rows |= set(firsts.values())
     if rows and spec.baseline is not None and spec.baseline in layouts:
-        rows = sorted({*rows, layouts.index(spec.baseline)})
-    return rows
+        rows.add(layouts.index(spec.baseline))
+    return sorted(rows)
 
 
 def _order(task: Task, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:

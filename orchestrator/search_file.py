@@ -28,7 +28,7 @@ from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, Place, dotted, parse_document, read_document, with_overrides
 from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
-from trials.ranking import Objective, Ranking, rank
+from trials.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.trainer_schema import TrainerSection
 from trials.trainers.command_template import placeholders_in
 from trials.trial import MeasureRules, Trial, require_schema
@@ -43,10 +43,11 @@ SEARCH_SCHEMA = "parlay.search/1"
 class SearchSpec:
     """A search with everything resolved: presets, tables and defaults that change later do not change it.
 
-    `global_batch_size` counts sequences; only layouts of this global batch compete to be the best. `space` holds
-    every axis, defaults included; `candidates` the layouts of `space.candidates`, None where the axes say what may be
-    tried. `baseline` is canonical. `work_dir` is absolute. `yaml_text` is the file as it was read, and `places` says
-    where each of its keys was given, for errors found later; a spec that was read back has neither.
+    `global_batch_size` counts sequences; only layouts of this global batch compete to be the best, by the first of
+    the `objectives`. `space` holds every axis, defaults included; `candidates` the layouts of `space.candidates`,
+    None where the axes say what may be tried. `baseline` is canonical. `work_dir` is absolute. `yaml_text` is the
+    file as it was read, and `places` says where each of its keys was given, for errors found later; a spec that was
+    read back has neither.
     """
 
     name: str
@@ -56,7 +57,7 @@ class SearchSpec:
     baseline: Layout | None
     space: SpaceSection
     candidates: tuple[Layout, ...] | None
-    objective: Objective
+    objectives: tuple[Objective, ...]
     constraints: ConstraintsSection
     search: SearchSection
     measure: MeasureRules
@@ -70,6 +71,18 @@ class SearchSpec:
     places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def objective(self) -> Objective:
+        """By which the best is decided, and what samplers look for."""
+        return self.objectives[0]
+
+    @property
+    def num_node_counts(self) -> int:
+        """How many different numbers of nodes the layouts of the space may have, at most."""
+        if self.candidates is not None:
+            return len({layout.num_nodes for layout in self.candidates})
+        return len(self.space.given_axes()["num_nodes"])
+
+    @property
     def memory_floor(self) -> MemoryFloor | None:
         """The memory that the best layout leaves free, where some has to stay so."""
         floor_gib = self.constraints.min_free_memory_gib
@@ -77,7 +90,7 @@ class SearchSpec:
 
     def ranking_of(self, trials: Sequence[Trial]) -> Ranking:
         """The measured layouts of these trials by the search's own objective, batch and constraints."""
-        return rank(trials, self.objective, self.global_batch_size, self.memory_floor)
+        return rank(trials, self.objective, self.global_batch_size, self.memory_floor, self.objectives[1:])
 
     def to_json(self) -> dict[str, Any]:
         """search.json."""
@@ -90,7 +103,7 @@ class SearchSpec:
             "global_batch_size": self.global_batch_size,
             "baseline": None if self.baseline is None else self.baseline.to_json(),
             "candidates": None if self.candidates is None else [layout.to_json() for layout in self.candidates],
-            "objective": self.objective.value,
+            "objective": objective_json(self.objectives),
             "measure": asdict(self.measure),
             **sections,
             "work_dir": str(self.work_dir),
@@ -283,7 +296,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
         baseline=baseline,
         space=space,
         candidates=candidates,
-        objective=file.objective,
+        objectives=file.objective,
         constraints=file.constraints,
         search=file.search,
         measure=file.measure.rules(),
@@ -428,7 +441,7 @@ def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
         "global_batch_size": _typed(data, "global_batch_size", int),
         "baseline": None if data["baseline"] is None else Layout.from_json(data["baseline"]),
         "candidates": None if candidates is None else tuple(Layout.from_json(layout) for layout in candidates),
-        "objective": Objective(data["objective"]),
+        "objectives": objectives_of(data["objective"]),
         "measure": MeasureRules(**data["measure"]),
         "work_dir": Path(_typed(data, "work_dir", str)),
         **sections,

@@ -111,7 +111,10 @@ def _value(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _forms(forms: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Iterator[str]:
-    """An axis is named as such; null only says that a key may be left out."""
+    """An axis is named as such, and a list of a few; null only says that a key may be left out."""
+    if any("maxItems" in form for form in forms):
+        yield "one or a list of " + _value(forms[0], definitions)
+        return
     if any(form.get("type") == "array" for form in forms):
         yield "axis: " + _value(forms[0], definitions)
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from dashboards.schema import TrackingSection
 from orchestrator.launchers.schema import LauncherSection
@@ -42,6 +42,25 @@ def _require_name(name: str) -> str:
             value=name,
         )
     return name
+
+
+def _objectives(given: Any) -> Any:
+    """One objective, or a list of different ones; each is checked by the field."""
+    if not isinstance(given, list):
+        return (given,)
+    if not given or len(set(map(repr, given))) < len(given):
+        raise InputError.of(
+            "repeat" if given else "missing_key",
+            "names one twice" if given else "is an empty list",
+            rule="one objective, or a list of different ones, of which the first decides",
+            fix="give each once" if given else f"for example [{', '.join(o.value for o in Objective)}]",
+            value=given,
+        )
+    return tuple(given)
+
+
+_OBJECTIVE = {"enum": [objective.value for objective in Objective]}
+_ONE_TO_THREE = {"minItems": 1, "maxItems": len(Objective), "uniqueItems": True}
 
 
 class SearchSection(Section):
@@ -163,10 +182,16 @@ class SearchFile(Section):
     )
     baseline: BaselineSection | None = None
     space: SpaceSection
-    objective: Objective = Field(
-        default=Objective.TOKENS_PER_SEC,
-        strict=False,
-        description="What is optimised; node_hours_per_billion_tokens is minimised, the others are maximised.",
+    objective: Annotated[
+        tuple[Annotated[Objective, Field(strict=False)], ...],
+        BeforeValidator(_objectives),
+        WithJsonSchema({"anyOf": [_OBJECTIVE, {"type": "array", "items": _OBJECTIVE, **_ONE_TO_THREE}]}),
+    ] = Field(
+        default=(Objective.TOKENS_PER_SEC,),
+        description="What is optimised; node_hours_per_billion_tokens is minimised, the others are maximised. Of"
+        " several the first decides which layout is the best, and the answer has every layout that no other one beats"
+        " in all of them; so it has with one, where layouts on several numbers of nodes were measured.",
+        json_schema_extra={"default": Objective.TOKENS_PER_SEC.value},
     )
     constraints: ConstraintsSection = ConstraintsSection()
     search: SearchSection = SearchSection()

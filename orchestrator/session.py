@@ -299,7 +299,8 @@ def _launcher_for(
 def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
     """What the search may still do, as its record stands."""
     search, wanted = history.search, spec.search
-    repeats = (wanted.finalists + (spec.baseline is not None)) * wanted.finalist_repeats
+    finalists = wanted.finalists + spec.num_node_counts - 1 + (spec.baseline is not None)
+    repeats = finalists * wanted.finalist_repeats
     attempts = layouts_left(search.num_layouts, _limits(spec)) + len(search.in_flight) + repeats
     budget, wall_s = wanted.budget_node_hours, wanted.max_wall_time_s
     return WorkLeft(
@@ -350,7 +351,7 @@ def _hooks(
 
 def _goal(spec: SearchSpec) -> Goal:
     first = () if spec.baseline is None else (spec.baseline,)
-    return Goal(spec.objective, spec.global_batch_size, first, spec.memory_floor)
+    return Goal(spec.objective, spec.global_batch_size, first, spec.memory_floor, spec.objectives[1:])
 
 
 def _limits(spec: SearchSpec) -> Limits:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trials.ranking import Objective, Ranking, peak_memory_gib, second_looks, value_of
+from trials.pareto import pareto_json, trades
+from trials.ranking import Objective, Ranking, own_unit, peak_memory_gib, second_looks, value_of
 from trials.trial import Trial, TrialKind, Word
-
-_TOKENS_PER_BILLION = 1e9
-_SECONDS_PER_HOUR = 3600
 
 
 class Choice(Word):
@@ -37,6 +35,7 @@ def best_json(ranking: Ranking) -> dict[str, Any] | None:
         "chosen_for": choice_of(ranking),
         "fastest": fastest_json(ranking),
         "why": why(ranking),
+        "pareto": pareto_json(ranking),
         "flags": list(best.flags),
         "time_s": best.measured.get("time_s"),
     }
@@ -59,7 +58,14 @@ def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def why(ranking: Ranking) -> str | None:
-    """Why the best is the best, in words that go on after its name; None where nothing is."""
+    """Why the best is the best, and what the other answers to several goals give for what, in words that go on after
+    its name; None where nothing is the best."""
+    chosen = choice_words(ranking)
+    return None if chosen is None else "; ".join([chosen, *trades(ranking)])
+
+
+def choice_words(ranking: Ranking) -> str | None:
+    """Why the best is the best by the first objective; None where nothing is."""
     best, fastest = ranking.best, ranking.fastest
     if best is None or fastest is None:
         return None
@@ -84,13 +90,6 @@ def too_full_words(ranking: Ranking) -> str | None:
         return f"{asked}: the peak of none is known"
     peak_gib, name = min((peak_memory_gib(trial) or 0.0, trial.trial) for trial in known)
     return f"{asked}: {name} comes nearest and leaves {floor.free_words(peak_gib)}"
-
-
-def own_unit(speed: float, objective: Objective) -> float:
-    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
-    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
-        return speed
-    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
 
 
 def _spares_memory(best: Trial, fastest: Trial) -> str:

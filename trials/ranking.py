@@ -36,6 +36,8 @@ _SPEEDS = (
 _TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
 _PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
 _EARLIEST = ("host_memory_full_at_step",)
+_TOKENS_PER_BILLION = 1e9
+_SECONDS_PER_HOUR = 3600
 
 MUCH_LESS_MEMORY = 0.1
 """The share by which a finalist needs less memory than the fastest to be preferred where the two cannot be told apart:
@@ -50,6 +52,17 @@ class Objective(Word):
     NODE_HOURS_PER_BILLION_TOKENS = "node_hours_per_billion_tokens"
 
 
+def objectives_of(given: Any) -> tuple[Objective, ...]:
+    """What search.json says under `objective`: one name, or a list whose first decides. ValueError for others."""
+    return tuple(map(Objective, given)) if isinstance(given, (list, tuple)) and given else (Objective(given),)
+
+
+def objective_json(objectives: Sequence[Objective]) -> Any:
+    """The inverse of `objectives_of`."""
+    names = [objective.value for objective in objectives]
+    return names if len(names) > 1 else names[0]
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The measured layouts of one global batch, best first; suspect ones come last, and one suspect run is never best.
@@ -58,7 +71,8 @@ class Ranking:
     over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
     only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
     overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
-    memory than the `floor` asks comes last and is none of these.
+    memory than the `floor` asks comes last and is none of these. `others` are objectives that matter beside the first,
+    which decides all this.
     """
 
     objective: Objective
@@ -68,6 +82,7 @@ class Ranking:
     runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
     fastest: Trial | None = None
     floor: MemoryFloor | None = None
+    others: tuple[Objective, ...] = ()
 
     def has_room(self, trial: Trial) -> bool:
         """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
@@ -131,7 +146,7 @@ class _Contender:
 
     @property
     def is_suspect(self) -> bool:
-        return _is_suspect(self.counted[0])
+        return is_suspect(self.counted[0])
 
     @property
     def may_be_best(self) -> bool:
@@ -159,7 +174,11 @@ class _Contender:
 
 
 def rank(
-    trials: Sequence[Trial], objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+    trials: Sequence[Trial],
+    objective: Objective,
+    global_batch_size: int,
+    floor: MemoryFloor | None = None,
+    others: tuple[Objective, ...] = (),
 ) -> Ranking:
     """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
     95 % intervals, then the others by their point estimates; last those that leave less memory than the floor asks."""
@@ -168,13 +187,13 @@ def rank(
     ordered = tuple(merged(contender.counted) for _, contender in placed)
     runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
     if not placed or placed[0][0].cannot_be_best:
-        return Ranking(objective, ordered, runs=runs, floor=floor)
+        return Ranking(objective, ordered, runs=runs, floor=floor, others=others)
     first, fastest = placed[0][0], ordered[0]
     peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
     alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
     may_choose = not (first.is_no_finalist or first.is_suspect)
     best = _with_memory_to_spare(alike) if may_choose else fastest
-    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest, floor)
+    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest, floor, others)
 
 
 def order_of(
@@ -187,7 +206,7 @@ def order_of(
 
 def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
     """Of the measured runs of one layout those that count: a suspect one only where there is no other."""
-    return tuple(run for run in runs if not _is_suspect(run)) or tuple(runs)
+    return tuple(run for run in runs if not is_suspect(run)) or tuple(runs)
 
 
 def needs_second_look(trial: Trial) -> bool:
@@ -240,6 +259,24 @@ def value_of(trial: Trial, objective: Objective) -> float:
     if not _is_measured(trial):
         raise ValueError(f"trial {trial.trial} is {trial.state} and has no value")
     return _speed(trial, objective).value
+
+
+def own_unit(speed: float, objective: Objective) -> float:
+    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
+    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
+        return speed
+    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
+
+
+def is_faster(one: Trial, other: Trial, objective: Objective) -> bool:
+    """Whether one measured trial beats another by more than their 95 % intervals leave open."""
+    new, old = _speed(one, objective), _speed(other, objective)
+    return new.value > old.value and not new.overlaps(old)
+
+
+def is_suspect(trial: Trial) -> bool:
+    """Whether the trial was measured, or all runs of it that count, where the machine may have made it slow."""
+    return not SUSPECT_FLAGS.isdisjoint(trial.flags)
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
@@ -298,10 +335,6 @@ def _is_measured(trial: Trial) -> bool:
 
 def _has_room(trial: Trial, floor: MemoryFloor | None) -> bool:
     return floor is None or floor.is_kept(peak_memory_gib(trial))
-
-
-def _is_suspect(trial: Trial) -> bool:
-    return not SUSPECT_FLAGS.isdisjoint(trial.flags)
 
 
 def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Contender]:

@@ -14,9 +14,20 @@ from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from trials.answer import Choice, choice_of, why
+from trials.answer import Choice, choice_of, choice_words
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.ranking import SUSPECT_FLAGS, Objective, Ranking, Speedup, rank, speedup_over, upper_bound_of, value_of
+from trials.pareto import trades
+from trials.ranking import (
+    SUSPECT_FLAGS,
+    Objective,
+    Ranking,
+    Speedup,
+    objectives_of,
+    rank,
+    speedup_over,
+    upper_bound_of,
+    value_of,
+)
 from trials.spread import middle
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
@@ -60,8 +71,8 @@ class TrialView:
 class Answer:
     """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
 
-    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for. `mfu` is a
-    fraction.
+    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for, `trades` what
+    other answers there are to several goals. `mfu` is a fraction.
     """
 
     trial: str
@@ -71,6 +82,7 @@ class Answer:
     is_today: bool
     is_fastest: bool
     why: str | None
+    trades: tuple[str, ...]
     ties: tuple[str, ...]
     flags: tuple[str, ...]
     tokens_per_sec: float
@@ -131,9 +143,9 @@ class ReportData:
 def report_data(search: SearchRecord, at: float) -> ReportData:
     """The search as it is in this record. Needs of its spec no more than a name, and says less the less there is."""
     spec = search.spec
-    objective = Objective(spec.get("objective") or Objective.TOKENS_PER_SEC)
+    objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
     batch = _batch(search)
-    ranking = rank(search.trials, objective, batch, MemoryFloor.of_search(spec))
+    ranking = rank(search.trials, objective, batch, MemoryFloor.of_search(spec), tuple(others))
     baseline = _baseline(spec)
     known = (*ranking.ordered, *search.trials)
     today = next((t for t in known if baseline and t.measured and t.layout.key == baseline.key), None)
@@ -199,7 +211,8 @@ def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
         speedup=None if today is None or is_today else speedup_over(today, best, ranking.objective),
         is_today=is_today,
         is_fastest=choice_of(ranking) is Choice.FASTEST,
-        why=why(ranking),
+        why=choice_words(ranking),
+        trades=tuple(trades(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,
         tokens_per_sec=best.measured["tokens_per_sec"],

@@ -198,6 +198,7 @@ def _sure_words(answer: Answer, data: ReportData) -> Iterator[str]:
         yield f"Chosen for its memory: {answer.why}."
     if answer.ties:
         yield f"Not to be told from {_listed(answer.ties)}: their intervals overlap."
+    yield from (f"Another answer: {trade}." for trade in answer.trades)
     yield from (f"Flag {flag_words(flag)}." for flag in answer.flags)
 
 

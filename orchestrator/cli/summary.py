@@ -13,6 +13,7 @@ from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.search_file import SearchSpec, nodes_of_pilots
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
+from trials.pareto import trades
 from trials.text import counted
 from trials.trial import FailureReason, TrialState
 
@@ -55,6 +56,8 @@ def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
     """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
     trials = min(spec.search.max_trials, len(space.feasible))
     finalists = min(spec.search.finalists, trials)
+    if finalists:  # each number of nodes may be spoken for
+        finalists = min(finalists + len({layout.num_nodes for layout in space.feasible}) - 1, trials)
     today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
     return trials, (finalists + today) * spec.search.finalist_repeats
 
@@ -66,7 +69,7 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
     told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
     lines = [printable(line) for line in told]
-    lines += [_state_words(search), answer_in_words(search, spec)]
+    lines += [_state_words(search), answer_in_words(search, spec), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -14,7 +14,8 @@ from search_spaces.presets import accelerator_named
 from search_spaces.yaml_source import is_printable
 from trials.answer import choice_of, fastest_json, why
 from trials.ledger.events import SearchRecord
-from trials.ranking import Ranking, speedup_over
+from trials.pareto import pareto_json
+from trials.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
@@ -146,6 +147,7 @@ def _choice(source: RecipeSource) -> dict[str, Any]:
         "chosen_for": choice_of(ranking),
         "why": why(ranking),
         "fastest": fastest_json(ranking),
+        "pareto": tuple(pareto_json(ranking)),
     }
 
 
@@ -215,7 +217,7 @@ def _room(source: RecipeSource) -> Iterator[str]:
     floor, ranking = source.ranking.floor, source.ranking
     if floor is None:
         return
-    yield f"Of a rank's {floor.capacity_gib:.4g} GiB it {floor.words(source.trial.measured.get('peak_memory_gib'))}."
+    yield f"Of a rank's {floor.capacity_gib:.4g} GiB it {floor.words(peak_memory_gib(source.trial))}."
     too_full = [trial.trial for trial in ranking.ordered if not ranking.has_room(trial)]
     if too_full:
         yield f"Leave less, whatever their speed: {', '.join(too_full)}."

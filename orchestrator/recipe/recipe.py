@@ -28,8 +28,8 @@ class Recipe:
     `compared_with` lists the other measured layouts with how many times faster this one is, the layout run today first
     and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
     the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
-    it the layout, whether it ran the layout, or why it cannot. `chosen_for`, `why` and `fastest` are those of the
-    `best` object, None of a layout that is not the best. An older recipe has none of these.
+    it the layout, whether it ran the layout, or why it cannot. `chosen_for`, `why`, `fastest` and `pareto` are
+    those of the `best` object, None of a layout that is not the best. An older recipe has none of these.
     """
 
     created_at: str
@@ -54,6 +54,7 @@ class Recipe:
     chosen_for: str | None = None
     why: str | None = None
     fastest: Mapping[str, Any] | None = None
+    pareto: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def is_fastest(self) -> bool:
@@ -129,6 +130,7 @@ _FIELDS = (
     "chosen_for",
     "why",
     "fastest",
+    "pareto",
     "compared_with",
     "constraints",
     "trainer",
@@ -138,7 +140,7 @@ _FIELDS = (
     "evidence",
     "caveats",
 )
-_LATER_FIELDS = {"exports", "chosen_for", "why", "fastest"}
+_LATER_FIELDS = {"exports", "chosen_for", "why", "fastest", "pareto"}
 """What a recipe of this schema may be without."""
 
 
@@ -192,7 +194,7 @@ def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SECTIONS = ("layout", "model", "cluster", "batch", "measured", "constraints", "trainer", "fingerprint", "evidence")
-_LISTS = ("ties", "compared_with", "exports", "caveats")
+_LISTS = ("ties", "pareto", "compared_with", "exports", "caveats")
 
 
 def _require_fields(data: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from dashboards.trial_words import time_words
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
+from search_spaces.layout import Layout
 from trials.trial import TrialSpec
 
 
@@ -90,6 +91,7 @@ def readme(recipe: Recipe) -> str:
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
         "## Against what\n\n" + "\n".join(_comparison(recipe)),
+        *_other_answers(recipe),
         "## How sure\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
         "## What would change it\n\n" + _WOULD_CHANGE,
         "## Start your training\n\n" + "\n\n".join(_starts(recipe)),
@@ -171,6 +173,24 @@ def _comparison(recipe: Recipe) -> Iterator[str]:
     if len(recipe.compared_with) > _SHOWN:
         yield ""
         yield f"And {len(recipe.compared_with) - _SHOWN} more in recipe.yaml; every trial is in evidence.json."
+
+
+def _other_answers(recipe: Recipe) -> Iterator[str]:
+    """A section with the layouts of which none beats another in all goals, where there are several."""
+    if len(recipe.pareto) < 2:
+        return
+    names = list(recipe.pareto[0]["values"])
+    rows = [f"| trial | nodes | layout | {' | '.join(names)} |", "|---|---|---|" + "---|" * len(names)]
+    for point in recipe.pareto:
+        name = f"{point['trial']} (this one)" if point["trial"] == recipe.trial else point["trial"]
+        key = Layout.from_json(point["layout"]).key
+        values = " | ".join(_rounded(point["values"][objective]) for objective in names)
+        rows.append(f"| {name} | {point['num_nodes']} | `{key}` | {values} |")
+    yield "## Other answers\n\nNone of these beats another in everything that was asked for.\n\n" + "\n".join(rows)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 _SHOWN = 10

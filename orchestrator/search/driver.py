@@ -41,13 +41,14 @@ _LONG_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Goal:
-    """What the search is after: the objective, the batch whose layouts compete, what is measured first, and how much
-    memory has to stay free."""
+    """What the search is after: the objective, the batch whose layouts compete, what is measured first, how much memory
+    has to stay free, and what else matters beside the objective."""
 
     objective: Objective
     global_batch_size: int
     first: Sequence[Layout] = ()
     floor: MemoryFloor | None = None
+    others: tuple[Objective, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Driver:
         self._goal = goal
         self._limits = limits
         self._hooks = hooks
-        self._standing = Standing(history.search, goal.objective, goal.global_batch_size, goal.floor)
+        self._standing = Standing(history.search, goal.objective, goal.global_batch_size, goal.floor, goal.others)
         self._interrupted = False
         self._stopped = False
         self._space_exhausted = False

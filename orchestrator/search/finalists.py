@@ -7,6 +7,7 @@ from itertools import takewhile
 
 from orchestrator.search.standing import Standing
 from search_spaces.layout import Layout
+from trials.pareto import pareto
 from trials.trial import Trial, TrialState
 
 
@@ -21,17 +22,19 @@ def second_looks_due(standing: Standing, affordable: Callable[[Layout], bool]) -
 
 
 def choose(standing: Standing, count: int, today: Collection[str]) -> list[Layout]:
-    """The best `count` layouts, best first, and after them what runs today (layout keys) where it was measured, as what
-    all are compared with: be it that it leaves too little memory to be the best itself.
+    """The best `count` layouts, best first; after them what else of several goals or node counts is among the answers,
+    and what runs today (layout keys) where it was measured, as what all are compared with: be it that it leaves too
+    little memory to be the best itself.
 
     Ranked by what the search measured before its first repeat, so that repeats cannot change who is repeated.
     """
     if count == 0:
         return []
     ranking = standing.searched.ranking()
-    chosen = [trial.layout for trial in ranking.ordered if ranking.has_room(trial)][:count]
-    measured = [trial.layout for trial in ranking.ordered]
-    return chosen + [layout for layout in measured if layout.key in today and layout not in chosen]
+    best = [trial.layout for trial in ranking.ordered if ranking.has_room(trial)][:count]
+    points = [trial.layout for trial in pareto(ranking)]
+    compared = [trial.layout for trial in ranking.ordered if trial.layout.key in today]
+    return list({layout.key: layout for layout in (*best, *points, *compared)}.values())
 
 
 def due(

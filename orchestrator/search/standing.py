@@ -40,7 +40,12 @@ class Standing:
     """
 
     def __init__(
-        self, search: SearchRecord, objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+        self,
+        search: SearchRecord,
+        objective: Objective,
+        global_batch_size: int,
+        floor: MemoryFloor | None = None,
+        others: tuple[Objective, ...] = (),
     ):
         self.search = search
         self.num_layouts = 0
@@ -57,6 +62,7 @@ class Standing:
         self._objective = objective
         self._global_batch_size = global_batch_size
         self._floor = floor
+        self._others = others
         self._node_hours_used = Fraction()
         self._trials: tuple[Trial, ...] = ()
         self._unended: dict[int, Trial] = {}
@@ -149,7 +155,7 @@ class Standing:
     def _without(self, repeats: Collection[str]) -> Standing:
         before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
         if self._searched is self:
-            return Standing(before, self._objective, self._global_batch_size, self._floor)
+            return Standing(before, self._objective, self._global_batch_size, self._floor, self._others)
         self._searched.follow(before)
         return self._searched
 
@@ -181,7 +187,8 @@ class Standing:
     def ranking(self) -> Ranking:
         """The ranking of all layouts."""
         if self._ranking is None:
-            self._ranking = rank(self._trials, self._objective, self._global_batch_size, self._floor)
+            batch = self._global_batch_size
+            self._ranking = rank(self._trials, self._objective, batch, self._floor, self._others)
         return self._ranking
 
     def _renew(self) -> None:

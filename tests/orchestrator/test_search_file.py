@@ -454,6 +454,42 @@ def test_row_17_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Pa
     assert problem.fix == "did you mean tokens_per_sec?"
 
 
+@pytest.mark.bad_input(17)
+@pytest.mark.parametrize(
+    ("given", "key", "words"),
+    [
+        ("[]", "objective", "is an empty list"),
+        ("[tokens_per_sec, tokens_per_sec]", "objective", "names one twice"),
+        ("[tokens_per_sec, speed]", "objective[1]", "speed"),
+        ("{tokens_per_sec: 1}", "objective", ""),
+        ("3", "objective", "3"),
+    ],
+)
+def test_row_17_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, given: str, key: str, words: str):
+    problem = the_problem(tmp_path, MINIMAL + f"objective: {given}\n")
+    assert problem.key == key
+    assert words in problem.message
+    assert "tokens_per_sec" in problem.rule + problem.fix or problem.rule.startswith("one objective, or a list")
+
+
+def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_path: Path):
+    several = "objective: [node_hours_per_billion_tokens, tokens_per_sec]\n"
+    spec = loaded(tmp_path, MINIMAL + several)
+    assert spec.objectives == (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC)
+    assert spec.objective is Objective.NODE_HOURS_PER_BILLION_TOKENS
+    written = spec.to_json()
+    assert written["objective"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
+    assert SearchSpec.from_json(written) == spec
+    assert loaded(tmp_path, MINIMAL + "objective: [tokens_per_sec]\n").to_json()["objective"] == "tokens_per_sec"
+    jsonschema.validate(yaml.safe_load(MINIMAL + several), json_schema())
+
+
+@pytest.mark.parametrize(("nodes", "count"), [("2", 1), ("[1, 2]", 2)])
+def test_it_is_known_how_many_numbers_of_nodes_there_are(tmp_path: Path, nodes: str, count: int):
+    two = "cluster={accelerator: cpu, gpus_per_node: 4, num_nodes: 2}"
+    assert loaded(tmp_path, MINIMAL, two, f"space.num_nodes={nodes}").num_node_counts == count
+
+
 @pytest.mark.bad_input(18)
 @pytest.mark.parametrize("key", ["search.max_trials", "search.parallel_trials", "search.budget_node_hours"])
 @pytest.mark.parametrize("value", ["0", "-3"])

@@ -39,6 +39,7 @@ def test_it_has_the_contracts_names():
         "chosen_for": "fastest",
         "fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None},
         "why": "the fastest of the layouts measured",
+        "pareto": [],
         "flags": [],
         "time_s": None,
     }

@@ -56,6 +56,18 @@ def test_where_the_best_was_chosen_for_its_memory_it_is_not_called_the_fastest()
     assert answer_below(data_of(a_search())).startswith("The fastest of 2 layouts measured, against the baseline")
 
 
+def test_several_objectives_have_several_answers_and_each_is_said():
+    few = Layout(tensor_parallel=4, data_parallel=1, grad_accum_steps=8)
+    many = Layout(num_nodes=2, tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
+    search = SearchUnderTest(spec(baseline=None, objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
+    search.measure(search.start(few), 900.0)
+    search.measure(search.start(many), 1500.0)
+    data = data_of(search)
+    assert (data.objective.value, data.answer.trial) == ("tokens_per_sec", "t0002")
+    other = "Another answer: t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token."
+    assert sure_words(data)[-1] == other
+
+
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():
     asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
     search = a_search(**asked, cluster=Cluster(ACCELERATORS["cpu"], 4, 2).to_json())

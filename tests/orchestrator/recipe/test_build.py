@@ -56,6 +56,18 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     assert "cannot be told from the fastest layout" in readme(built(source_of(*trials, baseline=chosen)))
 
 
+def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_has_them():
+    on_two = replace(LAYOUT, num_nodes=2, data_parallel=2, grad_accum_steps=2)
+    recipe = built(source_of(measured_trial("t0001", on_two, 0.06), measured_trial("t0002", LAYOUT, 0.1)))
+    assert [(point["trial"], point["num_nodes"]) for point in recipe.pareto] == [("t0001", 2), ("t0002", 1)]
+    assert recipe.why.endswith("t0002 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token")
+    page = readme(recipe)
+    assert "| trial | nodes | layout | tokens_per_sec |\n|---|---|---|---|\n| t0001 (this one) | 2 |" in page
+    assert f"| t0002 | 1 | `{LAYOUT.key}` | 2,560 |" in page
+    one = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)))
+    assert (one.pareto, "Other answers" in readme(one)) == ((), False)
+
+
 def peaking(trial: Trial, peak_gib: float) -> Trial:
     trial.last_attempt.outcome.measured["peak_memory_gib"] = peak_gib
     return trial

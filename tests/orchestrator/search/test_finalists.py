@@ -11,6 +11,7 @@ from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.driver import Hooks
 from orchestrator.search.limits import Limits
+from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script
 from trials.ledger.events import EndReason, EventKind, SearchState
@@ -124,6 +125,28 @@ def test_of_finalists_that_cannot_be_told_apart_the_one_with_memory_to_spare_is_
     assert search.best_trial == "t0008"
     best = json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())
     assert (best["trial"], best["tokens_per_sec"]) == ("t0009", pytest.approx(2001.0)), "which trials compare with"
+
+
+def on_two_nodes(layout: Layout) -> Layout:
+    return replace(
+        layout, num_nodes=2, data_parallel=2 * layout.data_parallel, grad_accum_steps=layout.grad_accum_steps // 2
+    )
+
+
+def test_the_best_of_each_number_of_nodes_that_no_other_beats_is_measured_again(rig):
+    wide = [on_two_nodes(LAYOUTS[0]), on_two_nodes(LAYOUTS[3])]
+    rig.layouts, rig.num_nodes = (*LAYOUTS[:3], *wide), 2
+    speeds = dict(zip(rig.layouts, (1000.0, 1100.0, 1200.0, 2000.0, 1900.0), strict=True))
+    rig.launcher.script = lambda spec: Script(tokens_per_sec=speeds[spec.layout])
+    search = rig.open_driver().run()
+    assert repeats_of(search) == [*wide, LAYOUTS[2]] * 2
+
+
+def test_more_nodes_that_gain_nothing_are_not_measured_again(rig):
+    rig.layouts, rig.num_nodes = (*LAYOUTS[:3], on_two_nodes(LAYOUTS[0])), 2
+    speeds = dict(zip(rig.layouts, (1000.0, 1100.0, 1200.0, 900.0), strict=True))
+    rig.launcher.script = lambda spec: Script(tokens_per_sec=speeds[spec.layout])
+    assert repeats_of(rig.open_driver().run()) == [LAYOUTS[2], LAYOUTS[1]] * 2
 
 
 FLOOR = MemoryFloor(capacity_gib=10.0, min_free_gib=4.0)
