@@ -15,11 +15,11 @@ from trials.text import counted
 
 @dataclass(frozen=True)
 class SearchLine:
-    """One search of the list. `why` is why it ended, or what keeps it from going on."""
+    """One search of the list. `ended_by` is its end reason, "" while there is none."""
 
     search_id: str
     state: SearchState
-    why: str
+    ended_by: str
     num_trials: int
     best: str | None
 
@@ -27,7 +27,7 @@ class SearchLine:
 _COLUMNS = (
     Column("search", is_number=False),
     Column("state", is_number=False),
-    Column("why", is_number=False),
+    Column("ended by", is_number=False),
     Column("trials", is_number=True),
     Column("best", is_number=False),
 )
@@ -54,7 +54,12 @@ def searches_page(lines: Sequence[SearchLine]) -> Page:
     )
 
 
-def words_page(title: str, *sentences: str | None, goes_to: str | None = None) -> Page:
-    """A page of a few sentences, which goes on to another one at once where `goes_to` is named."""
-    said = [printable(sentence) for sentence in sentences if sentence]
-    return html_page("words.html.jinja", printable(title), sentences=said, goes_to=goes_to)
+def words_page(title: str, *sentences: str | None, goes_to: str | None = None, leads_home: bool = False) -> Page:
+    """A page of a few sentences: one that goes on to another page at once, or one with the way to the searches."""
+    said = [_sentence(printable(words)) for words in sentences if words]
+    return html_page("words.html.jinja", printable(title), sentences=said, goes_to=goes_to, leads_home=leads_home)
+
+
+def _sentence(words: str) -> str:
+    """As it stands on a page: the words of errors begin small and end without a stop."""
+    return words[0].upper() + words[1:] + ("" if words[-1] in ".!?" else ".")

@@ -57,15 +57,15 @@ class Meter:
 
 def report_page(data: ReportData) -> str:
     """The whole file."""
-    return _page(data, (plotly(), own("page.js"))).text
+    return _page(data, (plotly(), own("page.js")), "the file is written anew").text
 
 
 def report_without_scripts(data: ReportData) -> Page:
     """The report as a page takes it in that shows it live: words, table, and the figures as data."""
-    return _page(data, ())
+    return _page(data, (), "this page follows it")
 
 
-def _page(data: ReportData, scripts: Sequence[str]) -> Page:
+def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
     figures = {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
     sections = [Section(key, title, tuple(figures[k] for k in keys)) for key, title, keys in _SECTIONS]
     return html_page(
@@ -73,6 +73,7 @@ def _page(data: ReportData, scripts: Sequence[str]) -> Page:
         f"{data.name}: {words.answer_words(data)}",
         scripts,
         data=data,
+        renewed=renewed,
         figures=embedded_json({key: figure.plot for key, figure in figures.items() if figure.plot}),
         sections=[section for section in sections if any(figure.plot for figure in section.figures)],
         wide=_WIDE,

@@ -45,9 +45,9 @@ def page_routes(desk: Desk, sessions: Sessions, is_stopping: Callable[[], bool])
     ]
 
 
-def refusal_page(status: int, title: str, *sentences: str | None) -> Response:
+def refusal_page(status: int, title: str, *sentences: str | None, leads_home: bool = False) -> Response:
     """Why there is nothing to see, and what to do."""
-    return _html(words_page(title, *sentences), status)
+    return _html(words_page(title, *sentences, leads_home=leads_home), status)
 
 
 def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages, Request], Response]:
@@ -58,7 +58,8 @@ def _telling(answer: Callable[[_Pages, Request], Response]) -> Callable[[_Pages,
         try:
             return answer(pages, request)
         except InputError as error:
-            return refusal_page(404, "There is nothing here", error.problems[0].message, error.problems[0].fix)
+            problem = error.problems[0]
+            return refusal_page(404, "There is nothing here", problem.message, problem.fix, leads_home=True)
         except OutsideRefused as error:
             return refusal_page(503, "This cannot be told just now", str(error), error.fix)
         except OSError as error:
@@ -111,8 +112,8 @@ class _Pages:
 
 
 def _line(row: dict[str, Any]) -> SearchLine:
-    why = (row["end_reason"] or "").replace("_", " ")
-    return SearchLine(row["search_id"], row["state"], why, row["num_trials"], row["best_trial"])
+    ended_by = (row["end_reason"] or "").replace("_", " ")
+    return SearchLine(row["search_id"], row["state"], ended_by, row["num_trials"], row["best_trial"])
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

@@ -115,7 +115,7 @@ def test_what_may_not_be_read_is_told_as_a_page_and_of_the_interface_as_an_objec
     answer = service.client.get("/", headers=HERE)
     assert answer.status_code == 401
     assert answer.headers["content-type"].startswith("text/html")
-    assert "parlay serve --page prints an address" in answer.text
+    assert "Open an address that parlay serve --page prints." in answer.text
     assert service.client.get("/v1/searches", headers=HERE).json()["error"]["code"] == "token"
 
 
@@ -183,7 +183,7 @@ def test_a_ledger_out_of_reach_is_told_as_a_page(browser, monkeypatch):
     monkeypatch.setattr("orchestrator.service.desk.LedgerReader", unreachable)
     answer = browser.get("/")
     assert answer.status_code == 503
-    assert "the database does not answer" in answer.text
+    assert "The database does not answer." in answer.text
 
 
 def test_who_comes_by_the_socket_has_no_pages_and_no_description_has_them(service, own_home, tmp_path):

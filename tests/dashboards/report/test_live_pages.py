@@ -1,0 +1,58 @@
+"""The pages around a report that is shown live: a list, a shell, and a few words."""
+
+from __future__ import annotations
+
+import re
+
+from dashboards.report.data import report_data
+from dashboards.report.html import own, plotly
+from dashboards.report.live import SearchLine, live_page, searches_page, words_page
+from dashboards.report.page import report_page, report_without_scripts
+from tests.dashboards.report.searches import a_search
+from tests.dashboards.searches import START
+from trials.ledger.events import SearchState
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J"
+
+
+def test_the_shell_brings_the_scripts_that_the_report_comes_without():
+    shell, data = live_page("tiny-abcdef"), report_data(a_search().record, START)
+    report = report_without_scripts(data)
+    assert all(script in shell.text for script in (plotly(), own("page.js"), own("live.js")))
+    assert "<script>" not in report.text
+    assert "connect-src 'self'" in shell.policy
+    assert "connect-src 'none'" in report.policy
+    assert shell.policy.count("sha256-") == 3
+    for page in (shell, report):
+        assert page.policy in page.text.replace("&#39;", "'")
+
+
+def test_what_is_taken_into_the_shell_is_there_in_both():
+    """live.js swaps the elements by these names."""
+    shell = live_page("tiny-abcdef").text
+    report = report_without_scripts(report_data(a_search().record, START)).text
+    for page in (shell.replace(plotly(), ""), report):
+        for element in ("<nav ", "<main>", "<footer>", 'id="figures"'):
+            assert len(re.findall(element, page)) == 1, element
+    assert 'id="line"' in shell
+
+
+def test_a_report_says_how_it_is_renewed_while_its_search_runs():
+    data = report_data(a_search().record, START)
+    assert "the file is written anew while the search runs" in report_page(data)
+    assert "this page follows it while the search runs" in report_without_scripts(data).text
+
+
+def test_names_and_words_of_others_stay_text():
+    line = SearchLine("tiny-abcdef", SearchState.COMPLETED, "max trials", 3, HOSTILE)
+    for page in (searches_page([line]), words_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
+        assert "<script>alert" not in page.text
+    assert "\x1b" not in words_page(HOSTILE, HOSTILE).text
+
+
+def test_words_are_whole_sentences_with_a_way_on():
+    page = words_page("Nothing", "there is no search", None, "One of: a-bcdefg.", leads_home=True).text
+    assert "There is no search.</p>" in page
+    assert "One of: a-bcdefg.</p>" in page
+    assert '<a href="/">' in page
+    assert 'http-equiv="refresh"' not in page
