@@ -102,7 +102,8 @@ def _admit(door: Door, scope: Scope, headers: Headers) -> None:
         return
     given = headers.get("authorization", "").encode()
     if not hmac.compare_digest(given, f"Bearer {door.token}".encode()):
-        fix = "open an address that parlay serve --page prints" if is_page(scope["path"]) else "Authorization: Bearer TOKEN"
+        by_browser = "open an address that parlay serve --page prints"
+        fix = by_browser if is_page(scope["path"]) else "Authorization: Bearer TOKEN"
         raise _Refusal(401, "token", "the request does not show the service's token", fix)
 
 
