@@ -19,7 +19,8 @@ from orchestrator.cli.output import answer, fail, say
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from trials.tokens_prepare import Progress
+    from trials.tokens import TokenHeader
+    from trials.tokens_prepare import Preparation, Progress
 
 PREPARE_SCHEMA = "parlay.prepare/1"
 LINE_EVERY_S = 10.0
@@ -53,9 +54,7 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Turn JSON lines into a file of tokens to train on."""
-    from trials.tokenizing import open_tokenizer
-    from trials.tokens_prepare import Preparation, Watcher
-    from trials.tokens_prepare import prepare as write_tokens
+    from trials.tokens_prepare import Preparation
 
     if eos_token is not None and not append_eos:
         fix = "add --append-eos, or leave --eos-token out"
@@ -63,14 +62,7 @@ def prepare(
     names = tuple(name.strip() for name in fields.split(","))
     between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
     wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
-    # A batch job that is ended must not leave half a file either.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        chosen = open_tokenizer(tokenizer, eos_token)
-        with _shown_progress(None if limit else _total_bytes(inputs)) as on_progress:
-            header, done = write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
-    except KeyboardInterrupt:
-        fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
+    header, done = _written(wanted, tokenizer, eos_token, out, as_json)
     data = {
         "schema": PREPARE_SCHEMA,
         "out": str(out),
@@ -80,12 +72,32 @@ def prepare(
         "vocab_size": header.vocab_size,
         "checksum": header.checksum,
     }
+    answer(data, as_json, _answer_words(header, done, out))
+
+
+def _written(
+    wanted: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
+) -> tuple[TokenHeader, Progress]:
+    """Write the file, telling how far it is; ends the command where it is interrupted."""
+    from trials.tokenizing import open_tokenizer
+    from trials.tokens_prepare import Watcher
+    from trials.tokens_prepare import prepare as write_tokens
+
+    # A batch job that is ended must not leave half a file either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        chosen = open_tokenizer(tokenizer, eos_token)
+        with _shown_progress(None if wanted.limit else _total_bytes(wanted.inputs)) as on_progress:
+            return write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+    except KeyboardInterrupt:
+        fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
+
+
+def _answer_words(header: TokenHeader, done: Progress, out: Path) -> str:
     skipped = f"; {done.num_skipped} bad lines were left out" if done.num_skipped else ""
-    answer(
-        data,
-        as_json,
+    return (
         f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
-        f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}",
+        f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}"
     )
 
 

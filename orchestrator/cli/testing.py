@@ -104,27 +104,15 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
-    from orchestrator.calibrating import NotMeasured, precisions_of, world_of
-    from orchestrator.calibrating import calibrate as measure
+    from orchestrator.calibrating import world_of
     from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
-    from orchestrator.one_job import JobWatcher
 
     spec = _loaded(search_file, sets, launcher, work_dir)
     _require_launching(spec, "calibrate")
     world, path = world_of(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
-    precisions, python = precisions_of(spec), spec.trainer.python or sys.executable
-
-    def run(launcher: Launcher, stop: Stop) -> Measurements:
-        say(f"measuring {_words(world)}, in {folder.path}")
-        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_asked))
-
-    try:
-        found = with_launcher(spec, world, run, "calibrate", as_json)
-    except NotMeasured as failed:
-        problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
-        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+    found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
     text = cluster_file(cluster, found, Occasion(spec.name, spec.launcher.kind, world))
     write_text(path.absolute(), text)
@@ -136,6 +124,25 @@ def calibrate(
         "measurements": _measurements_json(found),
     }
     answer(data, as_json, f"{text}\n{path} is written; give its path as cluster: in the search file")
+
+
+def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path, as_json: bool) -> Measurements:
+    """What was measured; ends the command where nothing was, and `path` is not written."""
+    from orchestrator.calibrating import NotMeasured, precisions_of
+    from orchestrator.calibrating import calibrate as measure
+    from orchestrator.one_job import JobWatcher
+
+    precisions, python = precisions_of(spec), spec.trainer.python or sys.executable
+
+    def run(launcher: Launcher, stop: Stop) -> Measurements:
+        say(f"measuring {_words(world)}, in {folder.path}")
+        return measure(launcher, folder, world, spec.model, precisions, python, JobWatcher(say, stop.is_asked))
+
+    try:
+        return with_launcher(spec, world, run, "calibrate", as_json)
+    except NotMeasured as failed:
+        problem = Problem("not_measured", f"{path} is not written: {failed}", fix=f"see {failed.log}")
+        fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
 def _loaded(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
