@@ -91,7 +91,8 @@ class SearchSection(Section):
         default=3,
         ge=0,
         le=1000,
-        description="How many of the best layouts are measured again at the end, with the baseline; 0: none.",
+        description="How many of the best layouts are measured again at the end, with the baseline and whatever else"
+        " answers several goals; 0: none.",
     )
     finalist_repeats: int = Field(default=2, ge=1, le=100, description="How often each of them is measured again.")
     idle_limit_s: Duration | None = Field(
