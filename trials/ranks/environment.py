@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import time
@@ -10,10 +9,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trials.ranks.allocator import map_large_buffers
 from trials.trial import TrialSpec
-
-LARGE_BUFFER_BYTES = 2**20
-_M_MMAP_THRESHOLD = -3  # mallopt(3)
 
 PARENT_VARIABLE = "PARLAY_PARENT_PID"
 """Set by a launcher whose ranks must not outlive it."""
@@ -73,19 +70,12 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
         # Ranks share the cores: one thread each, or they fight.
         environ.setdefault("OMP_NUM_THREADS", "1")
         environ["DS_ACCELERATOR"] = "cpu"
-        _give_freed_buffers_back()
+        map_large_buffers()
     if spec.num_nodes == 1:
         environ["GLOO_SOCKET_IFNAME"] = "lo"
     if spec.layout.engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank for nothing.
         sys.modules["mlflow"] = None  # type: ignore[assignment]
-
-
-def _give_freed_buffers_back() -> None:
-    """Have glibc map every large buffer by itself. By default it learns to keep them in its heaps, which then fall to
-    pieces: a rank with ZeRO 1 grew by 1.3 MiB a step, and neither its peak nor a memory limit meant anything."""
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # other C libraries have none
-        mallopt(_M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES)
 
 
 def process_age_s() -> float:

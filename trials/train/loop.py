@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trials.folder import AttemptFolder
 from trials.measure import Measurement, Pace, ShortSteps, Stop, bound_fields, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.allocator import STEPS_A_TRIM, give_free_pages_back
 from trials.ranks.environment import process_age_s
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
@@ -67,6 +68,8 @@ class TrainingLoop:
                 writer.write(record)
             self._report.progress()
             self._note_end_of_warmup()
+            if self._device.is_cpu and len(self.records) % STEPS_A_TRIM == 0:
+                give_free_pages_back()
         if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
             seen = bound_fields(self._spec, self.measurement)
             raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)

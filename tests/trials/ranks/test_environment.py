@@ -65,30 +65,3 @@ def test_a_process_is_as_old_as_the_time_since_its_start():
 def test_nothing_before_the_run_itself_imports_torch():
     program = "import sys, trials.train.program; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
-
-
-MAPPED_BUFFERS = """
-import ctypes
-from search_spaces.layout import Layout
-from tests.trials.train.trial_processes import make_spec
-from trials.ranks.environment import LARGE_BUFFER_BYTES, prepare_process
-
-class Mallinfo2(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd rest".split()]
-    _fields_ += [(f"more{i}", ctypes.c_size_t) for i in range(4)]
-
-libc = ctypes.CDLL(None)
-libc.mallinfo2.restype = Mallinfo2
-prepare_process(make_spec(Layout()), {})
-bytearray(16 * LARGE_BUFFER_BYTES)  # once freed, glibc would keep whatever is smaller in its heap
-before = libc.mallinfo2().hblks
-kept = bytearray(2 * LARGE_BUFFER_BYTES)
-print(libc.mallinfo2().hblks - before)
-"""
-
-
-def test_on_a_cpu_a_large_buffer_is_always_mapped_by_itself():
-    done = subprocess.run(
-        [sys.executable, "-c", MAPPED_BUFFERS], capture_output=True, text=True, check=True, timeout=20
-    )
-    assert done.stdout.strip() == "1"

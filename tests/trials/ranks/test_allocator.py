@@ -1,0 +1,55 @@
+"""What a rank on a CPU gives back to the kernel. Each in a process of its own, since an allocator has one life."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+MAPPED_BUFFERS = """
+import ctypes
+from search_spaces.layout import Layout
+from tests.trials.train.trial_processes import make_spec
+from trials.ranks.allocator import LARGE_BUFFER_BYTES
+from trials.ranks.environment import prepare_process
+
+class Mallinfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd rest".split()]
+    _fields_ += [(f"more{i}", ctypes.c_size_t) for i in range(4)]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Mallinfo2
+prepare_process(make_spec(Layout()), {})
+bytearray(16 * LARGE_BUFFER_BYTES)  # once freed, glibc would keep whatever is smaller in its heap
+before = libc.mallinfo2().hblks
+kept = bytearray(2 * LARGE_BUFFER_BYTES)
+print(libc.mallinfo2().hblks - before)
+"""
+
+
+def test_on_a_cpu_a_large_buffer_is_always_mapped_by_itself():
+    done = subprocess.run(
+        [sys.executable, "-c", MAPPED_BUFFERS], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert done.stdout.strip() == "1"
+
+
+HOLES = """
+from pathlib import Path
+from trials.ranks.allocator import LARGE_BUFFER_BYTES, give_free_pages_back, map_large_buffers
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+map_large_buffers()
+buffers = [bytearray(LARGE_BUFFER_BYTES // 4) for _ in range(400)]  # 100 MiB in the heap
+kept = buffers[1::2]
+del buffers  # every other one is a hole
+before = resident_mib()
+give_free_pages_back()
+print(before - resident_mib())
+"""
+
+
+def test_holes_between_buffers_that_live_go_back():
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, timeout=20)
+    assert float(done.stdout) > 40  # of 50 MiB
