@@ -6,6 +6,7 @@ Without root, or without apt-get, it says what is missing instead, and the tests
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from slurm.packages import InstallFailed, can_install, install_line, install_packages, missing_packages
 from tests.chromium import chromium_program
@@ -18,19 +19,30 @@ CHROMIUM_PACKAGE = "chromium"
 def main() -> int:
     postgres = [] if postgres_programs() else [POSTGRES_PACKAGE]
     chromium = [] if chromium_program() else [CHROMIUM_PACKAGE]
-    missing = [*missing_packages(accounting=True), *postgres, *chromium]
-    if not missing:
+    servers = [*missing_packages(accounting=True), *postgres]
+    if not servers and not chromium:
         return 0
     if not can_install():
-        print(f"Tests of Slurm, Postgres or Chromium will be skipped; to have them, as root: {install_line(missing)}")
+        line = install_line([*servers, *chromium])
+        print(f"Tests of Slurm, Postgres or Chromium will be skipped; to have them, as root: {line}")
         return 0
-    print(f"Installing Debian's {' '.join(missing)} for the tests; no service is started")
-    try:
-        install_packages(missing)
-    except InstallFailed as error:
-        print(f"{error}\nThe tests that need no such server: make test-fast", file=sys.stderr)
+    if servers and not _installed(servers):
+        print("The tests that need no such server: make test-fast", file=sys.stderr)
         return 1
+    # A large one, which looks at pages alone: what keeps it away keeps nothing else from being tested.
+    if chromium and not _installed(chromium):
+        print("Tests of pages in a browser will be skipped", file=sys.stderr)
     return 0
+
+
+def _installed(packages: Sequence[str]) -> bool:
+    print(f"Installing Debian's {' '.join(packages)} for the tests; no service is started")
+    try:
+        install_packages(packages)
+    except InstallFailed as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":
