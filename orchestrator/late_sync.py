@@ -12,8 +12,8 @@ from functools import partial
 from dashboards.mlflow_sync import MlflowSync
 from dashboards.text import masked, one_line
 from orchestrator.in_time import in_thread
+from orchestrator.last_words import mlflow_json
 from orchestrator.search import lease as leases
-from orchestrator.session import mlflow_json
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder, write_json
 from trials.ledger.events import SearchRecord, fold

@@ -7,22 +7,22 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dashboards.mlflow_sync import MlflowSync, SyncReport
+from dashboards.mlflow_sync import MlflowSync
 from dashboards.mlflow_worker import MlflowWorker
 from dashboards.report.worker import ReportWorker
 from orchestrator.code_snapshot import snapshot_code
 from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
 from orchestrator.holding import Hold, held
+from orchestrator.last_words import MLFLOW_INTERRUPTED_S, MLFLOW_LAST_CALL_S, say_last_words
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher, local_slots
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
-from orchestrator.notifying import is_owed, notify_end
 from orchestrator.observations import leave_measured
 from orchestrator.own_files import YAML_SHA256, require_own_files, yaml_sha256
 from orchestrator.pilots_left import end_pilots
@@ -31,7 +31,6 @@ from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.outlook import Task
-from orchestrator.search import lease as leases
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.driver import Driver, Goal, Hooks
 from orchestrator.search.history import History
@@ -39,7 +38,7 @@ from orchestrator.search.limits import Limits, layouts_left
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
 from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
 from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.space import SearchSpace
 from search_spaces.yaml_source import Place
@@ -49,15 +48,6 @@ from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import home_folder
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-
-MLFLOW_SCHEMA = "parlay.mlflow/1"
-MLFLOW_LAST_CALL_S = 30.0
-"""How long the end of a search, or of a tick, waits for MLflow to take the rest."""
-MLFLOW_INTERRUPTED_S = 5.0
-"""How long a driver that was told to stop waits: a resumed search sends the rest."""
-
-REPORT_LAST_CALL_S = 10.0
-"""How long the end waits for the report: `parlay report` writes it at any time."""
 
 _ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -189,36 +179,61 @@ def drive(
         hold = stack.enter_context(held(folder, ledger_url))
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
-        reporter = ReportWorker(folder, watcher.note)
-        stack.callback(reporter.stop)
+        told = _Told(watcher, ReportWorker(folder, watcher.note), worker)
+        stack.callback(told.report.stop)
         search, patience_s = history.search, MLFLOW_LAST_CALL_S
         needs_launcher = not search.state.is_ended and not (cancelling and not search.in_flight)
         if not search.state.is_ended:
             if not cancelling:
                 require_own_files(folder, search)
-            with _launcher_for(folder, spec, history, cancelling, watcher.note, hold.keep) as launcher:
-                history.clock = launcher.now
-                task = task_of(spec, () if cancelling else frozen(folder))
-                sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, watcher.note)
-                hooks = stack.enter_context(_hooks(hold, spec, task, worker, reporter, watcher, cancelling))
-                driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
-                with watcher.driving(driver):
-                    search = go(driver)
+            driver, search = _driven(hold, spec, candidates, history, told, cancelling, go)
             if driver.is_interrupted and not search.state.is_ended:
                 patience_s = MLFLOW_INTERRUPTED_S
-        if search.state.is_ended and not needs_launcher:  # else its launcher has given everything back
-            end_pilots(folder, spec, watcher.note)
-        if search.state.is_ended and not folder.recipe.exists():
-            write_best_recipe(folder, spec, search)
-        if search.state.is_ended:  # also over what was exported while it ran
-            leave_measured(folder, spec, search, watcher.note)
-        with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
-            reporter.finish(min(REPORT_LAST_CALL_S, patience_s))
-        if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
-            _last_call(worker, search, folder, patience_s, watcher.note)
-        if search.state.is_ended and is_owed(folder, spec):
-            _tell_of_end(hold, spec, search, watcher.note)
+        if search.state.is_ended:
+            if not needs_launcher:  # else its launcher has given everything back
+                end_pilots(folder, spec, watcher.note)
+            _leave_in_order(hold, spec, search, watcher.note)
+        say_last_words(hold, spec, search, told.report, told.mlflow, patience_s, watcher.note)
         return search
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Who is told of a search while it runs, and of its end; MLflow only where the file wants it."""
+
+    watcher: Watcher
+    report: ReportWorker
+    mlflow: MlflowWorker | None
+
+
+def _driven(
+    hold: Hold,
+    spec: SearchSpec,
+    candidates: Sequence[Layout],
+    history: History,
+    told: _Told,
+    cancelling: bool,
+    go: Callable[[Driver], SearchRecord],
+) -> tuple[Driver, SearchRecord]:
+    """The loop, with everything that it needs around it."""
+    folder, note = hold.folder, told.watcher.note
+    with ExitStack() as stack:
+        launcher = stack.enter_context(_launcher_for(folder, spec, history, cancelling, note, hold.keep))
+        history.clock = launcher.now
+        task = task_of(spec, () if cancelling else frozen(folder))
+        sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
+        hooks = stack.enter_context(_hooks(hold, spec, task, told, cancelling))
+        driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
+        with told.watcher.driving(driver):
+            return driver, go(driver)
+
+
+def _leave_in_order(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+    """What a search that has ended leaves behind: an earlier driver may have been killed before it came to that."""
+    _settle_commands(hold, search)
+    if not hold.folder.recipe.exists():
+        write_best_recipe(hold.folder, spec, search)
+    leave_measured(hold.folder, spec, search, note)  # also over what was exported while it ran
 
 
 def program_of(folder: SearchFolder, spec: SearchSpec) -> TrialProgram:
@@ -322,9 +337,7 @@ def _hooks(
     hold: Hold,
     spec: SearchSpec,
     task: Task,
-    worker: MlflowWorker | None,
-    reporter: ReportWorker,
-    watcher: Watcher,
+    told: _Told,
     cancelling: bool,
 ) -> Iterator[Hooks]:
     """What the loop calls: the recipe when the search has ended, MLflow, report and watcher after every event."""
@@ -332,21 +345,21 @@ def _hooks(
 
         def on_event(search: SearchRecord, event: Event) -> None:
             if search.state.is_ended:
-                _settle_commands(hold, reader, search)
+                _settle_commands(hold, search)
                 write_best_recipe(hold.folder, spec, search)
-            elif worker:  # the end is sent with the report on it, in the last call
-                worker.hand(search)
-            reporter.hand(search)
-            watcher.on_event(search, event)
+            elif told.mlflow:  # the end is sent with the report on it, in the last call
+                told.mlflow.hand(search)
+            told.report.hand(search)
+            told.watcher.on_event(search, event)
 
         def cancel_requested() -> bool:
             return cancelling or bool(reader.pending_commands(hold.folder.search_id))
 
         def keep() -> None:
             hold.keep()
-            watcher.keep()
+            told.watcher.keep()
 
-        yield Hooks(on_event, cancel_requested, keep, watcher.note, predictor(task), watcher.may_begin)
+        yield Hooks(on_event, cancel_requested, keep, told.watcher.note, predictor(task), told.watcher.may_begin)
 
 
 def _goal(spec: SearchSpec) -> Goal:
@@ -367,40 +380,9 @@ def _limits(spec: SearchSpec) -> Limits:
     )
 
 
-def _settle_commands(hold: Hold, reader: LedgerReader, search: SearchRecord) -> None:
+def _settle_commands(hold: Hold, search: SearchRecord) -> None:
     """Whatever was asked of a search that has ended is done, or too late."""
-    if pending := reader.pending_commands(search.search_id):
+    with closing(LedgerReader(hold.ledger_url)) as reader:
+        pending = reader.pending_commands(search.search_id)
+    if pending:
         hold.ledger.settle_commands(search.search_id, pending[-1].id, time.time())
-
-
-def _last_call(
-    worker: MlflowWorker,
-    search: SearchRecord,
-    folder: SearchFolder,
-    patience_s: float,
-    note: Callable[[str], None],
-) -> None:
-    worker.hand(search)
-    try:
-        unsent = worker.finish(patience_s)
-    except KeyboardInterrupt:
-        unsent = worker.finish(0.0)
-    if unsent:
-        note(f"MLflow did not take {len(unsent)} runs; `parlay sync {search.search_id}` sends them again")
-    if worker.report is not None:
-        write_json(folder.mlflow, mlflow_json(worker.report))
-
-
-def _tell_of_end(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
-    """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
-    try:
-        hold.keep()
-    except (leases.LeaseLost, OutsideRefused, OSError) as error:
-        note(f"nobody was told of the search's end: {error}")
-        return
-    notify_end(hold.folder, spec, search, note)
-
-
-def mlflow_json(report: SyncReport) -> dict[str, str]:
-    """mlflow.json of a search's folder."""
-    return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}

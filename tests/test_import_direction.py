@@ -46,6 +46,7 @@ ORCHESTRATOR = (
         "orchestrator.scaled_belief",
         "orchestrator.forecast",
         "orchestrator.session",
+        "orchestrator.last_words",
         "orchestrator.holding",
         "orchestrator.status",
         "orchestrator.comparing",

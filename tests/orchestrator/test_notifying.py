@@ -138,7 +138,7 @@ class TestWhenASearchEnds:
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
         path = write_recorded_search(tmp_path, OK, text=TABLE_SEARCH + notify)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.session.is_owed", lambda folder, spec: False)  # as far as it came
+            patch.setattr("orchestrator.last_words.is_owed", lambda folder, spec: False)  # as far as it came
             assert parlay("run", str(path))[0] == 0
 
         def lose(folder, lease, now):

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from orchestrator.search_file import load_search_file
 from orchestrator.session import Watcher, create_search, drive, prepare
 from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
 from trials.ledger.place import ledger_url
+from trials.ledger.reader import LedgerReader
+
+
+@pytest.mark.timeout(60)
+def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_recorded_search(tmp_path, OK))
+    folder = create_search(spec, ledger_url())
+    request_cancel(ledger_url(), folder.search_id, 1000.0)
+    with monkeypatch.context() as killed:
+        killed.setattr("orchestrator.session._settle_commands", lambda hold, search: None)
+        assert drive(folder, spec, prepare(spec).feasible, None, ledger_url(), Watcher()).state.is_ended
+    with closing(LedgerReader(ledger_url())) as reader:
+        assert len(reader.pending_commands(folder.search_id)) == 1
+        drive(folder, spec, (), None, ledger_url(), Watcher())
+        assert reader.pending_commands(folder.search_id) == []
 
 
 @pytest.mark.timeout(60)
