@@ -26,7 +26,7 @@ _PART_COLORS = {
 }
 _MOST_PARALLEL = 9
 _SHADES = 5
-"""The lines of parallel coordinates are drawn in so many shades, from slow to fast."""
+"""The lines of parallel coordinates are drawn in so many shades, as many lines in each, from slow to fast."""
 _LEAST_SHARE = 0.005
 
 
@@ -166,7 +166,8 @@ def _parallel(data: ReportData) -> Figure:
     places = {name: _places([t.layout.canonical().to_json()[name] for t in data.measured]) for name in fields}
     speeds = np.array([t.speed for t in data.measured], dtype=float)
     ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
-    shades = np.minimum((ends * _SHADES).astype(int), _SHADES - 1)
+    slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
+    shades = _SHADES - 1 - slower_than * _SHADES // len(speeds)
     traces: list[dict[str, Any]] = []
     for shade in range(_SHADES):
         chosen = np.flatnonzero(shades == shade).tolist()
@@ -181,8 +182,8 @@ def _parallel(data: ReportData) -> Figure:
     return Figure(
         "parallel",
         title,
-        f"{counted(len(data.measured), 'run')} over {len(fields)} choices: {', '.join(names[:-1])}. The fastest fifth"
-        f" of the range: {_common(data, fields, shades)}.",
+        f"{counted(len(data.measured), 'run')} over {len(fields)} choices: {', '.join(names[:-1])}."
+        f" The fastest fifth of the runs {_common(data, fields, shades)}.",
         plot(
             traces,
             xaxis={
@@ -243,7 +244,7 @@ def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
     fastest = [t for t, shade in zip(data.measured, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
     same = [f"{FIELD_WORDS[name]} {value_words(*found)}" for name, found in values.items() if len(found) == 1]
-    return ("all with " + ", ".join(same)) if same else "they share no choice"
+    return f"all have {', '.join(same)}" if same else "share no choice"
 
 
 def _importance(data: ReportData) -> Figure:

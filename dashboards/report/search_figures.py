@@ -20,6 +20,9 @@ _LOG_FROM = 4
 """So many times the smallest value is the largest one where an axis is logarithmic."""
 
 
+_DOMINATED_NOTE = "A dominated trial ended itself: it could no longer be the best. That is a saving, not a fault."
+
+
 def search_figures(data: ReportData) -> list[Figure]:
     """In the order of the page."""
     return [_progress(data), _failures(data), _cost(data), _predictions(data)]
@@ -127,7 +130,7 @@ def _failures(data: ReportData) -> Figure:
             showlegend=True,
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
-        note="A dominated trial ended itself: it could no longer be the best. That is a saving, not a fault.",
+        note=_DOMINATED_NOTE if FailureReason.DOMINATED in by_reason else None,
     )
 
 
@@ -247,7 +250,8 @@ def _predictions(data: ReportData) -> Figure:
 def _log_ticks(low: float, high: float) -> dict[str, Any]:
     """A logarithmic axis whose ticks say their whole value; plotly's own say 5 for 0.5 and for 50."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
+    ticks = [digit * 10.0**power for power in powers for digit in digits]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
 
 

@@ -76,12 +76,23 @@ def test_the_heat_map_does_not_speak_of_sizes_that_failed_where_none_did():
     assert figures_of(a_told_search())["heat"].summary.endswith("5 combinations measured.")
 
 
+def test_the_fastest_fifth_of_the_runs_is_drawn_strongest_and_says_what_it_has_in_common():
+    figure = figures_of(a_search(18))["parallel"]
+    assert [trace["line"]["color"] for trace in figure.plot["data"]] == ["@s0", "@s1", "@s2", "@s3", "@s4"]
+    assert figure.summary.endswith("The fastest fifth of the runs share no choice.")
+    first = figures_of(a_search(2))["parallel"]
+    assert [trace["line"]["color"] for trace in first.plot["data"]] == ["@s2", "@s4"]
+    assert "The fastest fifth of the runs all have tensor 2" in first.summary
+
+
 def test_failures_are_counted_by_reason():
     search = a_search()
     search.dominate(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
     figure = figures_of(search)["failures"]
     assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"gpu oom": 1, "dominated": 1}
     assert figure.summary.startswith("2 trials of 4 failed")
+    assert "a saving, not a fault" in figure.note
+    assert figures_of(a_search())["failures"].note is None
 
 
 def test_importance_says_what_it_rests_on_and_nothing_below_ten():
