@@ -1,11 +1,13 @@
 """What a driver costs: how it grows, beside other libraries, and on the machine that it runs on.
 
-    python -m benchmarks.driver [--searches 50] [--trials 60] [--in-flight 200] [--noop 300] [--login] [--json]
+    python -m benchmarks.driver [--searches 50] [--trials 60] [--in-flight 200] [--noop 300] [--login | --actors 50]
+        [--json]
 
 The first lines are of a service on a simulated cluster (benchmarks/driver_on_fake.py): driver CPU, bytes of ledger and
 folders a trial, by how many trials have ended, and Slurm's commands. Then `--noop` trials that do nothing, driven by
 Parlay, by submitit and by Ray Tune (benchmarks/driver_on_slurm.py), on a real Slurm that this starts; 0 leaves them
-out. `--login` measures a driver as a login node has it (benchmarks/driver_on_login.py), and nothing else.
+out. `--login` measures a driver as a login node has it (benchmarks/driver_on_login.py), and nothing else; `--actors`
+the memory of a real service with so many searches, each an actor of Ray (benchmarks/driver_in_ray.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks import driver_on_login, driver_on_slurm
+from benchmarks import driver_in_ray, driver_on_login, driver_on_slurm
 from benchmarks.driver_on_fake import Load, Sample, Service
 from slurm.sandbox import SlurmSandbox
 
@@ -43,6 +45,10 @@ def lines(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if arguments.login:
         with _sandbox() as environment, tempfile.TemporaryDirectory(prefix="parlay-login-") as folder:
             yield from driver_on_login.lines(Path(folder), environment)
+        return
+    if arguments.actors:
+        with _sandbox(nodes=1, cpus_per_node=2) as environment, tempfile.TemporaryDirectory(prefix="pa-") as folder:
+            yield from driver_in_ray.lines(Path(folder), environment, arguments.actors)
         return
     yield from service_lines(Load(arguments.searches, arguments.trials, arguments.in_flight))
     for in_flight in FEWER_IN_FLIGHT:
@@ -139,10 +145,10 @@ def _count(commands: Sequence[str] | set[str], before: Sample, after: Sample) ->
 
 
 @contextmanager
-def _sandbox() -> Iterator[Mapping[str, str]]:
+def _sandbox(nodes: int = 4, cpus_per_node: int = 16) -> Iterator[Mapping[str, str]]:
     """A Slurm with accounting, for as long as it is needed: what names it to Slurm's commands."""
     with tempfile.TemporaryDirectory(prefix="pl-", dir="/tmp") as folder:
-        cluster = SlurmSandbox(Path(folder) / "s", nodes=4, cpus_per_node=16, accounting=True)
+        cluster = SlurmSandbox(Path(folder) / "s", nodes, cpus_per_node, accounting=True)
         cluster.start()
         try:
             yield cluster.environment
@@ -157,6 +163,7 @@ def _arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--in-flight", type=int, default=200, help="trials at once, of all searches together")
     parser.add_argument("--noop", type=int, default=300, help="trials that do nothing, of each library")
     parser.add_argument("--login", action="store_true", help="measure a driver as a login node has it")
+    parser.add_argument("--actors", type=int, default=0, help="searches of a service, each an actor of Ray: its memory")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args(words)
 

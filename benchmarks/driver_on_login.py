@@ -78,7 +78,7 @@ class _Phase:
         used, all_of_it = driver.cpu_times(), [driver, *driver.children(recursive=True)]
         self.last = time.monotonic()
         self.cpu_s = used.user + used.system + used.children_user + used.children_system
-        self.memory_mib = max(self.memory_mib, sum(map(_memory_mib, all_of_it)))
+        self.memory_mib = max(self.memory_mib, sum(map(memory_mib, all_of_it)))
         self.processes = max(self.processes, len(all_of_it))
         self.threads = max(self.threads, driver.num_threads())
 
@@ -110,13 +110,13 @@ def _ticks(place: Path, words: Sequence[str], env: Mapping[str, str]) -> Iterato
             raise RuntimeError(f"a tick left with {tick.returncode}")
         used.append((usage.ru_utime + usage.ru_stime, time.monotonic() - began, usage.ru_maxrss / 1024))
     subprocess.run([*COMMAND, "cancel", folder], cwd=place, env=env, stdout=subprocess.DEVNULL, check=True)
-    for name, (cpu_s, seconds, memory_mib) in (("tick", max(used)), ("idle_tick", min(used))):
+    for name, (cpu_s, seconds, peak_mib) in (("tick", max(used)), ("idle_tick", min(used))):
         yield {
             "phase": name,
             "seconds": round(seconds, 1),
             "cpu_s": round(cpu_s, 2),
             "core_share": None,
-            "peak_memory_mib": round(memory_mib),
+            "peak_memory_mib": round(peak_mib),
             "processes": None,
             "threads": None,
         }
@@ -130,7 +130,7 @@ def _phase(place: Path) -> str:
     return "end" if '"completed"' in text else "search"
 
 
-def _memory_mib(process: psutil.Process) -> float:
+def memory_mib(process: psutil.Process) -> float:
     """Pages it shares with others count by halves: a child just forked has all of its parent's."""
     try:
         return process.memory_full_info().pss / 2**20

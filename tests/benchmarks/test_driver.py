@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import driver, driver_on_fake
+from benchmarks import driver, driver_in_ray, driver_on_fake
 from benchmarks.driver_on_fake import Load
 
 
@@ -33,3 +33,12 @@ def test_others_are_told_beside_parlays_own():
     own, other = driver.beside_each_other(found)
     assert (own["cpu_ms_per_trial"], own["commands_ms_per_trial"], own["over_parlay"]) == (50.0, 20.0, 1.0)
     assert (other["cpu_ms_per_trial"], other["over_parlay"]) == (250.0, 5.0)
+
+
+def test_memory_is_told_by_kinds_of_processes_and_for_all_together(monkeypatch):
+    monkeypatch.setattr(driver_in_ray, "memory_mib", float)  # each process is its own size here
+    service, actors, together = driver_in_ray.memory_lines({"service": [100], "actors": [80, 120]})
+    assert (service["processes"], service["pss_mib"]) == (1, 100)
+    assert (actors["processes"], actors["pss_mib"]) == (2, 200)
+    assert (actors["pss_mib_each"], actors["largest_pss_mib"]) == (100, 120)
+    assert (together["what"], together["processes"], together["pss_mib"]) == ("together", 3, 300)
