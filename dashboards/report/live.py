@@ -8,26 +8,27 @@ from importlib.metadata import version
 
 from dashboards.report.html import Page, html_page, own, plotly
 from dashboards.report.table import Column
+from dashboards.report.words import end_words
 from dashboards.text import printable
-from trials.ledger.events import SearchState
+from trials.ledger.events import EndReason, SearchState
 from trials.text import counted
 
 
 @dataclass(frozen=True)
 class SearchLine:
-    """One search of the list. `ended_by` is its end reason, "" while there is none."""
+    """One search of the list."""
 
     search_id: str
     state: SearchState
-    ended_by: str
+    end_reason: EndReason | None
     num_trials: int
-    best: str | None
+    best_trial: str | None
 
 
 _COLUMNS = (
     Column("search", is_number=False),
     Column("state", is_number=False),
-    Column("ended by", is_number=False),
+    Column("why it ended", is_number=False),
     Column("trials", is_number=True),
     Column("best", is_number=False),
 )
@@ -49,6 +50,7 @@ def searches_page(lines: Sequence[SearchLine]) -> Page:
         heading=counted(len(lines), "search"),
         columns=_COLUMNS,
         rows=lines,
+        end_words=end_words,
         nothing="No search yet. parlay submit search.yaml begins one.",
         footer=f"Parlay {version('parlay')}",
     )

@@ -67,6 +67,8 @@ def answer_words(data: ReportData) -> str:
         if data.measured and data.state.is_ended:
             return "No layout that was measured may be the best"
         return "No layout could be measured" if data.state.is_ended else "No layout has been measured yet"
+    if _is_only_today(data, answer):
+        return "Only what you run today has been measured so far"
     if answer.is_today:
         return "Nothing measured beats what you run today"
     if answer.speedup is None:
@@ -83,6 +85,8 @@ def answer_below(data: ReportData) -> str:
     answer = data.answer
     if answer is None:
         return _without_answer(data)
+    if _is_only_today(data, answer):
+        return "How other layouts compare appears here once one of them has been measured."
     of_all = f"{'the fastest' if answer.is_fastest else 'as fast as the fastest'} of {_measured_layouts(data)}"
     if answer.is_today:
         return f"What you run today is {of_all}."
@@ -103,11 +107,16 @@ def sure_words(data: ReportData) -> list[str]:
 def state_words(data: ReportData) -> str:
     """What the search is doing, or why it ended."""
     if data.end_reason is not None:
-        return f"{str(data.state).capitalize()}: {_END_WORDS[data.end_reason]}."
+        return f"{str(data.state).capitalize()}: {end_words(data.end_reason)}."
     if data.state.is_ended:
         return f"{str(data.state).capitalize()}."
     in_flight = data.progress.counts["in flight"]
     return f"{str(data.state).capitalize()}, {counted(in_flight, 'trial')} in flight."
+
+
+def end_words(reason: EndReason) -> str:
+    """Why a search ended."""
+    return _END_WORDS[reason]
 
 
 def cost_words(data: ReportData) -> str:
@@ -200,6 +209,11 @@ def _sure_words(answer: Answer, data: ReportData) -> Iterator[str]:
         yield f"Not to be told from {_listed(answer.ties)}: their intervals overlap."
     yield from (f"Another answer: {trade}." for trade in answer.trades)
     yield from (f"Flag {flag_words(flag)}." for flag in answer.flags)
+
+
+def _is_only_today(data: ReportData, answer: Answer) -> bool:
+    """Whether there is nothing yet to compare with what runs today."""
+    return answer.is_today and not data.state.is_ended and len({trial.layout.key for trial in data.measured}) == 1
 
 
 def _without_answer(data: ReportData) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from typing import Any
 
@@ -112,8 +113,7 @@ class _Pages:
 
 
 def _line(row: dict[str, Any]) -> SearchLine:
-    ended_by = (row["end_reason"] or "").replace("_", " ")
-    return SearchLine(row["search_id"], row["state"], ended_by, row["num_trials"], row["best_trial"])
+    return SearchLine(**{field.name: row[field.name] for field in fields(SearchLine)})
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

@@ -78,6 +78,15 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
     assert answer_below(data) == "t0001 comes nearest"
 
 
+def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured():
+    search = SearchUnderTest(spec())
+    search.measure(search.start(TODAY), 1000.0)
+    assert answer_words(data_of(search)) == "Only what you run today has been measured so far"
+    assert answer_below(data_of(search)).startswith("How other layouts compare")
+    search.end()
+    assert answer_words(data_of(search)) == "Nothing measured beats what you run today"
+
+
 def test_without_a_baseline_the_answer_is_a_speed():
     search = a_search(baseline=None)
     assert answer_words(data_of(search)) == "1,500 tokens/s"

@@ -10,7 +10,7 @@ from dashboards.report.live import SearchLine, live_page, searches_page, words_p
 from dashboards.report.page import report_page, report_without_scripts
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import START
-from trials.ledger.events import SearchState
+from trials.ledger.events import EndReason, SearchState
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J"
 
@@ -44,10 +44,20 @@ def test_a_report_says_how_it_is_renewed_while_its_search_runs():
 
 
 def test_names_and_words_of_others_stay_text():
-    line = SearchLine("tiny-abcdef", SearchState.COMPLETED, "max trials", 3, HOSTILE)
+    line = SearchLine("tiny-abcdef", SearchState.COMPLETED, EndReason.MAX_TRIALS, 3, HOSTILE)
     for page in (searches_page([line]), words_page(HOSTILE, HOSTILE), live_page(HOSTILE)):
         assert "<script>alert" not in page.text
     assert "\x1b" not in words_page(HOSTILE, HOSTILE).text
+
+
+def test_the_list_says_why_a_search_ended():
+    lines = [SearchLine("b-abcdef", SearchState.RUNNING, None, 1, None)]
+    lines += [SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.BUDGET, 3, "t0001")]
+    text = searches_page(lines).text
+    assert text.index('href="/searches/b-abcdef"') < text.index('href="/searches/a-abcdef"')
+    assert "its node-hours are used up" in text
+    assert ">t0001<" in text
+    assert "None" not in text
 
 
 def test_words_are_whole_sentences_with_a_way_on():
