@@ -26,7 +26,6 @@ from search_spaces.trainer_rules import engines_of
 from search_spaces.validation import Section, restored, validated
 from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, Place, dotted, parse_document, read_document, with_overrides
-from trials.folder import SearchFolder, read_json
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.trainer_schema import TrainerSection
@@ -144,22 +143,6 @@ def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> 
     """The search in this text; relative paths in it, and its `work_dir`, start in `folder`. InputError as above."""
     document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
     return _resolved(validated(SearchFile, document), document, folder)
-
-
-def spec_of(folder: SearchFolder) -> SearchSpec:
-    """A search as it was written down when it was created; InputError when `folder` holds none, or a damaged one."""
-    try:
-        data = read_json(folder.json)
-    except (OSError, ValueError) as error:
-        raise _damaged(str(error)).at(file=str(folder.json)) from None
-    if data is None:
-        raise InputError.of(
-            "unknown_id", f"{folder.path} is not the folder of a search", fix="name the folder that holds search.json"
-        )
-    try:
-        return SearchSpec.from_json(data)
-    except InputError as error:
-        raise error.at(file=str(folder.json)) from None
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:

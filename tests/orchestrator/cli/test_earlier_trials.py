@@ -14,7 +14,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.earlier import collected
 from orchestrator.search.driver import Driver
-from orchestrator.search_file import load_search_file, spec_of
+from orchestrator.search_file import SearchSpec, load_search_file
 from orchestrator.session import Watcher, create_search, drive, prepare
 from search_spaces.measured import read_table, render_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
@@ -94,7 +94,8 @@ def interrupted_search() -> SearchFolder:
             drivers[0].interrupt()
 
     watcher = Watcher(on_event=after_one, driving=driving)
-    record = drive(folder, spec_of(folder), prepare(spec).feasible, None, ledger_url(), watcher)
+    written = SearchSpec.from_json(json.loads(folder.json.read_text()))
+    record = drive(folder, written, prepare(spec).feasible, None, ledger_url(), watcher)
     assert (len(record.trials), record.state.is_ended) == (1, False)
     return folder
 
