@@ -24,58 +24,66 @@ REPORT_PAUSE_S = 600.0
 
 
 @dataclass(frozen=True)
+class Held:
+    """What MLflow has: the report that was written at `report`, UTC RFC 3339, and the description of that moment or of
+    `described_at`; None for neither, or not known."""
+
+    report: str | None = None
+    described_at: str | None = None
+
+
+@dataclass(frozen=True)
 class Pages:
-    """What MLflow lacks: artifacts by their names, and tags, the description among them."""
+    """What MLflow lacks: artifacts by their names, and tags, the description among them; which is then that of
+    `described_at`."""
 
     texts: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    described_at: str | None = None
 
 
-def due_pages(search: SearchRecord, folder: SearchFolder, tags: Mapping[str, str], is_last: bool, link: Link) -> Pages:
-    """What is to be sent now to a run that has these `tags`.
+def due_pages(search: SearchRecord, folder: SearchFolder, held: Held, is_last: bool, link: Link) -> Pages:
+    """What is to be sent now.
 
-    While the search runs, a report that is ten minutes newer than the one MLflow has, and the description as of then;
-    once it has ended any newer one, with figures. `is_last`: description and figures are due in any case, for the run
-    is about to be ended. OSError and ValueError where the report cannot be read, and what drawing it raises.
+    While the search runs, a description with each new report, which is seldom enough, and a report that is ten minutes
+    newer than the one MLflow has; once it has ended any newer one, and the figures. `is_last`: description and figures
+    are due in any case, for the run is about to be ended. OSError and ValueError where the report cannot be read, and
+    what drawing it raises.
     """
-    report = _newer_report(folder.report, tags.get(runs.REPORT), 0.0 if search.state.is_ended else REPORT_PAUSE_S)
-    if report is None and not is_last:
-        return Pages()
+    written_at = _written_at(folder.report)
+    if not is_last and written_at in (None, held.described_at or held.report):
+        return Pages(described_at=held.described_at)
 
     # Templates and plotly.js are loaded by whoever shows a search, and by nobody's start.
     from dashboards.mlflow_note import search_note
     from dashboards.report.data import report_data
     from dashboards.report.figure_page import figure_pages
 
-    data = report_data(search, search.created_at if report is None else utc_seconds(report.written_at))
+    data = report_data(search, search.created_at if written_at is None else utc_seconds(written_at))
     tags = runs.note_tags(search_note(search, data, link))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
-    if report is None:
-        return Pages(texts, tags)
-    return Pages({"report.html": report.text, **texts}, {**tags, runs.REPORT: report.written_at})
+    if written_at is not None and _is_due(written_at, held.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):
+        texts["report.html"], tags[runs.REPORT] = _read(folder.report)
+    return Pages(texts, tags, written_at)
 
 
-@dataclass(frozen=True)
-class _Report:
-    """The file as it was swapped in at this time, UTC RFC 3339."""
-
-    written_at: str
-    text: str
-
-
-def _newer_report(path: Path, sent_at: str | None, pause_s: float) -> _Report | None:
-    """The report, where it was written otherwise than at `sent_at`, and so long after it; None where there is none."""
+def _written_at(report: Path) -> str | None:
+    """When the report was swapped in; None where there is none."""
     try:
-        with open_plain(path) as stream:
-            written_at = utc_text(os.fstat(stream.fileno()).st_mtime)
-            if sent_at is not None and not _is_newer(written_at, sent_at, pause_s):
-                return None
-            return _Report(written_at, stream.read().decode("utf-8"))
+        return utc_text(os.lstat(report).st_mtime)
     except FileNotFoundError:
         return None
 
 
-def _is_newer(written_at: str, sent_at: str, pause_s: float) -> bool:
+def _is_due(written_at: str, sent_at: str | None, pause_s: float) -> bool:
     """An older one than was sent lies in a folder that was brought here, and is what there is now."""
+    if sent_at is None:
+        return True
     return written_at != sent_at and not 0 <= utc_seconds(written_at) - utc_seconds(sent_at) < pause_s
+
+
+def _read(report: Path) -> tuple[str, str]:
+    """The report, and when it was written: it may be a newer one than was looked at."""
+    with open_plain(report) as stream:
+        return stream.read().decode("utf-8"), utc_text(os.fstat(stream.fileno()).st_mtime)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dashboards import mlflow_runs as runs
-from dashboards.mlflow_pages import due_pages
+from dashboards.mlflow_pages import Held, due_pages
 from dashboards.mlflow_runs import Point, RunStatus, RunView
 from dashboards.stores import is_database, require_usable_store
 from dashboards.text import masked, one_line
@@ -46,6 +46,8 @@ _SQLITE_FILE = "sqlite:///"
 _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
+_SHOWN_AS = {"mlflow.experimentKind": "custom_model_development"}
+"""Has MLflow show the pages for training; without it, those for prompts and traces."""
 _OTHER_VERSION = "out-of-date database schema"
 _LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _REFUSALS = {
@@ -187,23 +189,27 @@ class MlflowSync:
         """Send the report and its figures where they are due; the tags that go with them, and what is missing."""
         parent = sent[None]
         is_last = search.state.is_ended and not parent.is_ended
+        held = Held(parent.tags.get(runs.REPORT), parent.described_at)
         try:
-            pages = due_pages(search, folder, parent.tags, is_last, lambda trial: self._store.place(sent[trial]))
+            pages = due_pages(search, folder, held, is_last, lambda trial: self._store.place(sent[trial]))
         except Exception as error:  # a picture that cannot be drawn must not keep the runs from being sent
             return {}, [f"report.html: {one_line(error)}"]
         self._store.put_texts(parent, pages.texts)
+        parent.described_at = pages.described_at
         return pages.tags, []
 
 
 @dataclass
 class _Sent:
-    """What is known to be in MLflow of one run; `last_step` is the highest one of the parent's series."""
+    """What is known to be in MLflow of one run. Of the parent: `last_step` is the highest one of its series,
+    `described_at` when the report was written whose search the description tells of, where this process wrote it."""
 
     run_id: str
     is_ended: bool = False
     params: set[str] = field(default_factory=set)
     tags: dict[str, str] = field(default_factory=dict)
     last_step: int = 0
+    described_at: str | None = None
 
 
 def _shows(sent: _Sent | None, view: RunView) -> bool:
@@ -331,7 +337,7 @@ class _Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.create_experiment(self._experiment, self._artifact_location)
+            self._client.create_experiment(self._experiment, self._artifact_location, _SHOWN_AS)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dashboards import mlflow_runs as runs
-from dashboards.mlflow_pages import REPORT_PAUSE_S, Pages, due_pages
+from dashboards.mlflow_pages import REPORT_PAUSE_S, Held, Pages, due_pages
 from tests.dashboards.searches import START, ended_search
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
@@ -30,9 +30,15 @@ def write(folder: SearchFolder, at: float) -> None:
     os.utime(folder.report, (at, at))
 
 
-def due(search: SearchRecord, folder: SearchFolder, sent_at: float | None = None, is_last: bool = False) -> Pages:
-    tags = {} if sent_at is None else {runs.REPORT: utc_text(sent_at)}
-    return due_pages(search, folder, tags, is_last, lambda trial: None)
+def due(
+    search: SearchRecord,
+    folder: SearchFolder,
+    sent_at: float | None = None,
+    described_at: float | None = None,
+    is_last: bool = False,
+) -> Pages:
+    moments = (None if moment is None else utc_text(moment) for moment in (sent_at, described_at))
+    return due_pages(search, folder, Held(*moments), is_last, lambda trial: None)
 
 
 def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_later(folder):
@@ -40,13 +46,20 @@ def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_la
     write(folder, START)
     first = due(RUNNING, folder)
     assert first.texts == {"report.html": f"<p>as of {START}"}
-    assert first.tags[runs.REPORT] == utc_text(START)
-    assert first.tags[runs.NOTE].startswith("**1,000 tokens/s**")
+    assert first.tags[runs.REPORT] == first.described_at == utc_text(START)
     assert due(RUNNING, folder, sent_at=START) == Pages()
     write(folder, START + REPORT_PAUSE_S - 1)
-    assert due(RUNNING, folder, sent_at=START) == Pages()
+    assert due(RUNNING, folder, sent_at=START).texts == {}
     write(folder, START + REPORT_PAUSE_S)
     assert set(due(RUNNING, folder, sent_at=START).texts) == {"report.html"}
+
+
+def test_the_description_of_a_running_search_is_that_of_the_newest_report(folder):
+    write(folder, START + 60)
+    newer = due(RUNNING, folder, sent_at=START)
+    assert newer.tags[runs.NOTE].startswith("**1,000 tokens/s**")
+    assert set(newer.tags) == {runs.NOTE, runs.NOTE_MARK}
+    assert due(RUNNING, folder, sent_at=START, described_at=START + 60).tags == {}
 
 
 def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
@@ -62,7 +75,7 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
 def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_at):
     if sent_at is not None:
         write(folder, sent_at)
-    last = due(ENDED, folder, sent_at, is_last=True)
+    last = due(ENDED, folder, sent_at, sent_at, is_last=True)
     assert "report.html" not in last.texts
     assert "figures/progress.html" in last.texts
     assert set(last.tags) == {runs.NOTE, runs.NOTE_MARK}

@@ -84,6 +84,11 @@ def test_one_parent_and_a_child_for_every_trial(sync, client, tmp_path, request)
     assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
 
 
+def test_a_new_experiment_is_shown_as_one_of_training(sync, client, request):
+    tags = client.get_experiment_by_name(request.node.name).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_statuses_are_truthful(sync, client, tmp_path, request):
     search = SearchUnderTest()
     names = [search.start(Layout(micro_batch_size=size)) for size in (1, 2, 3, 4, 5, 6, 7)]
@@ -370,11 +375,13 @@ def test_what_the_driver_has_to_say_meanwhile_is_replaced_by_its_last_word(sync,
     assert client.get_run(run_id).data.tags[NOTE].startswith("**No layout has been measured yet**")
     search.measure(trial, 1000.0)
     search.best(trial)
-    search.end()
-    folder.report.write_text("late")
     os.utime(folder.report, (START, START))
     sync.sync(search.record, folder)
     assert client.get_run(run_id).data.tags[NOTE].startswith("**1,000 tokens/s**")
+    search.end()
+    folder.report.write_text("late")
+    sync.sync(search.record, folder)
+    assert "Completed" in client.get_run(run_id).data.tags[NOTE]
     assert Path(client.download_artifacts(run_id, "report.html", str(tmp_path))).read_text() == "late"
 
 
