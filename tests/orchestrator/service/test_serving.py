@@ -109,6 +109,8 @@ def test_on_a_port_the_token_lies_in_a_file_and_a_stopped_service_leaves_its_sea
         assert token not in Path(f"/proc/{service.pid}/cmdline").read_text()
         assert ask(about, "GET", "/v1/health")[0] == 401
         assert ask(about, "GET", "/v1/health", Authorization=f"Bearer {token}")[0] == 200
+        address = parlay("serve", "--page", "--json", cwd=tmp_path).json["address"]
+        assert address.startswith(f"http://127.0.0.1:{about['port']}/enter?key=")
         other = parlay("serve", "--json", cwd=tmp_path)
         assert (other.code, other.json["error"]["code"]) == (5, "held")
         assert str(service.pid) in other.json["error"]["message"]
