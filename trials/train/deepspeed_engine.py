@@ -301,6 +301,8 @@ def _configuration(training: Training) -> dict[str, Any]:
     stage does by itself. DeepSpeed's own reports are off."""
     layout = replace(training.layout, activation_checkpointing="none")
     config = ds_config(layout, layout.global_batch_size, training.optimisation.max_grad_norm, training.model)
+    if layout.precision == "fp16":
+        config["fp16"] |= {"initial_scale_power": training.optimisation.loss_scale_power}
     is_ours = config["zero_optimization"]["stage"] == 0
     return config | {"steps_per_print": 10**9} | ({"gradient_clipping": 0.0} if is_ours else {})
 

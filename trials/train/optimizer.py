@@ -12,7 +12,8 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Optimisation:
-    """Settings of the optimizer; they change what is learnt, not how long a step takes."""
+    """Settings of the optimizer; they change what is learnt, not how long a step takes. With fp16 the loss is scaled by
+    two to the `loss_scale_power` at first."""
 
     learning_rate: float = 1e-3
     beta1: float = 0.9
@@ -20,6 +21,7 @@ class Optimisation:
     epsilon: float = 1e-8
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
+    loss_scale_power: int = 16
 
 
 class LeanAdamW(torch.optim.AdamW):

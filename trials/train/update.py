@@ -21,13 +21,13 @@ PIECE_ELEMENTS = 2**24
 
 
 class LossScale:
-    """fp16's dynamic scale: halved when gradients overflow, doubled after many steps without. 1 where not needed."""
+    """fp16's dynamic scale, two to the `power` at first: halved when gradients overflow, doubled after many steps
+    without. 1 where not needed."""
 
-    FIRST = 2.0**16
     GROWS_AFTER_STEPS = 1000
 
-    def __init__(self, is_needed: bool):
-        self.value = self.FIRST if is_needed else 1.0
+    def __init__(self, is_needed: bool, power: int):
+        self.value = 2.0**power if is_needed else 1.0
         self._is_needed = is_needed
         self._good_steps = 0
 
@@ -48,7 +48,7 @@ class Update:
     """Updates the weights of a sharding from its gradients. Collective over the ranks of a replica."""
 
     def __init__(self, sharding: Sharding, world: World, settings: Optimisation, uses_fp16: bool, is_offloaded: bool):
-        self.loss_scale = LossScale(uses_fp16)
+        self.loss_scale = LossScale(uses_fp16, settings.loss_scale_power)
         self._sharding = sharding
         self._world = world
         self._max_grad_norm = settings.max_grad_norm

@@ -21,27 +21,27 @@ FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
 
 
 def test_an_overflow_halves_the_scale_and_many_good_steps_double_it():
-    scale = LossScale(is_needed=True)
+    scale = LossScale(is_needed=True, power=16)
     assert scale.overflowed(OVERFLOW)
     assert scale.overflowed(torch.tensor(float("nan")))
-    assert scale.value == LossScale.FIRST / 4
+    assert scale.value == 2.0**16 / 4
     assert not any(scale.overflowed(FINE) for _ in range(LossScale.GROWS_AFTER_STEPS - 1))
-    assert scale.value == LossScale.FIRST / 4
+    assert scale.value == 2.0**16 / 4
     assert not scale.overflowed(FINE)
-    assert scale.value == LossScale.FIRST / 2
+    assert scale.value == 2.0**16 / 2
 
 
 def test_good_steps_are_counted_from_the_last_overflow():
-    scale = LossScale(is_needed=True)
+    scale = LossScale(is_needed=True, power=16)
     for _ in range(LossScale.GROWS_AFTER_STEPS - 1):
         scale.overflowed(FINE)
     scale.overflowed(OVERFLOW)
     scale.overflowed(FINE)
-    assert scale.value == LossScale.FIRST / 2
+    assert scale.value == 2.0**16 / 2
 
 
 def test_without_fp16_nothing_is_scaled_and_no_norm_is_waited_for():
-    scale = LossScale(is_needed=False)
+    scale = LossScale(is_needed=False, power=16)
     assert not scale.overflowed(OVERFLOW)
     assert scale.value == 1.0
 
