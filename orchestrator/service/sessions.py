@@ -12,8 +12,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Callable, Iterator
 
 ENTRY_PATH = "/enter"
 ENTRY_S = 600
@@ -34,6 +33,7 @@ class Sessions:
         self._token = token
         self._page_key = page_key
         self._name = f"parlay-{port}"  # cookies know no ports, and another service may have one
+        self._purpose = f"session {port}"
         self._clock = clock
         self._used: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -47,16 +47,21 @@ class Sessions:
             if until is None or key in self._used:
                 return None
             self._used[key] = until
-        value = _signed(self._page_key, "session", f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
+        value = _signed(self._page_key, self._purpose, f"{int(now) + SESSION_S}.{secrets.token_urlsafe(16)}")
         return f"{self._name}={value}; Max-Age={SESSION_S}; Path=/; HttpOnly; SameSite=Strict"
 
     def holds(self, cookies: str) -> bool:
         """Whether one of these cookies, as in the header, was given out here and is not too old."""
-        try:
-            found = SimpleCookie(cookies).get(self._name)
-        except CookieError:
-            return False
-        return found is not None and _until(self._page_key, "session", found.value, self._clock()) is not None
+        now = self._clock()
+        return any(_until(self._page_key, self._purpose, value, now) is not None for value in self._own(cookies))
+
+    def _own(self, cookies: str) -> Iterator[str]:
+        """The values under our name. Every program of this host has cookies in the header, and some of them are such as
+        the standard library's reader stops at."""
+        for cookie in cookies.split(";"):
+            name, _, value = cookie.partition("=")
+            if name.strip() == self._name:
+                yield value.strip()
 
 
 def _signed(key: str, purpose: str, text: str) -> str:

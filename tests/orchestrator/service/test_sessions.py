@@ -91,3 +91,17 @@ def test_no_key_is_a_cookie_and_no_cookie_a_key_and_another_service_has_its_own(
     assert not Sessions("token", "page key", 7001, clock).holds(f"{name}={value}")
     until, *rest = value.split(".")
     assert not sessions.holds(f"{name}={int(until) + 1}.{'.'.join(rest)}")
+    assert not Sessions("token", "page key", 7001, clock).holds(f"parlay-7001={value}")
+
+
+@pytest.mark.security("service")
+@pytest.mark.parametrize(
+    "other",
+    ['a={"b": 1}', "words with blanks=1", "bare", "a(b)=1", "@a=1", "\xe9=\xe9", 'a="not closed', "parlay-7000=x", ""],
+    ids=["json", "blanks", "bare", "brackets", "at", "latin", "quote", "ours", "nothing"],
+)
+def test_cookies_of_other_programs_of_this_host_keep_nobody_out(sessions, other):
+    cookie = cookie_of(sessions.enter(key_of()))
+    assert sessions.holds(f"{other}; {cookie}")
+    assert sessions.holds(f"{cookie}; {other}")
+    assert not sessions.holds(other)
