@@ -1,0 +1,129 @@
+"""Every layout is exported and read back as the same one, or refused with a rule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.recipe.exports import ExportStatus
+from search_spaces.layout import (
+    ACTIVATION_CHECKPOINTINGS,
+    ATTENTION_KERNELS,
+    OFFLOADS,
+    PIPELINE_SCHEDULES,
+    PRECISIONS,
+    RANK_ORDERS,
+    Layout,
+)
+from tests.orchestrator.recipe.export_readers import read_export
+from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spec
+from tests.trials.trainers.specs import GPT2, LLAMA
+from trials.trainers.deepspeed_config import read_ds_config
+
+# -- every layout is exported and read back, or refused with a rule
+
+_ANY = {
+    "tensor_parallel": st.sampled_from([1, 2]),
+    "pipeline_parallel": st.sampled_from([1, 2, 4]),
+    "data_parallel": st.sampled_from([1, 2]),
+    "micro_batch_size": st.integers(1, 3),
+    "grad_accum_steps": st.integers(1, 8),
+    "zero_stage": st.integers(0, 3),
+    "offload": st.sampled_from(OFFLOADS),
+    "activation_checkpointing": st.sampled_from(ACTIVATION_CHECKPOINTINGS),
+    "sequence_parallel": st.booleans(),
+    "virtual_pipeline_stages": st.sampled_from([1, 2]),
+    "pipeline_schedule": st.sampled_from(PIPELINE_SCHEDULES),
+    "precision": st.sampled_from(PRECISIONS),
+    "attention_kernel": st.sampled_from(ATTENTION_KERNELS),
+    "engine": st.sampled_from(["torch", "deepspeed"]),
+    "torch_compile": st.booleans(),
+    "rank_order": st.sampled_from(RANK_ORDERS),
+    "overlap_comm": st.booleans(),
+    "bucket_mib": st.none() | st.integers(1, 500),
+}
+_USUAL = _ANY | {
+    "precision": st.sampled_from(["bf16", "fp16"]),
+    "attention_kernel": st.just("flash"),
+    "torch_compile": st.just(False),
+    "grad_accum_steps": st.just(8),
+    "zero_stage": st.integers(0, 1),
+    "offload": st.just("none"),
+}
+_OVERLAPPED = {"overlap_comm": st.just(True)}
+_PLAIN = {"overlap_comm": st.just(False), "bucket_mib": st.none(), "rank_order": st.just("tp-dp-pp")}
+layouts = st.one_of(*(st.builds(Layout, **fields) for fields in (_ANY, _USUAL | _OVERLAPPED, _USUAL | _PLAIN))).map(
+    Layout.canonical
+)
+"""Anything, most of which some rule refuses, and what most trainers run."""
+
+
+@pytest.mark.timeout(60)
+@given(layout=layouts, model=st.sampled_from([GPT2, LLAMA]))
+def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, model):
+    made = exported(our_spec(layout, model))
+    assert set(made) == {"deepspeed", *NOT_OURS}
+    for trainer in NOT_OURS:
+        export = made[trainer]
+        if export.status is ExportStatus.REFUSED:
+            assert not export.files
+            assert export.start is None
+            assert (export.rule or "").startswith(f"{trainer}.")
+            assert export.message
+            continue
+        read, said = read_export(trainer, export.files, our_spec(layout, model))
+        engine = "megatron-lm" if trainer == "megatron-bridge" else trainer
+        assert read == replace(layout, engine=engine).canonical()
+        assert said.items() <= asdict(model).items()
+
+
+@pytest.mark.timeout(60)
+@given(layout=layouts)
+def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout):
+    export = exported(our_spec(layout))["deepspeed"]
+    if export.status is ExportStatus.REFUSED:
+        assert (export.rule or "").startswith("deepspeed.")
+        return
+    found = read_ds_config(export.files["ds_config.json"])
+    assert found.global_batch_size == layout.global_batch_size
+    for name in ("micro_batch_size", "grad_accum_steps", "data_parallel", "precision"):
+        assert found.layout[name] == getattr(layout, name)
+    least = 0 if layout.precision == "fp32" else 1
+    assert found.layout["zero_stage"] == max(least, replace(layout, engine="deepspeed").canonical().zero_stage)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "fields", "rule"),
+    [
+        ("deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "deepspeed.zero_stage"),
+        ("megatron-deepspeed", LLAMA, {"pipeline_parallel": 2, "zero_stage": 3}, "megatron-deepspeed.zero_stage"),
+        ("megatron-lm", LLAMA, {"pipeline_parallel": 2, "zero_stage": 2}, "megatron-lm.zero_stage"),
+        ("megatron-lm", LLAMA, {"zero_stage": 3, "offload": "optimizer"}, "megatron-lm.offload"),
+        ("megatron-lm", LLAMA, {"pipeline_parallel": 2, "pipeline_schedule": "gpipe"}, "megatron-lm.pipeline_schedule"),
+        ("megatron-lm", LLAMA, {"bucket_mib": 25}, "megatron-lm.bucket_mib"),
+        ("megatron-lm", replace(LLAMA, num_layers=5), {"pipeline_parallel": 2}, "megatron-lm.layers"),
+        ("megatron-lm", LLAMA, {"torch_compile": True}, "megatron-lm.torch_compile"),
+        ("megatron-bridge", LLAMA, {"attention_kernel": "math"}, "megatron-bridge.attention_kernel"),
+        ("gpt-neox", LLAMA, {}, "gpt-neox.gated_mlp"),
+        ("gpt-neox", GPT2, {"activation_checkpointing": "selective"}, "gpt-neox.activation_checkpointing"),
+        ("gpt-neox", GPT2, {"pipeline_parallel": 2, "rank_order": "tp-pp-dp"}, "gpt-neox.rank_order"),
+        (
+            "megatron-deepspeed",
+            LLAMA,
+            {"pipeline_parallel": 2, "virtual_pipeline_stages": 2},
+            "megatron-deepspeed.pipeline_schedule",
+        ),
+        ("nanotron", GPT2, {}, "nanotron.gated_mlp"),
+        ("nanotron", LLAMA, {"zero_stage": 2}, "nanotron.zero_stage"),
+    ],
+)
+def test_what_a_trainer_cannot_say_has_no_file_and_a_rule(trainer, model, fields, rule):
+    export = exported(our_spec(half(**fields), model))[trainer]
+    assert (export.status, export.rule, export.files) == (ExportStatus.REFUSED, rule, {})
+    assert export.message
