@@ -13,6 +13,8 @@ from trials.ledger.events import SearchRecord
 from trials.text import counted
 
 _MOST_TRIALS = 10
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_TO = f"{_NO_BREAK}to{_NO_BREAK}"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&])")
 
 Link = Callable[[str], str | None]
@@ -37,17 +39,16 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     answer = data.answer
     if answer is None:
         return
-    rows = [("layout", f"{_linked(answer.trial, link)}: {_shape(answer.layout, data)}")]
-    rows.append(("tokens per second", words.amount(answer.tokens_per_sec)))
-    if answer.tokens_per_sec_low is not None and answer.tokens_per_sec_high is not None:
-        interval = f"{words.amount(answer.tokens_per_sec_low)} to {words.amount(answer.tokens_per_sec_high)}"
-        rows.append(("95 % interval", interval))
+    told = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
+    low, high = answer.tokens_per_sec_low, answer.tokens_per_sec_high
+    interval = "" if low is None or high is None else f", 95 % interval {words.amount(low)} to {words.amount(high)}"
+    told.append(f"tokens per second: {words.amount(answer.tokens_per_sec)}{interval}")
     if answer.step_time_s is not None:
         sequences = counted(answer.layout.global_batch_size, "sequence")
-        rows.append(("step", f"{words.duration(answer.step_time_s)} for {sequences}"))
+        told.append(f"step: {words.duration(answer.step_time_s)} for {sequences}")
     if answer.peak_memory_gib is not None:
-        rows.append(("peak memory", f"{words.amount(answer.peak_memory_gib, 3)} GiB of the fullest rank"))
-    yield _table(("", "the best layout"), rows)
+        told.append(f"peak memory: {words.amount(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+    yield "\n".join(f"- {line}" for line in told)
 
 
 def _best_trials(search: SearchRecord, data: ReportData, link: Link) -> Iterator[str]:
@@ -55,8 +56,8 @@ def _best_trials(search: SearchRecord, data: ReportData, link: Link) -> Iterator
     best = sorted(data.measured, key=lambda trial: -(trial.speed or 0.0))[:_MOST_TRIALS]
     if not best:
         return
-    heading = ("trial", "tokens/s", "95 % interval", f"{words.TIMES} today", "GiB", "layout")
-    yield f"#### The best {len(best)} of {len(data.measured)} measured trials"
+    heading = ("trial", "tokens/s", "95 %", f"{words.TIMES}{_NO_BREAK}today", "GiB", "layout")
+    yield f"**The best {len(best)} of {len(data.measured)} measured trials**"
     yield _table(heading, [_row(search, trial, data, link) for trial in best])
 
 
@@ -67,7 +68,7 @@ def _row(search: SearchRecord, trial: TrialView, data: ReportData, link: Link) -
     return (
         _linked(trial.trial, link),
         words.amount(trial.tokens_per_sec),
-        words.UNKNOWN if low is None or high is None else f"{words.amount(low)} to {words.amount(high)}",
+        words.UNKNOWN if low is None or high is None else f"{words.amount(low)}{_TO}{words.amount(high)}",
         today,
         words.amount(trial.peak_memory_gib, 3),
         _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
@@ -79,7 +80,9 @@ def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
+    """MLflow leaves no room between columns, so there is some in the cells."""
+    lines = [[f"{cell}&ensp;" for cell in cells] for cells in (heading, *rows)]
+    lines.insert(1, ["---"] * len(heading))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
