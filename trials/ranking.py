@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from trials.classify import COMPARABLE, RETRIES
+from trials.classify import RETRIES
 from trials.spread import Reading, log_half_width, middle
 from trials.trial import FailureReason, Trial, TrialKind, TrialState, Word
-
-BEST_SCHEMA = "parlay.best/1"
 
 SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
 """Flags of a measurement that has to be repeated before it may be the best."""
@@ -169,8 +167,9 @@ class _Contender:
     def score(self, objective: Objective) -> float:
         """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
         not it."""
-        speed = _speed(merged(self.counted), objective).value
-        return speed * math.exp(-log_half_width(_readings(self.counted))) if self.is_finalist else speed
+        if self.is_finalist:
+            return lower_bound_of(self.counted, objective)
+        return _speed(merged(self.counted), objective).value
 
 
 def rank(
@@ -261,6 +260,12 @@ def value_of(trial: Trial, objective: Objective) -> float:
     return _speed(trial, objective).value
 
 
+def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
+    """What the layout of these measured runs at least reaches: the lower end of its 95 % interval over runs, turned as
+    in `value_of`."""
+    return value_of(merged(runs), objective) * math.exp(-log_half_width(_readings(runs)))
+
+
 def own_unit(speed: float, objective: Objective) -> float:
     """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
     if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
@@ -307,26 +312,6 @@ def speedup_over(baseline: Trial, trial: Trial, objective: Objective) -> Speedup
     if new.interval is None or old.interval is None:
         return Speedup(new.value / old.value)
     return Speedup(new.value / old.value, new.interval[0] / old.interval[1], new.interval[1] / old.interval[0])
-
-
-def best_file(ranking: Ranking, search_id: str, global_batch_size: int) -> dict[str, Any] | None:
-    """best.json: what the fastest layout reached over all its runs, and what a running trial is compared with."""
-    fastest = ranking.fastest
-    if fastest is None or fastest.measured is None or fastest.last_attempt is None:
-        return None
-    outcome = fastest.last_attempt.outcome
-    fingerprint = {} if outcome is None else outcome.fingerprint
-    readings = _readings(runs_that_count(ranking.runs[fastest.layout.key]))
-    return {
-        "schema": BEST_SCHEMA,
-        "search_id": search_id,
-        "trial": fastest.trial,
-        "objective": ranking.objective.value,
-        "global_batch_size": global_batch_size,
-        "threshold": value_of(fastest, ranking.objective) * math.exp(-log_half_width(readings)),
-        "fingerprint": {name: fingerprint[name] for name in COMPARABLE if name in fingerprint},
-        **fastest.measured,
-    }
 
 
 def _is_measured(trial: Trial) -> bool:

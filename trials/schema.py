@@ -59,7 +59,8 @@ class MeasureSection(Section):
     )
     stop_dominated: bool = Field(
         default=_DEFAULTS.stop_dominated,
-        description="Whether a trial ends itself once it cannot reach the best one; the baseline and repeats never do.",
+        description="Whether a trial ends itself once it cannot reach the best one on as many nodes or fewer; the"
+        " baseline and repeats never do.",
     )
     finalist_time_s: Duration = Field(
         default=_DEFAULTS.finalist_time_s,

@@ -27,7 +27,8 @@ from trials.answer import too_full_words
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint, may_retry
 from trials.folder import write_json
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
-from trials.ranking import Objective, best_file
+from trials.ranking import Objective
+from trials.rival import best_file
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 _PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
@@ -90,7 +91,7 @@ class Driver:
         self._stopped = False
         self._space_exhausted = False
         self._is_best_told = False
-        self._best_told: Mapping[str, Any] | None = None
+        self._best_told: Mapping[str, Any] | None = {}  # an earlier driver's file, which nobody here has read
         self._converged_at: int | None = None
         self._knows_more_at: int | None = None
         self._said: set[str] = set()
@@ -292,9 +293,9 @@ class Driver:
         the last trial ended: an earlier driver may have been killed, or a disk full, just before."""
         if self._is_best_told:
             return
-        ranking = self._now.leader()
-        best, told = ranking.best, best_file(ranking, self.search.search_id, self._goal.global_batch_size)
-        name = None if best is None else best.trial
+        ranking, by_nodes = self._now.leader(), self._now.leaders_by_nodes()
+        told = best_file(ranking, by_nodes, self.search.search_id, self._goal.global_batch_size)
+        name = None if ranking.best is None else ranking.best.trial
         if name != self.search.best_trial:  # to none where a repeat of the only one took more memory than it may
             self._history_event(EventKind.BEST_CHANGED, trial=name)
         if told != self._best_told:

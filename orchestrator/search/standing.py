@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import compress, count
@@ -177,12 +177,23 @@ class Standing:
         """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
         that is a finalist, of all that it may not be told from."""
         self._renew()
-        ranked = {key: order for key, order in self._orders.items() if order is not None}
+        return self._leader({key: order for key, order in self._orders.items() if order is not None})
+
+    def leaders_by_nodes(self) -> list[Ranking]:
+        """The same of the layouts on each number of nodes by themselves."""
+        self._renew()
+        by_nodes: dict[int, dict[str, Order]] = {}
+        for key, order in self._orders.items():
+            if order is not None:
+                by_nodes.setdefault(self._trials[self._runs[key][0]].layout.num_nodes, {})[key] = order
+        return [self._leader(ranked) for ranked in by_nodes.values()]
+
+    def _leader(self, ranked: Mapping[str, Order]) -> Ranking:
         keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
         if keys and not (first := ranked[keys[0]]).is_no_finalist:
             keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
         runs = [self._trials[place] for key in keys for place in self._runs[key]]
-        return rank(runs, self._objective, self._global_batch_size, self._floor)
+        return rank(runs, self._objective, self._global_batch_size, self._floor, self._others)
 
     def ranking(self) -> Ranking:
         """The ranking of all layouts."""

@@ -18,7 +18,6 @@ from trials.ranking import (
     Objective,
     Ranking,
     Speedup,
-    best_file,
     needs_second_look,
     rank,
     second_looks,
@@ -26,6 +25,7 @@ from trials.ranking import (
     upper_bound_of,
     value_of,
 )
+from trials.rival import best_file
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 SPEED = Objective.TOKENS_PER_SEC
@@ -258,8 +258,10 @@ class TestMemoryToSpare:
         assert self.chosen((300.0, 10.0), (299.0, 5.0), flags=("suspect_node",)) == ["t0001", "t0002"]
 
     def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
-        told = best_file(self.ranking((300.0, 10.0), (299.0, 7.0)), "tiny-aaaaaa", 8)
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
         assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
+        assert [rival["trial"] for rival in told["rivals"]] == ["t0001"]
 
 
 class TestMemoryFloor:
@@ -285,7 +287,7 @@ class TestMemoryFloor:
     def test_where_none_leaves_enough_there_is_no_best_and_no_file_to_compare_with(self):
         ranking = self.of((trial(1, 300.0), 7.0), (trial(2, 200.0), 6.5))
         assert (ranking.best, ranking.fastest, names(ranking.ordered)) == (None, None, ["t0001", "t0002"])
-        assert best_file(ranking, "tiny-aaaaaa", 8) is None
+        assert best_file(ranking, [], "tiny-aaaaaa", 8) is None
 
     def test_one_repeat_that_takes_too_much_is_enough_for_another_to_win(self):
         slower = [(trial(2, 200.0), 5.0), (again(4, 2, 200.0), 5.0)]
@@ -374,13 +376,14 @@ class TestBestFile:
     """What the driver writes down for running trials to compare themselves with."""
 
     def threshold(self, *trials: Trial, objective: Objective = SPEED) -> float:
-        return best_file(rank(trials, objective, 8), "tiny-aaaaaa", 8)["threshold"]
+        return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]
 
     def test_it_says_whose_it_is_and_what_was_measured(self):
-        told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), "tiny-aaaaaa", 8)
+        told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), [], "tiny-aaaaaa", 8)
         assert told["schema"] == "parlay.best/1"
         assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
-        assert (told["objective"], told["tokens_per_sec"]) == ("tokens_per_sec", 300.0)
+        assert (told["objective"], told["objectives"]) == ("tokens_per_sec", ["tokens_per_sec"])
+        assert told["tokens_per_sec"] == 300.0
         assert told["fingerprint"] == {"torch": "2.13.0"}
 
     def test_one_run_is_as_fast_only_to_within_what_runs_differ_by(self):
@@ -393,8 +396,19 @@ class TestBestFile:
         alone = self.threshold(trial(1, 300.0), objective=Objective.TOKENS_PER_SEC_PER_GPU)
         assert alone == pytest.approx(self.threshold(trial(1, 300.0)) / 8)
 
+    def test_each_number_of_nodes_has_a_rival_of_its_own_in_tokens_per_second(self):
+        slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)
+        by_nodes = [
+            rank(trials, NODE_HOURS, 8) for trials in ([slow], [fast], [trial(3, 900.0, flags=("lone_outlier",))])
+        ]
+        told = best_file(rank([slow, fast], NODE_HOURS, 8, others=(SPEED,)), by_nodes, "tiny-aaaaaa", 8)
+        assert told["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
+        assert [(rival["trial"], rival["num_nodes"]) for rival in told["rivals"]] == [("t0001", 1), ("t0002", 2)]
+        assert [rival["threshold"] for rival in told["rivals"]] == pytest.approx([92.0, 276.0], rel=0.01)
+        assert told["rivals"][0]["fingerprint"] == {"torch": "2.13.0"}
+
     def test_without_a_best_there_is_none(self):
-        assert best_file(Ranking(SPEED), "tiny-aaaaaa", 8) is None
+        assert best_file(Ranking(SPEED), [], "tiny-aaaaaa", 8) is None
 
 
 class TestUpperBound:

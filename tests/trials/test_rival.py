@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,25 +9,40 @@ from typing import Any
 import pytest
 
 from tests.trials.examples import SPEC
+from trials.ranking import Objective
 from trials.rival import READ_EVERY_S, Rival, RivalWatch, may_stop, read_rival
-from trials.trial import TrialKind
+from trials.trial import TrialKind, TrialSpec
 
 HERE = {"python": "3.11.7", "torch": "2.13.0", "host": "n1"}
 TOKENS = SPEC.global_batch_size * SPEC.model.seq_length
-BEST = {
-    "schema": "parlay.best/1",
-    "search_id": SPEC.search_id,
+FASTEST = {
     "trial": "t0007",
-    "objective": "tokens_per_sec",
-    "global_batch_size": SPEC.global_batch_size,
+    "num_nodes": 1,
     "threshold": 1000.0,
     "fingerprint": {"torch": "2.13.0", "deepspeed": "0.19.8"},
 }
+BEST = {
+    "schema": "parlay.best/1",
+    "search_id": SPEC.search_id,
+    "objectives": ["tokens_per_sec"],
+    "global_batch_size": SPEC.global_batch_size,
+    "rivals": [FASTEST],
+}
 
 
-def rival_in(path: Path, **changes: Any) -> Rival | None:
+def rival_in(path: Path, spec: TrialSpec = SPEC, **changes: Any) -> Rival | None:
     path.write_text(json.dumps(BEST | changes))
-    return read_rival(SPEC, path, HERE)
+    return read_rival(spec, path, HERE)
+
+
+def among(path: Path, num_nodes: int, objectives: Sequence[Objective], **tokens_per_sec: float) -> Rival | None:
+    """The rival of a trial on so many nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
+    rivals = [
+        FASTEST | {"trial": name, "num_nodes": int(name.removeprefix("on_")), "threshold": speed}
+        for name, speed in tokens_per_sec.items()
+    ]
+    spec = replace(SPEC, layout=replace(SPEC.layout, num_nodes=num_nodes))
+    return rival_in(path, spec, rivals=rivals, objectives=objectives)
 
 
 @pytest.fixture
@@ -38,10 +54,22 @@ def test_the_best_of_the_search_asks_for_a_step_time(path):
     assert rival_in(path) == Rival("t0007", TOKENS / 1000.0)
 
 
-def test_an_objective_for_each_gpu_or_node_is_for_this_trials_own(path):
-    # Four GPUs on one node.
-    assert rival_in(path, objective="tokens_per_sec_per_gpu") == Rival("t0007", TOKENS / 4000.0)
-    assert rival_in(path, objective="node_hours_per_billion_tokens") == Rival("t0007", TOKENS / 1000.0)
+@pytest.mark.parametrize("objective", Objective)
+def test_a_layout_on_more_nodes_asks_nothing_of_one_on_fewer_which_may_be_an_answer_beside_it(path, objective):
+    assert among(path, 1, [objective], on_2=1e9) is None
+    assert among(path, 1, [objective], on_1=100.0, on_2=1e9) == Rival("on_1", TOKENS / 100.0)
+
+
+def test_one_on_fewer_nodes_asks_to_be_beaten_in_the_objective(path):
+    assert among(path, 4, [Objective.TOKENS_PER_SEC], on_1=100.0, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
+    for share in (Objective.TOKENS_PER_SEC_PER_GPU, Objective.NODE_HOURS_PER_BILLION_TOKENS):
+        assert among(path, 4, [share], on_1=200.0, on_2=300.0) == Rival("on_1", TOKENS / 800.0)
+
+
+def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
+    both = [Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC]
+    assert among(path, 4, both, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
+    assert among(path, 1, both, on_2=300.0) == Rival("on_2", TOKENS / 150.0)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +78,23 @@ def test_an_objective_for_each_gpu_or_node_is_for_this_trials_own(path):
         {"schema": "parlay.best/2"},
         {"schema": "parlay.status/1"},
         {"search_id": "other-bbbbbb"},
-        {"trial": SPEC.trial},
         {"global_batch_size": 2 * SPEC.global_batch_size},
-        {"fingerprint": {"torch": "2.12.0"}},
-        {"fingerprint": None},
-        {"objective": "loss"},
-        {"threshold": 0},
-        {"threshold": None},
-        {"threshold": "fast"},
+        {"objectives": ["loss"]},
+        {"objectives": []},
+        {"rivals": []},
+        {"rivals": None},
+        *(
+            {"rivals": [FASTEST | wrong]}
+            for wrong in (
+                {"trial": SPEC.trial},
+                {"fingerprint": {"torch": "2.12.0"}},
+                {"fingerprint": None},
+                {"threshold": 0},
+                {"threshold": None},
+                {"threshold": "fast"},
+                {"num_nodes": 0},
+            )
+        ),
     ],
     ids=str,
 )
@@ -65,9 +102,12 @@ def test_what_cannot_be_compared_is_no_rival(path, changes):
     assert rival_in(path, **changes) is None
 
 
-@pytest.mark.parametrize("name", sorted(BEST))
+@pytest.mark.parametrize("name", [*sorted(BEST), *sorted(FASTEST)])
 def test_a_file_without_a_name_is_no_rival(path, name):
-    path.write_text(json.dumps({key: value for key, value in BEST.items() if key != name}))
+    without = {key: value for key, value in BEST.items() if key != name}
+    if name in FASTEST:
+        without["rivals"] = [{key: value for key, value in FASTEST.items() if key != name}]
+    path.write_text(json.dumps(without))
     assert read_rival(SPEC, path, HERE) is None
 
 

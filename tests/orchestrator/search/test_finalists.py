@@ -195,6 +195,28 @@ def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_lef
     assert not (rig.path / "runs" / search.search_id / "best.json").exists()
 
 
+def test_what_a_driver_left_in_best_json_that_was_killed_is_taken_away_by_the_next_where_nothing_is_the_best(rig):
+    class Killed(BaseException):
+        pass
+
+    def kill(search, event) -> None:
+        if event.kind is EventKind.ATTEMPT_ENDED and event.data["trial"] == "t0011":
+            raise Killed
+
+    def fills_up(spec) -> Script:
+        fits = spec.layout == SECOND and spec.trial != "t0011"
+        return replace(steady(spec), peak_memory_gib=5.0 if fits else 7.0)
+
+    rig.floor, rig.launcher.script, rig.hooks = FLOOR, fills_up, Hooks(on_event=kill)
+    best = rig.path / "runs" / "rig-aaaaaa" / "best.json"
+    with pytest.raises(Killed):
+        rig.open_driver().run()
+    assert best.exists()
+    rig.hooks = Hooks()
+    assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
+    assert not best.exists()
+
+
 def test_best_json_tells_of_another_layout_as_soon_as_the_best_fails_to_be_measured_again(rig):
     def fails_last(spec) -> Script:
         failing = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST

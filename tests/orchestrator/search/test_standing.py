@@ -13,6 +13,7 @@ from orchestrator.search.standing import LATEST, Standing
 from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script
 from tests.trials.ledger.stories import Story, stories
+from tests.trials.test_pareto import on
 from trials.classify import may_retry
 from trials.ledger.events import EventKind, SearchRecord, apply
 from trials.ranking import Objective, needs_second_look, rank, second_looks, upper_bound_of, value_of
@@ -69,6 +70,14 @@ def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
         standing = standing or standing_of(search)
         standing.follow(search)
         assert_true_to(standing, search)
+
+
+def test_the_fastest_on_each_number_of_nodes_is_known_by_itself():
+    story = Story()
+    story.create()
+    trials = on(2, 1, 90.0), on(1, 2, 100.0), on(1, 3, 120.0), on(4, 4, 80.0, flags=("lone_outlier",))
+    leaders = Standing(replace(story.search, trials=trials), SPEED, 8).leaders_by_nodes()
+    assert [ranking.fastest and ranking.fastest.trial for ranking in leaders] == ["t0001", "t0003", None]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

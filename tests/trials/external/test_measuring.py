@@ -16,9 +16,9 @@ from trials.external.measuring import LogMeasurement
 from trials.folder import AttemptFolder, write_json
 from trials.measure import Stop
 from trials.metrics import MetricsWriter, read_metrics
-from trials.ranking import BEST_SCHEMA
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
+from trials.rival import BEST_SCHEMA
 from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
 
 GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
@@ -192,14 +192,13 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     spec = recorded_spec(measure=replace(RULES, min_steps=18))
     attempt = attempt_in(tmp_path, spec)
     attempt.path.mkdir(parents=True)
+    nodes, wanted = spec.layout.num_nodes, 10 * 1536 * 2048 / 346.0
     best = {
         "schema": BEST_SCHEMA,
         "search_id": spec.search_id,
-        "trial": "t0009",
-        "objective": "tokens_per_sec",
+        "objectives": ["tokens_per_sec"],
         "global_batch_size": 1536,
-        "threshold": 10 * 1536 * 2048 / 346.0,
-        "fingerprint": {},
+        "rivals": [{"trial": "t0009", "num_nodes": nodes, "threshold": wanted, "fingerprint": {}}],
     }
     write_json(attempt.best, best)
     lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]

@@ -13,7 +13,7 @@ from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
 from trials.folder import SearchFolder, write_json
 from trials.metrics import StepPhase, read_metrics
-from trials.ranking import BEST_SCHEMA
+from trials.rival import BEST_SCHEMA
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -38,11 +38,9 @@ def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
     return {
         "schema": BEST_SCHEMA,
         "search_id": spec.search_id,
-        "trial": "t0009",
-        "objective": "tokens_per_sec",
+        "objectives": ["tokens_per_sec"],
         "global_batch_size": spec.global_batch_size,
-        "threshold": tokens_per_sec,
-        "fingerprint": {},
+        "rivals": [{"trial": "t0009", "num_nodes": 1, "threshold": tokens_per_sec, "fingerprint": {}}],
     }
 
 
