@@ -22,11 +22,11 @@
       const told = JSON.parse(event.data);
       wanted = told.seq;
       isOver = told.is_ended;
-      heard();
+      heard(told);
       if (isOver) source.close();
       renew();
     });
-    source.addEventListener("alive", heard);
+    source.addEventListener("alive", (event) => heard(JSON.parse(event.data)));
     source.addEventListener("error", () => {
       lost();
       if (source.readyState === EventSource.CLOSED) whyRefused();
@@ -40,9 +40,10 @@
     if (!isOver) silence = setTimeout(() => { lost(); follow(); }, SILENT_MS);
   };
 
-  const heard = () => {
+  const heard = (told) => {
     listen();
-    say(isOver ? "ended" : "live", isOver ? "The search has ended" : "Live");
+    if (told.stopped !== null && !isOver) say("stopped", `Nobody drives the search any more: ${told.stopped}`);
+    else say(isOver ? "ended" : "live", isOver ? "The search has ended" : "Live");
   };
 
   // The browser gives up after an answer that is no stream, and tells no more of it.

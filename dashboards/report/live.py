@@ -16,19 +16,27 @@ from trials.text import counted
 
 @dataclass(frozen=True)
 class SearchLine:
-    """One search of the list."""
+    """One search of the list. `stopped`: why it has not ended and yet nobody drives it any more."""
 
     search_id: str
     state: SearchState
     end_reason: EndReason | None
     num_trials: int
     best_trial: str | None
+    stopped: str | None = None
+
+    @property
+    def why(self) -> str:
+        """Why it ended, or does not go on."""
+        if self.stopped is not None:
+            return f"nobody drives it any more: {printable(self.stopped)}"
+        return "" if self.end_reason is None else end_words(self.end_reason)
 
 
 _COLUMNS = (
     Column("search", is_number=False),
     Column("state", is_number=False),
-    Column("why it ended", is_number=False),
+    Column("why", is_number=False),
     Column("trials", is_number=True),
     Column("best", is_number=False),
 )
@@ -50,7 +58,6 @@ def searches_page(lines: Sequence[SearchLine]) -> Page:
         heading=counted(len(lines), "search"),
         columns=_COLUMNS,
         rows=lines,
-        end_words=end_words,
         nothing="No search yet. parlay submit search.yaml begins one.",
         footer=f"Parlay {version('parlay')}",
     )

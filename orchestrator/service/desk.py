@@ -143,6 +143,11 @@ class Desk:
             self._take(found)
         return _accepted(found.record)
 
+    def stopped(self) -> dict[str, str]:
+        """The searches that the service has given up, by their ids, and why."""
+        kept = self._keeper.kept().items()
+        return {search: each.detail or "" for search, each in kept if each.state is DriverState.STOPPED}
+
     def journal(self, search: str) -> Path:
         """Where the search's events are."""
         return self._found(search).folder.journal

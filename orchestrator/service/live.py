@@ -95,25 +95,26 @@ class LiveReports:
             return self._reports[journal_file]
 
 
-async def changes(report: LiveReport, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
-    """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between."""
+async def changes(
+    report: LiveReport, why_stopped: Callable[[], str | None], is_stopping: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between.
+
+    Both say why nobody drives the search any more, as far as `why_stopped` knows.
+    """
     told, told_at = 0, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
         newest = await asyncio.to_thread(report.newest)
-        if newest.seq != told:
-            yield _sse("report", {"seq": newest.seq, "is_ended": newest.is_ended})
+        is_new = newest.seq != told
+        if is_new or time.monotonic() - told_at > ALIVE_S:
+            stopped = await asyncio.to_thread(why_stopped)
+            data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
+            yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
             told, told_at = newest.seq, time.monotonic()
         if newest.is_ended:
             return
-        if time.monotonic() - told_at > ALIVE_S:
-            yield _sse("alive", {})
-            told_at = time.monotonic()
         await asyncio.sleep(LOOK_S)
-
-
-def _sse(event: str, data: dict[str, object]) -> str:
-    return f"event: {event}\ndata: {json.dumps(data)}\n\n"
 
 
 def _rendered(search: SearchRecord) -> Page:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -87,7 +86,8 @@ class _Pages:
 
     @_telling
     def searches(self, request: Request) -> Response:
-        return _html(searches_page([_line(row) for row in self._desk.searches()["searches"]]))
+        stopped = self._desk.stopped()
+        return _html(searches_page([_line(row, stopped) for row in self._desk.searches()["searches"]]))
 
     @_telling
     def search(self, request: Request) -> Response:
@@ -99,9 +99,10 @@ class _Pages:
 
     @_telling
     def events(self, request: Request) -> Response:
-        report = self._report(request)[1]
+        search, report = self._report(request)
         report.newest()  # what is wrong with it is an answer, and not a stream that breaks
-        return StreamingResponse(changes(report, self._is_stopping), media_type="text/event-stream", headers=_HEADERS)
+        told = changes(report, lambda: self._desk.stopped().get(search), self._is_stopping)
+        return StreamingResponse(told, media_type="text/event-stream", headers=_HEADERS)
 
     def _report(self, request: Request) -> tuple[str, LiveReport]:
         """The whole id of the search that is asked for, and its report."""
@@ -112,8 +113,9 @@ class _Pages:
         return journal.parent.name, self._reports.of(journal)
 
 
-def _line(row: dict[str, Any]) -> SearchLine:
-    return SearchLine(**{field.name: row[field.name] for field in fields(SearchLine)})
+def _line(row: dict[str, Any], stopped: Mapping[str, str]) -> SearchLine:
+    names = ("search_id", "state", "end_reason", "num_trials", "best_trial")
+    return SearchLine(**{name: row[name] for name in names}, stopped=stopped.get(row["search_id"]))
 
 
 def _html(page: Page, status: int = 200, more: dict[str, str] | None = None) -> Response:

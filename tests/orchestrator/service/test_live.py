@@ -114,13 +114,13 @@ def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
 
 
 async def told(rig: Rig) -> list[tuple[int, bool]]:
-    blocks = [block async for block in changes(rig.report, lambda: False)][1:]
+    blocks = [block async for block in changes(rig.report, lambda: None, lambda: False)][1:]
     found = [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
     assert {block["event"] for block in found} == {"report"}
     return [(data["seq"], data["is_ended"]) for data in (json.loads(block["data"]) for block in found)]
 
 
-def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands(rig, monkeypatch):
+def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_the_search_does(rig, monkeypatch):
     rig.grow()
     monkeypatch.setattr(live, "ALIVE_S", -1.0)
     looks = iter([False, False, True])
@@ -131,14 +131,11 @@ def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands(rig, monke
     monkeypatch.setattr(live.asyncio, "sleep", nothing)
 
     async def words() -> list[str]:
-        return [block async for block in changes(rig.report, lambda: next(looks))]
+        return [block async for block in changes(rig.report, lambda: "its disk is full", lambda: next(looks))]
 
-    assert [block.splitlines()[0] for block in asyncio.run(words())] == [
-        "retry: 1000",
-        "event: report",
-        "event: alive",
-        "event: alive",
-    ]
+    _, *blocks = asyncio.run(words())
+    assert [block.splitlines()[0] for block in blocks] == ["event: report", "event: alive"]
+    assert all('"stopped": "its disk is full"' in block for block in blocks)
 
 
 def test_the_reports_that_were_looked_at_last_are_kept(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.service.guard import Door
+from orchestrator.service.keeper import DriverState
 from orchestrator.service.place import ServicePlace
 from orchestrator.service.sessions import entry_address
 from search_spaces.errors import OutsideRefused
@@ -138,6 +140,12 @@ def test_the_list_shows_every_search_with_the_way_to_its_report(service, browser
     text = browser.get("/").text
     assert "2 searches" in text
     assert all(f'<a href="/searches/{search}">{search}</a>' in text for search in searches)
+
+
+def test_a_search_that_was_given_up_is_told_with_the_reason(service, browser, search):
+    kept = service.keeper.kept()[search]
+    service.keeper._set(replace(kept, state=DriverState.STOPPED, detail="its <code> has changed"))
+    assert "nobody drives it any more: its &lt;code&gt; has changed" in browser.get("/").text
 
 
 def test_a_search_has_a_page_that_follows_it_and_its_report_without_scripts(browser, search):
