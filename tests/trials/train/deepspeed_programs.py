@@ -56,7 +56,7 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The same by the DeepSpeed engine. `without` names what is switched off; `allows_fp16`: DeepSpeed believes that a
-    CPU has fp16; `loss_scale`: fp16's first; `extensions`: where torch would keep operators it compiles."""
+    CPU has fp16; `loss_scale_power`: fp16's first scale; `extensions`: where torch would keep operators it compiles."""
     import torch
     import torch.distributed as dist
 
@@ -72,10 +72,9 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = make_spec(_layout(arguments), model=_model(arguments), seed=SEED)
     cpu = torch.device("cpu")
     world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), Device(cpu))
-    settings = Optimisation(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM)
+    power = arguments.get("loss_scale_power", 16)
+    settings = Optimisation(LEARNING_RATE, epsilon=EPSILON, max_grad_norm=MAX_GRAD_NORM, loss_scale_power=power)
     engine = build_engine(Training(spec.model, spec.layout, WeightSource(SEED, cpu), settings), world)
-    if "loss_scale" in arguments:
-        engine._engine.optimizer.loss_scaler.cur_scale = arguments["loss_scale"]
     data = SyntheticData(spec.model, spec.layout, world.at.data, cpu)
     losses, norms = [], []
     for step, count in enumerate(arguments["micro_batches"]):
