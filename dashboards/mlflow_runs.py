@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ _LONGEST_TAG = 5000
 _LONGEST_KEY = 250
 _CUT = " [truncated]"
 _LOG_LINES = 500
+_HIGHEST_STEP = 2**63 - 1
 
 _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 """What reading a file that a trial wrote may raise: a word for a number, an array without an end."""
@@ -196,7 +197,7 @@ def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
     found = EndedTrial(trial_points(trial), {}, [])
     for read in (series_points, system_points):
         try:
-            found.points.extend(read(trial, folder))
+            found.points.extend(_possible(read(trial, folder)))
         except _UNREADABLE as error:
             found.unread.append(error)
     try:
@@ -204,6 +205,14 @@ def ended_trial(trial: Trial, folder: SearchFolder) -> EndedTrial:
     except OSError as error:
         found.unread.append(error)
     return found
+
+
+def _possible(points: list[Point]) -> list[Point]:
+    """The points, or ValueError where MLflow would refuse one of them, and all that is sent with it."""
+    for point in points:
+        if not isinstance(point.step, int) or not 0 <= point.step <= _HIGHEST_STEP or point.time_ms < 0:
+            raise ValueError(f"{point.key} of step {point.step!r:.40} at {point.time_ms} ms is impossible")
+    return points
 
 
 def trial_points(trial: Trial) -> list[Point]:
@@ -344,7 +353,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite one; JSON has whole numbers that no float can be."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _key(name: str) -> str:

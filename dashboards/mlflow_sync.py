@@ -189,14 +189,16 @@ class MlflowSync:
         """Send the report and its figures where they are due; the tags that go with them, and what is missing."""
         parent = sent[None]
         is_last = search.state.is_ended and not parent.is_ended
-        held = Held(parent.tags.get(runs.REPORT), parent.described_at)
+        held, tags = Held(parent.tags.get(runs.REPORT), parent.described_at), dict[str, str]()
         try:
             pages = due_pages(search, folder, held, is_last, lambda trial: self._store.place(sent[trial]))
-        except Exception as error:  # a picture that cannot be drawn must not keep the runs from being sent
-            return {}, [f"report.html: {one_line(error)}"]
-        self._store.put_texts(parent, pages.texts)
-        parent.described_at = pages.described_at
-        return pages.tags, []
+            parent.described_at, tags = pages.described_at, dict(pages.tags)
+            self._store.put_texts(parent, pages.texts)
+        except Exception as error:
+            # A picture that cannot be drawn, or is larger than what the server or its proxy takes, must not keep the
+            # runs from being sent; a server that has gone refuses what follows as well.
+            return {key: text for key, text in tags.items() if key != runs.REPORT}, [f"report.html: {one_line(error)}"]
+        return tags, []
 
 
 @dataclass

@@ -24,10 +24,14 @@ from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_s
 from trials.node_samples import MOST_NODES
 from trials.trial import FailureReason
 
-pytestmark = pytest.mark.timeout(60)  # the first use of a fresh MLflow database takes seconds
+pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+
+BEFORE_1970 = "1969-12-31T23:59:59.000000Z"
+SAMPLE_OF_THE_SIXTIES = json.dumps({"time": BEFORE_1970, "cpu_utilization_percentage": 1})
 
 
-STEP_WITHOUT_A_TIME = json.dumps(next(iter(steps(1))).to_json() | {"time": 5})
+def step_line(**changes: Any) -> str:
+    return json.dumps(next(iter(steps(1))).to_json() | changes)
 
 
 @pytest.fixture(scope="module")
@@ -405,6 +409,29 @@ def test_a_report_that_cannot_be_read_or_drawn_keeps_no_run_from_being_sent(sync
     assert sync.unsent(search) == []
 
 
+def test_a_server_that_takes_no_large_files_has_all_else_and_the_report_once_it_does(
+    sync, client, home, tmp_path, request, monkeypatch
+):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.report.write_text("the report")
+    log_text = sync._store._client.log_text
+
+    def refuse_pages(run_id: str, text: str, name: str) -> None:
+        if name.endswith(".html"):
+            raise OSError("413 Request Entity Too Large")
+        log_text(run_id, text, name)
+
+    monkeypatch.setattr(sync._store._client, "log_text", refuse_pages)
+    report = sync.sync(search, folder)
+    assert report.unread == ("report.html: OSError: 413 Request Entity Too Large",)
+    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+    assert parent.info.status == "FINISHED"
+    assert NOTE in parent.data.tags
+    assert MlflowSync(None, request.node.name, home).sync(search, folder).unread == ()
+    assert "report.html" in [file.path for file in client.list_artifacts(parent.info.run_id)]
+
+
 def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
     search = SearchUnderTest()
     one, two = search.start(Layout()), search.start(Layout(micro_batch_size=2))
@@ -444,10 +471,14 @@ def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, reque
     [
         ("metrics.r0.jsonl", "nonsense", "system/cpu_utilization_percentage"),
         ("metrics.r0.jsonl", "[" * 100_000, "system/cpu_utilization_percentage"),
-        ("metrics.r0.jsonl", STEP_WITHOUT_A_TIME, "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", step_line(time=5), "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", step_line(step="one"), "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", step_line(step=2**63), "system/cpu_utilization_percentage"),
+        ("metrics.r0.jsonl", step_line(time=BEFORE_1970), "system/cpu_utilization_percentage"),
         ("system.n0.r0.jsonl", '{"time": 5}', "steps/loss"),
+        ("system.n0.r0.jsonl", SAMPLE_OF_THE_SIXTIES, "steps/loss"),
     ],
-    ids=["words", "depth", "time", "system"],
+    ids=["words", "depth", "time", "word-for-step", "high-step", "old-step", "system", "old-system"],
 )
 def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(
     sync, client, tmp_path, request, damaged, text, left
@@ -464,6 +495,16 @@ def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(
 
 
 @pytest.mark.bad_input(36)
+def test_a_number_that_no_float_can_be_is_left_out(sync, client, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    folder.attempt("t0001", "a1").metrics().write_text(step_line(loss=10**400) + "\n")
+    assert sync.sync(search, folder).unread == ()
+    metrics = runs_by_name(client, request.node.name)["t0001"].data.metrics
+    assert "steps/loss" not in metrics
+    assert metrics["steps/step_time_s"] == 0.5
+
+
 def test_a_deleted_experiment_is_said_before_the_first_trial_with_the_way_back(client, home, request):
     experiment = client.get_experiment_by_name(request.node.name)
     client.delete_experiment(experiment.experiment_id)

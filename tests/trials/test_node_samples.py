@@ -53,10 +53,11 @@ def test_names_of_a_newer_version_and_of_nobody_are_passed_over(path):
         '{"time": "yesterday"}',
         f'{{"time": "{TIME}", "cpu_utilization_percentage": NaN}}',
         f'{{"time": "{TIME}", "cpu_utilization_percentage": "41"}}',
+        f'{{"time": "{TIME}", "cpu_utilization_percentage": 1{"0" * 400}}}',
         "\0\0\0",
         b"\xff\xfe".decode("latin-1"),
     ],
-    ids=["words", "list", "depth", "empty", "number-for-time", "no-time", "nan", "text", "holes", "bytes"],
+    ids=["words", "list", "depth", "empty", "number-for-time", "no-time", "nan", "text", "no-float", "holes", "bytes"],
 )
 def test_a_whole_line_that_is_no_sample_is_an_error_that_names_the_file(path, line):
     path.write_text(line + "\n", encoding="latin-1")
