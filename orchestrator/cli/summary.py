@@ -69,7 +69,8 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
         console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
     told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
     lines = [printable(line) for line in told]
-    lines += [_state_words(search), answer_in_words(search, spec), *trades(ranking)]
+    answer = answer_in_words(search, spec)
+    lines += [_state_words(search), *([] if answer == search.detail else [answer]), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
     sys.stdout.write("\n".join(lines) + "\n")
 
