@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S
 from orchestrator.search.driver import Driver, Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
@@ -39,12 +40,21 @@ class SearchInPilots(RuleBasedStateMachine):
         trials=st.integers(1, 5),
         parallel=st.integers(1, 3),
         budget=st.none() | st.floats(1.0, 6.0),
-        startup_s=st.sampled_from([1.0, 3.0, 40.0, 100.0]),
+        startup_s=st.sampled_from([1.0, 3.0, 40.0, 100.0, 280.0]),
+        longest_s=st.sampled_from([1.0, LONGEST_PILOT_S]),
         has_dirty_gpu=st.booleans(),
     )
-    def a_search(self, trials: int, parallel: int, budget: float | None, startup_s: float, has_dirty_gpu: bool) -> None:
+    def a_search(
+        self,
+        trials: int,
+        parallel: int,
+        budget: float | None,
+        startup_s: float,
+        longest_s: float,
+        has_dirty_gpu: bool,
+    ) -> None:
         self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
-        self.rig.startup_s = startup_s
+        self.rig.startup_s, self.rig.longest_s = startup_s, longest_s
         self.rig.hooks = Hooks(cancel_requested=lambda: self.cancelling, note=self.rig.notes.append)
 
         def script(spec, restart: int) -> Script:
