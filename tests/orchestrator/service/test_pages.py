@@ -158,6 +158,13 @@ def test_a_search_has_a_page_that_follows_it_and_its_report_without_scripts(brow
     assert "script-src 'none'" in report.headers["content-security-policy"]
 
 
+def test_whoever_looks_on_has_no_trial_read_from_the_ledger(service, browser, search, monkeypatch):
+    monkeypatch.setattr("orchestrator.service.keeper.Keeper.kept", lambda self: {})  # as once it has ended
+    monkeypatch.delattr("trials.ledger.reader.LedgerReader.search")
+    for given in (search, search[:-2]):
+        assert browser.get(f"/searches/{given}/report").status_code == 200
+
+
 def test_its_events_tell_when_there_is_another_report(own_home, tmp_path):
     with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, PAGE_KEY)) as service:
         search = submitted(service)
