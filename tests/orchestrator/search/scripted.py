@@ -197,6 +197,7 @@ class Rig:
     num_nodes: int = 1
     fencing: int = 0
     floor: MemoryFloor | None = None
+    others: tuple[Objective, ...] = ()
 
     def open_driver(self) -> Driver:
         folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
@@ -210,5 +211,5 @@ class Rig:
         cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
         baseline = self.first[0] if self.first else None
         program = TrialProgram(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
-        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first, self.floor)
+        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first, self.floor, self.others)
         return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)

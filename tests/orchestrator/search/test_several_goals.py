@@ -1,0 +1,75 @@
+"""A search over several numbers of nodes, on a simulated Slurm from its first job to its answers: each number of nodes
+has its say, though trials end themselves as dominated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.search.limits import Limits
+from search_spaces.layout import Layout
+from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.slurm_rig import slurm_rig
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord
+from trials.pareto import pareto
+from trials.ranking import Objective, rank
+from trials.rival import may_stop, read_rival
+from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
+
+
+def layout_on(nodes: int, micro_batch_size: int) -> Layout:
+    """One that needs so many nodes of four ranks; the larger micro batch is the faster one."""
+    return Layout(
+        num_nodes=nodes,
+        tensor_parallel=4,
+        data_parallel=nodes,
+        micro_batch_size=micro_batch_size,
+        grad_accum_steps=16 // (nodes * micro_batch_size),
+    )
+
+
+FAST, SLOW = ([layout_on(nodes, micro) for nodes in (4, 2, 1)] for micro in (4, 2))
+LAYOUTS = tuple(layout for pair in zip(FAST, SLOW, strict=True) for layout in pair)
+
+
+def searched(path: Path, speeds: Mapping[int, float], *others: Objective) -> SearchRecord:
+    """Of trials that compare themselves with best.json as real ones do; `speeds` in tokens/s, by the nodes. The fastest
+    of all is measured first."""
+    rig = slurm_rig(path)
+    rig.layouts, rig.num_nodes, rig.others = LAYOUTS, 4, others
+    rig.limits = Limits(max_trials=len(LAYOUTS), parallel_trials=1, finalists=1, finalist_repeats=1)
+    best = SearchFolder(path / "runs" / "rig-aaaaaa").best
+
+    def script(spec: TrialSpec, restart: int) -> Script:
+        speed = speeds[spec.layout.num_nodes] / (1 if spec.layout in FAST else 2)
+        rival = read_rival(spec, best, {}) if may_stop(spec) else None
+        if rival is not None and spec.global_batch_size * spec.model.seq_length / speed > 1.1 * rival.step_time_s:
+            return Script(reason=FailureReason.DOMINATED, duration_s=20.0)
+        return Script(tokens_per_sec=speed)
+
+    rig.script = script
+    search = rig.open_driver().run()
+    rig.check(search)
+    return search
+
+
+def layouts_of(search: SearchRecord, state: TrialState, kind: TrialKind = TrialKind.SEARCH) -> list[Layout]:
+    return [trial.layout for trial in search.trials if (trial.state, trial.kind) == (state, kind)]
+
+
+def answers(search: SearchRecord, *others: Objective) -> list[Layout]:
+    return [trial.layout for trial in pareto(rank(search.trials, Objective.TOKENS_PER_SEC, 16, others=others))]
+
+
+def test_each_number_of_nodes_is_an_answer_that_was_measured_again_and_what_is_slower_on_it_ends_itself(tmp_path):
+    search = searched(tmp_path, {4: 3000.0, 2: 2000.0, 1: 600.0})
+    assert layouts_of(search, TrialState.MEASURED) == FAST
+    assert layouts_of(search, TrialState.FAILED) == SLOW
+    assert answers(search) == layouts_of(search, TrialState.MEASURED, TrialKind.FINALIST) == FAST
+
+
+def test_with_several_objectives_what_is_worse_in_all_of_them_ends_itself_on_fewer_nodes_too(tmp_path):
+    search = searched(tmp_path, {4: 3000.0, 2: 2000.0, 1: 600.0}, Objective.NODE_HOURS_PER_BILLION_TOKENS)
+    assert layouts_of(search, TrialState.FAILED) == [*SLOW[:2], FAST[2], SLOW[2]]
+    assert answers(search, Objective.NODE_HOURS_PER_BILLION_TOKENS) == FAST[:2]
