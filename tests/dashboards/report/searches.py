@@ -8,6 +8,9 @@ from search_spaces.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from trials.trial import FailureReason
 
+HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
+"""A name, or what a trial wrote, that would be something else than text."""
+
 TODAY = Layout(tensor_parallel=4, data_parallel=2, grad_accum_steps=4)
 FASTEST = Layout(tensor_parallel=2, pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
 
@@ -47,11 +50,11 @@ def _slower() -> Any:
 
 def a_told_search() -> SearchUnderTest:
     """An ended search that has something for every part of the report: predictions, a profile, failures with logs, one
-    that was dominated, a tie, and finalists."""
-    search = SearchUnderTest(spec())
+    that was dominated, a tie, and finalists; its name and a log are hostile."""
+    search = SearchUnderTest(spec(name=HOSTILE))
     search.measure(search.start(TODAY, prediction=_foretold(1.1, 1.4)), 1000.0)
     search.fail(search.start(Layout(data_parallel=8)), FailureReason.GPU_OOM, excerpt="torch.OutOfMemoryError: CUDA")
-    search.fail(search.start(Layout(data_parallel=4)), FailureReason.SCRIPT_ERROR, excerpt="ValueError: no such head")
+    search.fail(search.start(Layout(data_parallel=4)), FailureReason.SCRIPT_ERROR, excerpt=f"ValueError: {HOSTILE}")
     profile = {"compute": 0.5, "tensor": 0.08, "pipeline": 0.04, "bubble": 0.05}
     best = search.start(FASTEST, prediction=_foretold(0.6, 2.8))
     search.measure(best, 1500.0, peak_memory_gib=3.0, time_s=profile)

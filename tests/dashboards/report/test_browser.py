@@ -40,6 +40,7 @@ def test_every_figure_is_drawn_in_its_colours_without_a_word_to_the_console_or_t
     assert tab.ask(f"{FIGURES}.length") == 10
     assert tab.complaints() == []
     assert tab.requests() == [address]
+    assert "<img src=x onerror=alert(2)>" in tab.ask("document.querySelector('tr[data-trial=t0003] pre').textContent")
     assert tab.ask(Path(__file__).with_name("contrast.js").read_text()) == []
     tab.look(height=TALL, scheme={"light": "dark", "dark": "light"}[scheme])
     tab.until(f"{TICKS} === {MUTED}")

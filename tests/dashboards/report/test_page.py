@@ -17,11 +17,9 @@ from dashboards.report.data import report_data
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import report_page
 from search_spaces.layout import Layout
-from tests.dashboards.report.searches import TODAY, a_search, spec
+from tests.dashboards.report.searches import HOSTILE, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.trial import FailureReason
-
-HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\x00{{ 7 * 7 }}"
 
 
 class Page(HTMLParser):
