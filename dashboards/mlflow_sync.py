@@ -46,8 +46,6 @@ _SQLITE_FILE = "sqlite:///"
 _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
-_SHOWN_AS = {"mlflow.experimentKind": "custom_model_development"}
-"""Has MLflow show the pages for training; without it, those for prompts and traces."""
 _OTHER_VERSION = "out-of-date database schema"
 _LOG_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _REFUSALS = {
@@ -339,7 +337,7 @@ class _Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.create_experiment(self._experiment, self._artifact_location, _SHOWN_AS)
+            self._client.create_experiment(self._experiment, self._artifact_location)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise

@@ -88,11 +88,6 @@ def test_one_parent_and_a_child_for_every_trial(sync, client, tmp_path, request)
     assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
 
 
-def test_a_new_experiment_is_shown_as_one_of_training(sync, client, request):
-    tags = client.get_experiment_by_name(request.node.name).tags
-    assert tags["mlflow.experimentKind"] == "custom_model_development"
-
-
 def test_statuses_are_truthful(sync, client, tmp_path, request):
     search = SearchUnderTest()
     names = [search.start(Layout(micro_batch_size=size)) for size in (1, 2, 3, 4, 5, 6, 7)]
