@@ -455,7 +455,7 @@ class Driver:
             self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
 
     def _intend(self, trial: Trial) -> None:
-        limit_s = self._time_limit_s
+        limit_s = time_limit_s(self._now, self._program.time_limit_s, trial.layout.num_nodes)
         reserved_s = self._launcher.longest_s(limit_s, trial.layout.num_nodes)
         now, num_nodes = self._now, self._program.cluster.num_nodes
         avoided = nodes_to_avoid(trial, now.bad_nodes, now.runs_of(trial.layout), num_nodes)
@@ -565,12 +565,8 @@ class Driver:
     def _fits_budget(self, standing: Standing, num_nodes: int = 1) -> bool:
         if self._limits.budget_node_hours is None:
             return True
-        longest_s = self._launcher.longest_s(time_limit_s(standing, self._program.time_limit_s), num_nodes)
-        return rules.fits_budget(standing, self._limits, num_nodes, longest_s)
-
-    @property
-    def _time_limit_s(self) -> float:
-        return time_limit_s(self._now, self._program.time_limit_s)
+        limit_s = time_limit_s(standing, self._program.time_limit_s, num_nodes)
+        return rules.fits_budget(standing, self._limits, num_nodes, self._launcher.longest_s(limit_s, num_nodes))
 
     def _cancel_reason(self) -> FailureReason:
         by_user = self.search.end_reason is EndReason.CANCELLED_BY_USER

@@ -51,8 +51,7 @@ class Standing:
         self.num_layouts = 0
         """Layouts that were proposed; repeats count no more."""
         self.num_measured = 0
-        """Attempts whose duration is known and tells how long one takes, the longest of them `longest_s`."""
-        self.longest_s = 0.0
+        """Attempts whose duration is known and tells how long one takes."""
         self.last_moment = search.created_at
         """When an attempt that has ended last began or ended."""
         self.is_cut_short = False
@@ -64,6 +63,7 @@ class Standing:
         self._floor = floor
         self._others = others
         self._node_hours_used = Fraction()
+        self._longest_s: dict[int, float] = {}  # by the number of nodes
         self._trials: tuple[Trial, ...] = ()
         self._unended: dict[int, Trial] = {}
         self._in_flight: tuple[Attempt, ...] | None = None
@@ -114,6 +114,10 @@ class Standing:
     def node_hours_used(self) -> float:
         """Summed without rounding: a budget is kept alike whichever trial ended first, and by whoever resumes."""
         return float(self._node_hours_used)
+
+    def longest_s(self, num_nodes: int) -> float:
+        """How long the longest attempt that was measured took, or would have on so many nodes, where it had more."""
+        return max((s * max(1.0, known / num_nodes) for known, s in self._longest_s.items()), default=0.0)
 
     @property
     def latest(self) -> list[Trial]:
@@ -250,7 +254,8 @@ class Standing:
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:
             self.num_measured += 1
-            self.longest_s = max(self.longest_s, attempt.ended_at - attempt.started_at)  # type: ignore[operator]
+            lasted_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
+            self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), lasted_s)
 
     def _note_ended_trial(self, place: int, trial: Trial) -> None:
         last = trial.last_attempt

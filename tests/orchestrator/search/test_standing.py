@@ -40,7 +40,7 @@ def assert_true_to(standing: Standing, search: SearchRecord, floor: MemoryFloor 
     assert standing.last_moment == max([search.created_at, *moments])
     known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
     assert standing.num_measured == len(known)
-    assert standing.longest_s == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
+    assert standing.longest_s(1) == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
     over = [trial for trial in trials if trial.state.is_ended]
     assert standing.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
     by_end = sorted((t for t in over if t.last_attempt is not None), key=lambda t: t.last_attempt.ended_at)
