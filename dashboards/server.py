@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from dashboards.ports import held_port
 from dashboards.schema import require_tracking_uri
 from dashboards.stores import require_usable_store
 from trials.text import tail
 
 _LOOPBACK = "127.0.0.1"
-_START_S = 90.0
+_START_S = 300.0
+"""From a cold disk of many users MLflow alone takes a minute to load; one that ends is noticed at once."""
 _LOG_LINES = 15
 _POLL_S = 0.2
 
@@ -44,13 +46,14 @@ class MlflowServer:
     """MLflow's server over the store at `uri`, reachable from this machine only. A context manager.
 
     There is no password: whoever is logged in on this machine can open the pages. `home` is Parlay's home directory,
-    which takes the server's log. `port` None takes a free one.
+    which takes the server's log. `port` None takes a free one, which is known from the start on.
     """
 
     def __init__(self, uri: str, home: Path, port: int | None = None):
         self._uri = uri
         self._home = home
-        self.port = port or _free_port()
+        self._held: socket.socket | None = None
+        self.port = port or 0
         self._log = home / "dashboard.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -60,8 +63,11 @@ class MlflowServer:
 
     def __enter__(self) -> MlflowServer:
         """Start it and wait until it answers; ServerFailed if it does not."""
-        self._process = self._start()
+        if not self.port:
+            self._held = held_port()
+            self.port = self._held.getsockname()[1]
         try:
+            self._process = self._start()
             self._wait_until_it_answers()
         except BaseException:
             self.stop()
@@ -81,6 +87,8 @@ class MlflowServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+        if self._held is not None:
+            self._held.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,12 +154,6 @@ def _host() -> str:
     """This machine's name; the full one unless that is only what it calls its own loopback."""
     name = socket.getfqdn()
     return socket.gethostname() if "localhost" in name else name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        return probe.getsockname()[1]
 
 
 def _answers(address: str) -> bool:

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dashboards.ports import held_port
 
 NO_POSTGRES = "no Postgres server installed"
 
@@ -33,7 +34,8 @@ class PostgresServer:
         self._folder = folder
         self._data = folder / "data"
         self._log = folder / "postgres.log"
-        self._port = _free_port()
+        self._held = held_port()  # also between a kill and the next start
+        self._port = int(self._held.getsockname()[1])
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,6 +75,7 @@ class PostgresServer:
         """End the server and every connection."""
         if self._process is not None and self._process.poll() is None:
             self._end(signal.SIGINT)  # "fast": connections are closed, not waited for
+        self._held.close()
 
     def _launch(self) -> None:
         settings = ("listen_addresses=127.0.0.1", f"port={self._port}", "unix_socket_directories=", "fsync=off")
@@ -140,9 +143,3 @@ def _ordinary_user() -> dict[str, Any]:
     known = {entry.pw_name: entry for entry in pwd.getpwall()}
     user = known.get("postgres") or known["nobody"]
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

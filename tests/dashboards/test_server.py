@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from dashboards.mlflow_sync import MlflowSync
+from dashboards.ports import held_port
 from dashboards.server import MlflowServer, ServerFailed, show_dashboard, tunnel_command
 from orchestrator.late_sync import send_again
 from search_spaces.errors import InputError
@@ -73,18 +74,27 @@ def store(request, tmp_path) -> str:
     return url.set(database="mlflow").render_as_string(hide_password=False)
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for servers one after the other, which is nobody else's meanwhile."""
+    with held_port() as held:
+        yield held.getsockname()[1]
+
+
 @processes
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
-def test_fault_33_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp_path, monkeypatch, store):
+def test_fault_33_a_server_killed_in_the_middle_and_started_again_has_everything_once(
+    tmp_path, monkeypatch, port, store
+):
     from mlflow.tracking import MlflowClient
 
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # the first answer of a server that has just started
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")  # the first answer of a server that has just started
     home = tmp_path / "home"
     search = ended_search()
     folder = folder_with_journal(tmp_path, search)
-    with ServerWithPasswords(store, home) as server:
+    with ServerWithPasswords(store, home, port) as server:
         with pytest.raises(InputError, match="MLFLOW_TRACKING_USERNAME"):
             MlflowSync(server.address, "killed", home).check()
         as_admin(monkeypatch)
@@ -96,7 +106,7 @@ def test_fault_33_a_server_killed_in_the_middle_and_started_again_has_everything
             with pytest.raises(Exception, match=r"(?i)refused|connection"):
                 sync.sync(search.record, folder)
         assert sync.unsent(search.record)
-    with ServerWithPasswords(store, home, server.port) as server:
+    with ServerWithPasswords(store, home, port) as server:
         sync.sync(search.record, folder)
         for _ in range(2):
             late = send_again(folder, MlflowSync(server.address, "killed", home), pytest.fail)
@@ -136,7 +146,7 @@ def kill_before_a_batch(patch: pytest.MonkeyPatch, server: MlflowServer, sync: M
 
 
 @processes
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_the_server_ends_with_its_command_even_when_that_is_killed(tmp_path):
     program = (
         "import sys; from pathlib import Path; from dashboards.server import show_dashboard\n"
@@ -167,7 +177,7 @@ def parent_of(process: Path) -> int | None:
 
 
 @processes
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path):
     server = MlflowServer("nonsense://nowhere", tmp_path)
     with pytest.raises(ServerFailed, match="nonsense"), server:
