@@ -489,7 +489,6 @@ def test_a_file_that_cannot_be_read_is_reported_and_the_rest_is_sent(
     assert "rank-00000.tail.log" in [file.path for file in client.list_artifacts(child.info.run_id)]
 
 
-@pytest.mark.bad_input(36)
 def test_a_number_that_no_float_can_be_is_left_out(sync, client, tmp_path, request):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
@@ -500,6 +499,7 @@ def test_a_number_that_no_float_can_be_is_left_out(sync, client, tmp_path, reque
     assert metrics["steps/step_time_s"] == 0.5
 
 
+@pytest.mark.bad_input(36)
 def test_a_deleted_experiment_is_said_before_the_first_trial_with_the_way_back(client, home, request):
     experiment = client.get_experiment_by_name(request.node.name)
     client.delete_experiment(experiment.experiment_id)
