@@ -149,6 +149,8 @@ def side_of_recipe(loaded: LoadedRecipe) -> Side:
     recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
     best = Found(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
     question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
+    objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # the best's, where several
+    question |= {"objective": ", ".join(objectives)}
     name = f"{recipe.search_id}.{recipe.trial}"
     return Side("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
 
@@ -184,7 +186,7 @@ def compared(a: Side, b: Side, margin: float) -> CompareResult:
     detail: str | None = None
     layout: tuple[Mapping[str, Any], ...] = ()
     if a.best is None or b.best is None:
-        detail = " and ".join(f"{side.name} has measured no layout" for side in (a, b) if side.best is None)
+        detail = " and ".join(f"{side.name} has found no best layout" for side in (a, b) if side.best is None)
     else:
         layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
         found = None if obstacles else compare(a.best.runs, b.best.runs, margin)

@@ -100,7 +100,7 @@ class TestVerdict:
     def test_without_a_measurement_there_is_none_and_whose_it_is_is_said(self):
         result = compared(side("a", found(FAST, 1.0)), side("b", None, failed(FAST)), 0.05)
         assert result.verdict is CompareVerdict.NOT_COMPARABLE
-        assert result.detail == "b has measured no layout"
+        assert result.detail == "b has found no best layout"
         assert [pair.found for pair in result.pairs] == [None]
 
 
@@ -174,10 +174,10 @@ class TestOfSearches:
         events = Journal(first.journal).read()
         whole = side_of_search(fold(first.search_id, events), spec, str(first.path))
         begun = side_of_search(fold(first.search_id, events[:4]), spec, str(first.path))
-        assert compared(begun, whole, 0.05).detail == f"{first.search_id} has measured no layout"
+        assert compared(begun, whole, 0.05).detail == f"{first.search_id} has found no best layout"
         result = compared(whole, side_of_recipe(read_recipe(first.recipe)), 0.05)
         assert (result.verdict, result.found.ratio) == (CompareVerdict.SAME, 1.0)
-        assert result.layout == result.software == ()
+        assert result.question == result.layout == result.software == ()
 
 
 @pytest.mark.parametrize("margin", ["0", "0.5", "nan"])

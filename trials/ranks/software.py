@@ -20,9 +20,9 @@ _DRIVER_VERSION = re.compile(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
 def speed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables by which a run may be faster or slower than another on the same machine, without secrets and
-    without what differs from rank to rank; in alphabetical order, long values cut."""
+    without what differs from rank to rank; in alphabetical order, long values cut, what cannot be printed a space."""
     return {
-        name: environment[name][:_LONGEST_VALUE]
+        name: "".join(c if c.isprintable() else " " for c in environment[name][:_LONGEST_VALUE])
         for name in sorted(environment)
         if _DECIDE_SPEED.match(name) and not _OF_ONE_RANK.search(name) and not _SECRET.search(name)
     }

@@ -25,6 +25,11 @@ def test_a_long_value_is_cut():
     assert len(speed_environment({"LOADEDMODULES": "x" * 5000})["LOADEDMODULES"]) == 1000
 
 
+def test_what_is_no_text_is_told_as_text_that_stays_itself_wherever_it_is_written():
+    preload = b"/opt/\xe9t\xe9.so\t/opt/b.so".decode(errors="surrogateescape")
+    assert speed_environment({"LD_PRELOAD": preload}) == {"LD_PRELOAD": "/opt/ t .so /opt/b.so"}
+
+
 @pytest.mark.parametrize(
     ("line", "version"),
     [
