@@ -53,6 +53,7 @@ def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(fol
         " $(grep -v '^#' recipe/megatron_args.txt) YOUR_OPTIONS",
         "rule": None,
         "message": None,
+        "replayed": None,
     }
     refused = by_trainer["megatron-bridge"]
     assert (refused["status"], refused["rule"], refused["files"]) == (
