@@ -27,7 +27,7 @@ def search_note(search: SearchRecord, data: ReportData, link: Link = lambda tria
         f"**{_plain(words.answer_words(data))}**",
         _plain(words.answer_below(data)),
         *_winner(data, link),
-        _plain(" ".join(words.sure_words(data))),
+        _plain(" ".join([*words.sure_words(data), *words.trade_words(data)])),
         _plain(words.state_words(data)),
         _plain(words.cost_words(data)),
         *_best_trials(search, data, link),

@@ -16,7 +16,7 @@ from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
 from trials.answer import Choice, choice_of, choice_words
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.pareto import trades
+from trials.pareto import pareto, trades
 from trials.ranking import (
     SUSPECT_FLAGS,
     Objective,
@@ -71,8 +71,9 @@ class TrialView:
 class Answer:
     """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
 
-    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for, `trades` what
-    other answers there are to several goals. `mfu` is a fraction.
+    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for. `points` are the
+    trials that answer several goals, this one first, and `trades` what the others give for what; () where there is one
+    goal. `mfu` is a fraction.
     """
 
     trial: str
@@ -82,6 +83,7 @@ class Answer:
     is_today: bool
     is_fastest: bool
     why: str | None
+    points: tuple[str, ...]
     trades: tuple[str, ...]
     ties: tuple[str, ...]
     flags: tuple[str, ...]
@@ -212,6 +214,7 @@ def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
         is_today=is_today,
         is_fastest=choice_of(ranking) is Choice.FASTEST,
         why=choice_words(ranking),
+        points=tuple(point.trial for point in pareto(ranking)),
         trades=tuple(trades(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
         flags=best.flags,

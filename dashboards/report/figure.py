@@ -5,6 +5,7 @@ A colour is a word that begins with @ and stands for one of the page's own colou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,14 @@ def plot(traces: Sequence[Mapping[str, Any]], **layout: Any) -> dict[str, Any]:
 def axis(title: str, **settings: Any) -> dict[str, Any]:
     """An axis with its title."""
     return {"title": {"text": title}, **settings}
+
+
+def logarithmic(low: float, high: float) -> dict[str, Any]:
+    """A logarithmic axis from `low` to `high` whose ticks say their whole value; plotly's say 5 for 0.5 and for 50."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
+    ticks = [digit * 10.0**power for power in powers for digit in digits]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
 
 
 def reason_color(reason: FailureReason | None) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dashboards.report.data import ReportData
 from dashboards.report.figure import Figure
+from dashboards.report.figures import figures_of
 from dashboards.report.html import embedded_json, html_page, own, plotly
-from dashboards.report.layout_figures import layout_figures
-from dashboards.report.search_figures import search_figures
 
 _MAIN = ("progress", "memory", "heat", "parallel")
 """Each file holds plotly.js, five megabytes, so only what is looked at again and again is one."""
@@ -14,7 +13,7 @@ _MAIN = ("progress", "memory", "heat", "parallel")
 
 def figure_pages(data: ReportData) -> dict[str, str]:
     """The main figures by their keys, each a whole HTML file as the report is; what cannot be drawn is left out."""
-    figures = {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
+    figures = figures_of(data)
     return {key: _page(data, figures[key]) for key in _MAIN if figures[key].plot}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figure import SEQUENTIAL, Figure, axis, dots, line, plot
+from dashboards.report.data import ReportData
+from dashboards.report.figure import SEQUENTIAL, Figure, axis, line, plot
 from dashboards.report.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
 from dashboards.report.schedule import Box, Timeline, timeline_of
 from dashboards.report.words import FIELD_WORDS, TIMES, UNITS, amount, percent, shape_words, trial_words, value_words
@@ -32,52 +32,7 @@ _LEAST_SHARE = 0.005
 
 def layout_figures(data: ReportData) -> list[Figure]:
     """In the order of the page."""
-    return [_memory(data), _heat(data), _parallel(data), _importance(data), _time(data), _timeline(data)]
-
-
-def _memory(data: ReportData) -> Figure:
-    """Speed against memory, and the layouts that no other beats in both."""
-    unit, title = UNITS[data.objective], "Throughput against memory"
-    known = [t for t in data.measured if t.peak_memory_gib is not None]
-    if not known:
-        return Figure("memory", title, "No trial has told how much memory it took.")
-    front = pareto(known)
-    text = [f"{trial_words(t)}<br>{amount(t.speed)} {unit}, {amount(t.peak_memory_gib, 3)} GiB" for t in known]
-    traces = [
-        dots([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
-        line([t.peak_memory_gib for t in front], [t.speed for t in front], "none is better in both", "@accent")
-        | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}, "line": {"shape": "hv", "width": 2}},
-    ]
-    best = [t for t in known if data.answer is not None and t.layout.key == data.answer.layout.key]
-    if best:
-        star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
-        shown = [f"the best layout<br>{trial_words(t)}" for t in best[:1]]
-        traces.append(dots([best[0].peak_memory_gib], [best[0].speed], shown, "best layout", "@c2", **star))
-    least = front[0]
-    return Figure(
-        "memory",
-        title,
-        f"{counted(len(front), 'run')} of {len(known)} cannot be beaten in both. The thriftiest,"
-        f" {least.trial}, takes {amount(least.peak_memory_gib, 3)} GiB a rank and reaches {amount(least.speed)} {unit};"
-        f" the fastest, {front[-1].trial}, takes {amount(front[-1].peak_memory_gib, 3)} GiB for"
-        f" {amount(front[-1].speed)}.",
-        plot(
-            traces,
-            xaxis=axis("peak memory of a rank (GiB)", rangemode="tozero"),
-            yaxis=axis(unit, rangemode="tozero"),
-            legend={"orientation": "h", "y": 1.12, "x": 0},
-        ),
-        height=380,
-    )
-
-
-def pareto(trials: Sequence[TrialView]) -> list[TrialView]:
-    """The measured trials that no other beats in both, by growing memory and so by growing speed."""
-    front: list[TrialView] = []
-    for trial in sorted(trials, key=lambda t: (t.peak_memory_gib or 0.0, -(t.speed or 0.0))):
-        if not front or (trial.speed or 0.0) > (front[-1].speed or 0.0):
-            front.append(trial)
-    return front
+    return [_heat(data), _parallel(data), _importance(data), _time(data), _timeline(data)]
 
 
 def _heat(data: ReportData) -> Figure:

@@ -11,18 +11,17 @@ from typing import Any
 from dashboards.report import words
 from dashboards.report.data import ReportData
 from dashboards.report.figure import Figure
+from dashboards.report.figures import figures_of
 from dashboards.report.html import Page, embedded_json, html_page, own, plotly
-from dashboards.report.layout_figures import layout_figures
-from dashboards.report.search_figures import search_figures
 from dashboards.report.seats import seats_of
 from dashboards.report.table import columns_of, rows_of
 from dashboards.text import printable
 from trials.text import counted
 
-_WIDE = ("progress", "parallel", "time", "timeline", "predictions", "cost")
+_WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
 _SECTIONS = (
     ("search", "How it went", ("progress", "failures", "importance")),
-    ("layouts", "Which layouts are fast", ("memory", "heat", "parallel")),
+    ("layouts", "Which layouts are fast", ("nodes", "memory", "heat", "parallel")),
     ("best", "The best layout", ("time", "timeline")),
     ("cost", "What it cost", ("cost",)),
     ("foretold", "How well it was foretold", ("predictions",)),
@@ -66,8 +65,8 @@ def report_without_scripts(data: ReportData) -> Page:
 
 
 def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
-    figures = {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
-    sections = [Section(key, title, tuple(figures[k] for k in keys)) for key, title, keys in _SECTIONS]
+    figures = figures_of(data)
+    sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in _SECTIONS]
     return html_page(
         "report.html.jinja",
         f"{data.name}: {words.answer_words(data)}",

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.figure import Figure, axis, dots, line, plot, reason_color
+from dashboards.report.figure import Figure, axis, dots, line, logarithmic, plot, reason_color
 from dashboards.report.words import UNITS, amount, duration, hours_words, percent, reason_words, trial_words
 from trials.text import counted
 from trials.trial import FailureReason, TrialState
@@ -68,7 +68,9 @@ def _progress(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
-        note="Crosses at the bottom are trials that failed.",
+        note="Crosses at the bottom are trials that failed."
+        if any(t.state is TrialState.FAILED for t in data.trials)
+        else None,
     )
 
 
@@ -228,7 +230,7 @@ def _predictions(data: ReportData) -> Figure:
         traces.append(dots([m for _, _, m in rows], [p for _, p, _ in rows], text, what, color, opacity=0.8) | which)
         off = median(abs(math.log(p / m)) for _, p, m in rows)
         errors.append(f"{percent(math.expm1(off))} in {what} ({counted(len(rows), 'trial')})")
-        kind = _log_ticks(low, high) if high > _LOG_FROM * low else {"type": "linear"}
+        kind = logarithmic(low, high) if high > _LOG_FROM * low else {"type": "linear"}
         axes |= {
             f"xaxis{place}": axis(f"measured {title_words} ({unit})", **kind),
             f"yaxis{place}": axis(f"foretold ({unit})", **kind),
@@ -245,14 +247,6 @@ def _predictions(data: ReportData) -> Figure:
         height=360,
         note="Each prediction is the one that stood when the trial was proposed. On the dotted line it was right.",
     )
-
-
-def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis whose ticks say their whole value; plotly's own say 5 for 0.5 and for 50."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    digits = (1, 2, 5) if high > 10 * low else (1, 2, 3, 5, 7)
-    ticks = [digit * 10.0**power for power in powers for digit in digits]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,.6g}" for tick in ticks]}
 
 
 def _time_scale(data: ReportData) -> tuple[float, str]:

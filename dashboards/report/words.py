@@ -104,6 +104,11 @@ def sure_words(data: ReportData) -> list[str]:
     return [] if answer is None else list(_sure_words(answer, data))
 
 
+def trade_words(data: ReportData) -> list[str]:
+    """What other answers to several goals give for what, a sentence each."""
+    return [] if data.answer is None else [f"Another answer: {trade}." for trade in data.answer.trades]
+
+
 def state_words(data: ReportData) -> str:
     """What the search is doing, or why it ended."""
     if data.end_reason is not None:
@@ -207,7 +212,6 @@ def _sure_words(answer: Answer, data: ReportData) -> Iterator[str]:
         yield f"Chosen for its memory: {answer.why}."
     if answer.ties:
         yield f"Not to be told from {_listed(answer.ties)}: their intervals overlap."
-    yield from (f"Another answer: {trade}." for trade in answer.trades)
     yield from (f"Flag {flag_words(flag)}." for flag in answer.flags)
 
 

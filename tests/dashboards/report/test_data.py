@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dashboards.report.data import report_data
-from dashboards.report.words import answer_below, answer_words, cost_words, state_words, sure_words
+from dashboards.report.words import answer_below, answer_words, cost_words, state_words, sure_words, trade_words
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
@@ -64,8 +64,10 @@ def test_several_objectives_have_several_answers_and_each_is_said():
     search.measure(search.start(many), 1500.0)
     data = data_of(search)
     assert (data.objective.value, data.answer.trial) == ("tokens_per_sec", "t0002")
-    other = "Another answer: t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token."
-    assert sure_words(data)[-1] == other
+    assert data.answer.points == ("t0002", "t0001")
+    other = "t0001 on 1 node has 60 % of its tokens/s at 83 % of its node-hours a token"
+    assert data.answer.trades == (other,)
+    assert trade_words(data) == [f"Another answer: {other}."]
 
 
 def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_search_says_why():

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
+from dashboards.report import figures
 from dashboards.report.data import report_data
-from dashboards.report.layout_figures import layout_figures, pareto
-from dashboards.report.search_figures import search_figures
+from dashboards.report.trade_figures import pareto
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import TODAY, a_search, a_told_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
@@ -18,8 +18,7 @@ from trials.trial import FailureReason
 
 
 def figures_of(search):
-    data = report_data(search.record, START + 3600)
-    return {figure.key: figure for figure in (*search_figures(data), *layout_figures(data))}
+    return figures.figures_of(report_data(search.record, START + 3600))
 
 
 def only_running():
@@ -119,6 +118,20 @@ def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
     assert axis["type"] == "log"
     ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
     assert ticks.items() >= {"0.5": 0.5, "1": 1.0, "5": 5.0, "10": 10.0}.items()
+
+
+def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_measured():
+    assert "nodes" not in figures_of(a_search())
+    search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
+    for nodes, speed in ((1, 900.0), (2, 1500.0), (4, 1400.0)):
+        search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
+    figure = figures_of(search)["nodes"]
+    assert figure.summary.startswith("Measured on 1, 2 and 4 nodes. 2 layouts are answers, from t0001 on 1 node")
+    assert figure.summary.endswith("1.67 times the speed for 2 times the nodes.")
+    by_name = {trace["name"]: trace for trace in figure.plot["data"]}
+    assert (by_name["answers"]["x"], by_name["answers"]["y"]) == ([1, 2], [900.0, 1500.0])
+    assert (by_name["in proportion"]["x"], by_name["in proportion"]["y"]) == ([1, 4], [900.0, 3600.0])
+    assert by_name["best layout"]["x"] == [2]
 
 
 def test_colours_are_the_pages_own():

@@ -159,6 +159,16 @@ def test_the_answer_comes_first(text, page):
     assert "<title>tiny: 1.50 times faster than what you run today</title>" in text
 
 
+def test_other_answers_to_several_goals_stand_beside_the_best():
+    search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
+    for nodes, speed in ((1, 900.0), (2, 1500.0)):
+        search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
+    page = Page(page_of(search))
+    assert "Other answers" in page.text
+    assert "t0001 on 1 node has 60 % of its tokens/s" in page.text
+    assert len(page.all("figure", id="figure-nodes")) == 1
+
+
 def test_plotly_is_inside_and_nothing_in_it_ends_its_script():
     script = plotly()
     assert "plotly.js v" in script[:200]
