@@ -26,6 +26,7 @@ from search_spaces.trainer_rules import engines_of
 from search_spaces.validation import Section, restored, validated
 from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, Place, dotted, parse_document, read_document, with_overrides
+from trials.external.measuring import log_format_of
 from trials.ledger.schema import LedgerSection
 from trials.ranking import Objective, Ranking, objective_json, objectives_of, rank
 from trials.trainer_schema import TrainerSection
@@ -306,7 +307,8 @@ def _check_tables(file: SearchFile, document: Document, cluster: Cluster, proble
 
 def _trainer_problems(file: SearchFile) -> Iterator[Problem]:
     """Where other sections ask of the trainer what it has not."""
-    return chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), _missing_log_rank(file))
+    of_its_log = chain(_untold_memory(file), _missing_log_rank(file))
+    return chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), of_its_log)
 
 
 def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
@@ -382,6 +384,23 @@ _OF_OUR_TRAINER = {
     "profile": "only Parlay's own trainer is profiled",
 }
 """What the measure section may ask of Parlay's own trainer alone."""
+
+
+def _untold_memory(file: SearchFile) -> Iterator[Problem]:
+    """Where memory has to stay free, and no trial could say how much it took."""
+    wanted_gib = file.constraints.min_free_memory_gib
+    if wanted_gib is None or file.trainer.kind == "parlay":
+        return
+    log_format = log_format_of(file.trainer.for_trials())
+    if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):
+        yield Problem(
+            "contradiction",
+            "nothing that is read of the trainer's log tells of memory: every layout would count as too full",
+            rule="where memory has to stay free, a layout whose peak nobody knows is never the best",
+            fix="add memory_gib to trainer.patterns, or remove it",
+            key="constraints.min_free_memory_gib",
+            value=wanted_gib,
+        )
 
 
 def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:

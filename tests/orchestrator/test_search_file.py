@@ -411,6 +411,17 @@ def test_memory_to_stay_free_of_what_nobody_knows_is_refused_with_what_to_set(tm
     assert problem.fix.startswith("remove it")
 
 
+@pytest.mark.parametrize("patterns", ["deepspeed", "deepspeed-pipeline", "{step_time_s: 'took ([0-9.]+) s'}"])
+def test_memory_to_stay_free_of_trials_that_cannot_say_what_they_took_is_refused(tmp_path: Path, patterns: str):
+    on_a100 = MINIMAL.replace("this-machine", "{accelerator: a100-40gb, gpus_per_node: 4, num_nodes: 1}")
+    theirs = ("trainer.kind=command", "trainer.template='train --tp {tensor_parallel}'")
+    asked = "constraints.min_free_memory_gib=4"
+    problem = the_problem(tmp_path, on_a100, asked, *theirs, f"trainer.patterns={patterns}")
+    assert (problem.code, problem.key) == ("contradiction", "constraints.min_free_memory_gib")
+    told = "trainer.patterns={step_time_s: 'took ([0-9.]+) s', memory_gib: 'peak ([0-9.]+)'}"
+    assert loaded(tmp_path, on_a100, asked, *theirs, told).memory_floor is not None
+
+
 @pytest.mark.bad_input(14)
 def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
