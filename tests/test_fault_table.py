@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fault_table import PAGE, fault_tests, page_with, section
 from tests.faults import FAULTS
 
+pytestmark = pytest.mark.timeout(60)  # every file of tests is parsed
 ADVICE = "python -m tests.fault_table --write"
 
 
