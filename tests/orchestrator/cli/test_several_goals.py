@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
+from orchestrator.cli.summary import most_trials_words
+from orchestrator.search_file import candidates_of
 from search_spaces.layout import Layout
 from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
 
@@ -56,3 +58,9 @@ def test_of_several_objectives_each_answer_has_every_value(tmp_path, capfd):
     )
     assert (first["values"]["tokens_per_sec"], second["values"]["tokens_per_sec"]) == (186.0, 300.0)
     assert best["why"].startswith("the best in node_hours_per_billion_tokens of the layouts measured; t0002 on 2 nodes")
+
+
+@pytest.mark.parametrize(("nodes", "repeats"), [("2", 6), ("[1, 2]", 8)])
+def test_what_a_search_may_take_counts_a_finalist_more_for_each_further_number_of_nodes(tmp_path, nodes, repeats):
+    spec = spec_in(tmp_path, "cluster.num_nodes=2", f"space.num_nodes={nodes}", "search.finalists=3")
+    assert f" and {repeats} repeats take at most " in most_trials_words(spec, candidates_of(spec))
