@@ -23,7 +23,8 @@ import pytest
 
 NO_CHROMIUM = "no Chromium installed"
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 240.0
+"""For whatever is waited for: a browser's first start, or a page's drawing, on a machine that does much else."""
 _OPTIONS = (
     "--headless",
     "--remote-debugging-pipe",

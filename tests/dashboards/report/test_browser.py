@@ -13,7 +13,7 @@ from dashboards.report.page import report_page
 from tests.dashboards.report.searches import a_told_search
 from tests.dashboards.searches import START
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 FIGURES = "[...document.querySelectorAll('.plot')]"
 ALL_DRAWN = f"{FIGURES}.every(place => place.querySelector('svg.main-svg'))"

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dashboards.ports import held_port
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.orchestrator.cli.parlay import write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving
 from trials.folder import SearchFolder
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 LINE = "document.getElementById('line').dataset.state"
 TOP = "document.getElementById('trials').getBoundingClientRect().top"
@@ -32,15 +31,11 @@ def count(state: str) -> str:
     )
 
 
-def steady_port() -> int:
-    """A free port below those that are given to whoever asks for any: it is still free after a restart."""
-    first = 12000 + os.getpid() % 4000
-    for port in range(first, first + 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("a hundred ports are taken")
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that is free for a service again after it was restarted."""
+    with held_port() as held:
+        yield held.getsockname()[1]
 
 
 def come_in(tab: Tab, home: Path) -> None:
@@ -58,11 +53,10 @@ def submitted(folder: Path, home: Path, about: dict[str, Any]) -> SearchFolder:
 
 @pytest.mark.security("service")
 def test_a_page_follows_its_search_over_a_restart_of_the_service_and_its_reader_stays_where_they_are(
-    own_home, tmp_path, monkeypatch, tab
+    own_home, tmp_path, monkeypatch, port, tab
 ):
     hold(tmp_path, monkeypatch)
     tab.look(height=700)
-    port = steady_port()
     with serving(tmp_path, "--port", str(port), "--executor", "thread") as (_, about):
         search = submitted(tmp_path, own_home, about)
         come_in(tab, own_home)
