@@ -25,14 +25,16 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """The GPUs that this process may see, all of them, numbered as nvidia-smi does. OSError where there are none."""
+    """The GPUs that this process may see, all of them, numbered as nvidia-smi does. OSError where the driver tells of
+    none. One that belongs to somebody else, or that was lost, is counted by the driver all the same, and passed over."""
 
     def __init__(self, library: Any = None):
         self._library = library or ctypes.CDLL(_LIBRARY)
         self._require("nvmlInit_v2")
         count = ctypes.c_uint()
         self._require("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        self._devices = [self._device(number) for number in range(count.value)]
+        handles = ((number, self._device(number)) for number in range(count.value))
+        self._devices = {number: device for number, device in handles if device is not None}
 
     def read(self) -> dict[str, float]:
         """By MLflow's names for a GPU's system metrics; what the driver does not tell of one is absent.
@@ -41,7 +43,7 @@ class Nvml:
         """
         return {
             f"gpu_{number}_{name}": value
-            for number, device in enumerate(self._devices)
+            for number, device in self._devices.items()
             for name, value in self._values(device)
         }
 
@@ -58,10 +60,10 @@ class Nvml:
             if self._tells("nvmlDeviceGetEnforcedPowerLimit", device, most_power) and most_power.value:
                 yield "power_usage_percentage", 100 * power.value / most_power.value
 
-    def _device(self, number: int) -> ctypes.c_void_p:
+    def _device(self, number: int) -> ctypes.c_void_p | None:
         device = ctypes.c_void_p()
-        self._require("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(number), ctypes.byref(device))
-        return device
+        code = self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(number), ctypes.byref(device))
+        return device if code == _SUCCESS else None
 
     def _tells(self, function: str, device: ctypes.c_void_p, answer: Any) -> bool:
         """Whether the driver answers this; of a part of a GPU (MIG) it does not tell everything."""

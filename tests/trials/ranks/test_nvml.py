@@ -10,6 +10,7 @@ from trials.ranks.node_sampler import nvml_or_none
 from trials.ranks.nvml import Nvml
 
 UNSUPPORTED = 3
+NO_PERMISSION = 4
 GIB = 2**30
 
 
@@ -57,6 +58,15 @@ def test_each_gpu_is_told_of_as_far_as_its_driver_does():
         "gpu_1_memory_usage_percentage": 50.0,
     }
     assert NodeSample.from_json({"time": "2026-11-20T12:00:00.000000Z", **values}).values == values
+
+
+def test_a_gpu_that_is_somebody_elses_or_lost_hides_no_other():
+    class Shared(Driver):
+        def nvmlDeviceGetHandleByIndex_v2(self, number: ctypes.c_uint, device: Any) -> int:
+            return NO_PERMISSION if number.value == 0 else super().nvmlDeviceGetHandleByIndex_v2(number, device)
+
+    values = Nvml(Shared()).read()
+    assert values.keys() == {"gpu_1_memory_usage_megabytes", "gpu_1_memory_usage_percentage"}
 
 
 def test_a_driver_that_does_not_start_is_none():
