@@ -109,6 +109,9 @@ def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
     assert best.data.metrics["tokens_per_sec"] == pytest.approx(answer["best"]["tokens_per_sec"])
     assert {*LAYOUT_FIELDS} - {"bucket_mib"} <= set(best.data.params)
     assert {run.info.status for run in runs} == {"FINISHED"}
+    assert 0 < best.data.metrics["system/system_memory_usage_percentage"] <= 100
+    assert f"[{answer['best']['trial']}](#/experiments/" in parents[0].data.tags["mlflow.note.content"]
+    assert "figures" in [file.path for file in client.list_artifacts(parents[0].info.run_id)]
 
 
 def test_replay_measures_again_and_its_exit_code_is_its_verdict(in_its_home):
