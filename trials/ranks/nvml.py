@@ -25,8 +25,10 @@ class _Memory(ctypes.Structure):
 
 
 class Nvml:
-    """The GPUs that this process may see, all of them, numbered as nvidia-smi does. OSError where the driver tells of
-    none. One that belongs to somebody else, or that was lost, is counted by the driver all the same, and passed over."""
+    """The GPUs that this process may see, numbered as nvidia-smi does. OSError where the driver tells of none.
+
+    One that is somebody else's, or that was lost, the driver counts as well; it is passed over.
+    """
 
     def __init__(self, library: Any = None):
         self._library = library or ctypes.CDLL(_LIBRARY)
