@@ -159,6 +159,9 @@ def _certainty(recipe: Recipe) -> Iterator[str]:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
         yield f"95 % interval over {over}: {low:,.0f} to {high:,.0f} tokens/s."
     yield f"Runs of this layout: {recipe.repeats}."
+    baseline = recipe.baseline
+    if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):
+        yield f"Over what you run today: {times} times, by the ends of both 95 % intervals."
     yield from recipe.caveats
 
 
@@ -204,7 +207,14 @@ def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
 
 
 def _times(other: Mapping[str, Any]) -> str:
-    return f"{other['times_faster']:.2f} x ({other['times_faster_low']:.2f} to {other['times_faster_high']:.2f})"
+    interval = _interval(other)
+    return f"{other['times_faster']:.2f} x" + (f" ({interval})" if interval else "")
+
+
+def _interval(other: Mapping[str, Any]) -> str | None:
+    """Of how many times faster it is; None where a run had too few steps for one."""
+    low, high = other["times_faster_low"], other["times_faster_high"]
+    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def _starts(recipe: Recipe) -> Iterator[str]:

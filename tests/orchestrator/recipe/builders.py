@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 
@@ -101,3 +102,11 @@ def source_of(*trials: Trial, baseline: Trial | None = None) -> RecipeSource:
     assert best is not None
     spec = replace(spec_of(best.layout), trial=best.trial)
     return RecipeSource(search, best, spec, ranking, baseline)
+
+
+def without_interval(trial: Trial) -> Trial:
+    """The measured trial with too few steps for an interval."""
+    attempt = trial.attempts[-1]
+    assert attempt.outcome is not None
+    measured = {n: v for n, v in attempt.outcome.measured.items() if not re.search(r"_(low|high)(_s)?$", n)}
+    return trial.with_attempt(replace(attempt, outcome=replace(attempt.outcome, measured=measured)))

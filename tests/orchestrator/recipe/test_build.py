@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.render import readme
-from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
+from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
 from trials.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
@@ -151,3 +151,19 @@ def test_there_is_no_recipe_of_a_trial_that_was_not_measured():
     source = source_of(measured_trial("t0001", LAYOUT, 0.1))
     with pytest.raises(ValueError, match="t0009 is failed"):
         built(replace(source, trial=Trial("t0009", LAYOUT, state=TrialState.FAILED)))
+
+
+def test_runs_of_too_few_steps_for_an_interval_are_told_without_one():
+    trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
+    trials = [without_interval(trial) for trial in trials]
+    page = readme(built(source_of(*trials, baseline=trials[1])))
+    assert "2.00 times faster than what you run today" in page
+    assert "| 2.00 x |" in page
+    assert "95 %" not in page
+
+
+def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():
+    trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
+    recipe = built(source_of(*trials, baseline=trials[1]))
+    low, high = recipe.baseline["times_faster_low"], recipe.baseline["times_faster_high"]
+    assert f"Over what you run today: {low:.2f} to {high:.2f} times" in readme(recipe)
