@@ -19,6 +19,8 @@ from trials.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
+OWN_TRAINER_ALONE = "Measured with Parlay's own training program; not measured with another trainer."
+"""A caveat, until a replay with another one has been noted."""
 MOST_COMPARED = 50
 """Layouts listed in recipe.yaml; evidence.json has all."""
 
@@ -204,7 +206,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     for flag in source.trial.flags:
         yield f"Flagged {flag_words(flag)}."
     if source.spec.trainer.get("kind", "parlay") == "parlay":
-        yield "Measured with Parlay's own training program; not measured with another trainer."
+        yield OWN_TRAINER_ALONE
     if source.baseline is not None and source.baseline.measured is None:
         yield f"The layout run today ({source.baseline.trial}) was not measured: {_why(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")

@@ -7,8 +7,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import stat
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_e
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
 from slurm.request import SETUP_NAME
-from trials.folder import SearchFolder, sync_folder
+from trials.folder import SearchFolder, sync_folder, write_text
 from trials.trial import utc_text
 
 CHECKED_FILES = ("spec.json", "evidence.json")
@@ -34,18 +34,29 @@ def write_recipe(folder: Path, source: RecipeSource, code: Path) -> Path:
     An older recipe is replaced whole. A crash leaves the old one, the new one, or between two renames none, and never
     a mixture.
     """
-    with _replacing(folder) as part:
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    try:
         part.mkdir(parents=True, mode=0o700)
         shutil.copytree(code, part / "code", ignore=_CACHES)
-        _fill(part, recipe_files(source, utc_text(), tree_sha256(part / "code"), _setup_that_ran(source, code.parent)))
+        files = recipe_files(source, utc_text(), tree_sha256(part / "code"), _setup_that_ran(source, code.parent))
+        for name, text in files.items():
+            (part / name).write_text(text, encoding="utf-8")
+        (part / "launch.sh").chmod(0o700)
+        _swap_in(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return folder / "recipe.yaml"
 
 
-def rewrite_recipe(folder: Path, files: Mapping[str, str]) -> None:
-    """Write the recipe in `folder` anew with other texts for these files, as safely. OSError as files have it."""
-    with _replacing(folder) as part:
-        shutil.copytree(folder, part, ignore=_CACHES)
-        _fill(part, files)
+def rewrite_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Swap other texts in for these files of a recipe, each with one rename, recipe.yaml last. The folder stays: it is
+    perhaps somebody's own by now, with trainings that run in it. OSError as files have it."""
+    for name in sorted(files, key=lambda name: name == "recipe.yaml"):
+        path = folder / name
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        write_text(path, files[name])
+        if mode is not None:
+            path.chmod(mode)
 
 
 def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup: str | None = None) -> dict[str, str]:
@@ -96,23 +107,6 @@ def tree_sha256(folder: Path) -> str:
 
 def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
-
-
-def _fill(part: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        (part / name).write_text(text, encoding="utf-8")
-    (part / "launch.sh").chmod(0o700)
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """A path beside it: what is made there takes its place, unless something is raised."""
-    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
-    try:
-        yield part
-        _swap_in(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _swap_in(part: Path, folder: Path) -> None:

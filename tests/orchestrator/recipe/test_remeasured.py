@@ -38,9 +38,13 @@ def recipe(tmp_path: Path) -> LoadedRecipe:
 
 
 def under_megatron(recipe: LoadedRecipe) -> LoadedRecipe:
+    return under(recipe, "megatron-lm")
+
+
+def under(recipe: LoadedRecipe, trainer: str) -> LoadedRecipe:
     script = recipe.folder.parent / "pretrain_mine.py"
     script.write_text("")
-    section = trainer_section("megatron-lm", ["trainer.script=pretrain_mine.py"], script.parent)
+    section = trainer_section(trainer, ["trainer.script=pretrain_mine.py"], script.parent)
     return under_trainer(recipe, section)
 
 
@@ -74,10 +78,44 @@ def test_nothing_else_of_the_recipe_changes(recipe):
     again = read_recipe(recipe.folder)
     others = [e for e in again.recipe.exports if e["trainer"] != "megatron-lm"]
     assert others == [e for e in recipe.recipe.exports if e["trainer"] != "megatron-lm"]
-    assert replace(again.recipe, exports=()) == replace(recipe.recipe, exports=())
+    assert replace(again.recipe, exports=(), caveats=()) == replace(recipe.recipe, exports=(), caveats=())
     assert again.banner is None
     assert (recipe.folder / "launch.sh").stat().st_mode & 0o777 == 0o700
     assert (recipe.folder / "code" / "program.py").is_file()
+
+
+def test_no_caveat_says_any_more_that_no_other_trainer_ran_it(recipe):
+    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    before, now = recipe.recipe.caveats, read_recipe(recipe.folder).recipe.caveats
+    assert "Measured with Parlay's own training program; not measured with another trainer." in before
+    assert "Measured with Parlay's own training program, and since by a replay with Megatron-LM." in now
+    assert len(now) == len(before)
+
+
+def test_the_folder_stays_with_what_others_have_put_there_as_its_files_stay_readable_to_them(recipe):
+    folder, training = recipe.folder, recipe.folder / "run-20261120T100000Z"
+    training.mkdir()
+    (folder / "recipe.yaml").chmod(0o644)
+    before = folder.stat().st_ino, training.stat().st_ino
+    assert note_replay(recipe, under_megatron(recipe), "python3", FOUND, AT)
+    assert (folder.stat().st_ino, training.stat().st_ino) == before
+    assert (folder / "recipe.yaml").stat().st_mode & 0o777 == 0o644
+
+
+def test_what_another_replay_noted_meanwhile_stays(recipe):
+    ours, other = under(recipe, "megatron-lm"), under(recipe, "megatron-deepspeed")
+    assert note_replay(recipe, other, "python3", FOUND, AT)
+    assert note_replay(recipe, ours, "python3", FOUND, AT)
+    now = read_recipe(recipe.folder)
+    assert export_of(now, "megatron-deepspeed")["status"] == export_of(now, "megatron-lm")["status"] == "measured"
+
+
+def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone(recipe):
+    other = replace(recipe.recipe, evidence=recipe.recipe.evidence | {"code_hash": "another"})
+    assert not note_replay(replace(recipe, recipe=other), under_megatron(recipe), "python3", FOUND, AT)
+    ran = under_megatron(recipe)
+    (recipe.folder / "recipe.yaml").unlink()
+    assert not note_replay(recipe, ran, "python3", FOUND, AT)
 
 
 @pytest.mark.parametrize(
