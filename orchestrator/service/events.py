@@ -32,6 +32,10 @@ class Follower:
     def has_ended(self) -> bool:
         return self.search is not None and self.search.state.is_ended
 
+    def size(self) -> int:
+        """Of the journal, in bytes. Raises OSError."""
+        return self._file.stat().st_size
+
     def news(self) -> list[Event]:
         """The events since the last look, oldest first. Those of a writer that has taken a line back and written
         another one begin with the first event again. Raises JournalDamaged, and OSError."""
@@ -45,25 +49,37 @@ class Follower:
         return events
 
 
-async def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
-    """What follows event `seq`, as it happens, until the search has ended or the service stops."""
+def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
+    """What follows event `seq`, as it happens, until the search has ended or the service stops.
+
+    Looks for the first time before it returns: JournalDamaged, and OSError, so that what is wrong is an answer and not
+    a stream that breaks.
+    """
     follower = Follower(journal_file)
-    size, told_at = -1, time.monotonic()
+    size = follower.size()
+    return _stream(follower, size, follower.news(), seq, is_stopping)
+
+
+async def _stream(
+    follower: Follower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """The same after a look that found `news` in a journal of at least `size` bytes."""
+    told_at = time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        found = await asyncio.to_thread(journal_file.stat)  # one that hangs holds up nobody else
-        if found.st_size != size:  # a journal only grows
-            size = found.st_size
-            for event in await asyncio.to_thread(follower.news):
-                if event.seq > seq:
-                    yield sse(event)
-                    seq, told_at = event.seq, time.monotonic()
-            if follower.has_ended:  # by what was told just now: an end that is written meanwhile is told next time
-                return
+        for event in news:
+            if event.seq > seq:
+                yield sse(event)
+                seq, told_at = event.seq, time.monotonic()
+        if follower.has_ended:  # by what was told just now: an end that is written meanwhile is told next time
+            return
         if time.monotonic() - told_at > SILENCE_S:
             yield ": nothing new\n\n"
             told_at = time.monotonic()
         await asyncio.sleep(LOOK_S)
+        found = await asyncio.to_thread(follower.size)  # one that hangs holds up nobody else
+        news = await asyncio.to_thread(follower.news) if found != size else []  # a journal only grows
+        size = found
 
 
 def sse(event: Event) -> str:

@@ -196,6 +196,17 @@ def test_events_end_with_the_search_and_go_on_after_the_last_one_that_was_read(s
     assert events_of(rest) == journal[5:]
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda journal: journal.write_bytes(b"{}\n")], ids=["gone", "damaged"])
+def test_events_of_a_journal_that_cannot_be_read_are_an_answer_and_no_stream_that_breaks(service, damage):
+    search = service.submitted()
+    service.ended(search)
+    (journal,) = service.folder.glob(f"*/{search}/journal.jsonl")
+    damage(journal)
+    answer = service.client.get(f"/v1/searches/{search}/events")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "refused")
+    assert "journal.jsonl" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("last", ["-1", "x", "1e3", "9" * 30])
 def test_a_last_event_id_is_a_number(idle, last):
     assert idle.client.get("/v1/searches/a/events", headers={"last-event-id": last}).status_code == 400
