@@ -22,6 +22,7 @@ SERVICE_SCHEMA = "parlay.service/1"
 OWN_SEARCHES_SCHEMA = "parlay.service_searches/1"
 LONGEST_SOCKET_PATH = 107
 """Bytes of a unix socket's path that the kernel allows."""
+_KEY_BYTES = 32
 
 
 class ServiceRuns(Exception):
@@ -100,16 +101,16 @@ class ServicePlace:
         return about
 
     def new_token(self) -> str:
-        token = secrets.token_urlsafe(32)
+        token = secrets.token_urlsafe(_KEY_BYTES)
         _write_private(self.token, token)
         return token
 
     def page_key(self) -> str:
         """What the cookies of browsers are signed with: the same after a restart; whoever removes it sends all away."""
         path = self.folder / "page_key"
-        key = path.read_text(encoding="utf-8") if path.exists() else ""
-        if not key:
-            key = secrets.token_urlsafe(32)
+        key = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
+        if len(key) < _KEY_BYTES:  # emptied, or cut: one that somebody could guess
+            key = secrets.token_urlsafe(_KEY_BYTES)
             _write_private(path, key)
         return key
 
