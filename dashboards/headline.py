@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.trial_words import named
-from trials.answer import Choice, choice_of, choice_words, too_full_words
+from trials.answer import Choice, choice_of, choice_words, room_words, too_full_words
 from trials.ledger.events import SearchRecord
 from trials.ranking import Objective, Ranking, speedup_over
 from trials.trial import Trial
@@ -22,7 +22,7 @@ def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -
     words = f"best: {best.trial}, {best.layout.key}, {rate_words(best.measured or {})} tokens/s"
     baseline = _baseline([*ranking.ordered, *search.trials], baseline_key)
     if baseline is not None:
-        words += "; " + _against(baseline, best, ranking.objective)
+        words += "; " + _against(baseline, best, ranking)
     if choice_of(ranking) is Choice.MEMORY:
         words += f"; {choice_words(ranking)}"
     if ranking.ties:
@@ -50,9 +50,11 @@ def _baseline(trials: Sequence[Trial], baseline_key: str | None) -> Trial | None
     return next((t for t in trials if t.measured and t.layout.key == baseline_key), None)
 
 
-def _against(baseline: Trial, best: Trial, objective: Objective) -> str:
+def _against(baseline: Trial, best: Trial, ranking: Ranking) -> str:
     if baseline.layout.key == best.layout.key:
-        return "nothing measured beats what runs today"
+        room = room_words(ranking)
+        return f"no layouts measured{room} beat what runs today" if room else "nothing measured beats what runs today"
+    objective = ranking.objective
     speedup = speedup_over(baseline, best, objective)
     if speedup is None:
         return "not comparable with what runs today"

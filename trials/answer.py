@@ -74,8 +74,19 @@ def choice_words(ranking: Ranking) -> str | None:
     first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
     runs = ranking.runs[best.layout.key]
     is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in second_looks(runs) for run in runs)
-    which = "those measured again, by the lower end of its 95 % interval" if is_finalist else "the layouts measured"
-    return f"{first} of {which}"
+    room = room_words(ranking)
+    if is_finalist:
+        return f"{first} of those measured again{room}, by the lower end of its 95 % interval"
+    return f"{first} of the layouts measured{room}"
+
+
+def room_words(ranking: Ranking) -> str:
+    """What sets those apart that may be the best, to go on after a name of layouts: nothing, where all leave enough
+    memory."""
+    floor = ranking.floor
+    if floor is None or all(map(ranking.has_room, ranking.ordered)):
+        return ""
+    return f" that leave {floor.min_free_gib:g} GiB free"
 
 
 def too_full_words(ranking: Ranking) -> str | None:

@@ -14,7 +14,7 @@ from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from trials.answer import Choice, choice_of, choice_words
+from trials.answer import Choice, choice_of, choice_words, room_words
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.pareto import pareto, trades
 from trials.ranking import (
@@ -71,9 +71,10 @@ class TrialView:
 class Answer:
     """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
 
-    `is_today`: nothing measured beats the baseline. `is_fastest` and `why` say what it was chosen for. `points` are the
-    trials that answer several goals, this one first, and `trades` what the others give for what; () where there is one
-    goal. `mfu` is a fraction.
+    `is_today`: nothing measured beats the baseline. `room` says, after a name of layouts, of which all this is said; it
+    is empty where it is all of them. `is_fastest` and `why` say what it was chosen for. `points` are the trials that
+    answer several goals, this one first, and `trades` what the others give for what; () where there is one goal. `mfu`
+    is a fraction.
     """
 
     trial: str
@@ -81,6 +82,7 @@ class Answer:
     num_runs: int
     speedup: Speedup | None
     is_today: bool
+    room: str
     is_fastest: bool
     why: str | None
     points: tuple[str, ...]
@@ -212,6 +214,7 @@ def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
         num_runs=len(ranking.runs[best.layout.key]),
         speedup=None if today is None or is_today else speedup_over(today, best, ranking.objective),
         is_today=is_today,
+        room=room_words(ranking),
         is_fastest=choice_of(ranking) is Choice.FASTEST,
         why=choice_words(ranking),
         points=tuple(point.trial for point in pareto(ranking)),

@@ -70,7 +70,8 @@ def answer_words(data: ReportData) -> str:
     if _is_only_today(data, answer):
         return "Only what you run today has been measured so far"
     if answer.is_today:
-        return "Nothing measured beats what you run today"
+        which = f"No layouts measured{answer.room} beat" if answer.room else "Nothing measured beats"
+        return f"{which} what you run today"
     if answer.speedup is None:
         return f"{amount(answer.tokens_per_sec)} tokens/s"
     if data.objective is Objective.TOKENS_PER_SEC:
@@ -87,7 +88,8 @@ def answer_below(data: ReportData) -> str:
         return _without_answer(data)
     if _is_only_today(data, answer):
         return "How other layouts compare appears here once one of them has been measured."
-    of_all = f"{'the fastest' if answer.is_fastest else 'as fast as the fastest'} of {_measured_layouts(data)}"
+    which = f"those{answer.room}, of {_measured_layouts(data)}" if answer.room else _measured_layouts(data)
+    of_all = f"{'the fastest' if answer.is_fastest else 'as fast as the fastest'} of {which}"
     if answer.is_today:
         return f"What you run today is {of_all}."
     of_all = of_all[0].upper() + of_all[1:]

@@ -112,7 +112,9 @@ def _headline(recipe: Recipe) -> str:
         return f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
     if baseline["layout_key"] == recipe.layout.key:
         which = "is the fastest layout" if recipe.is_fastest else "cannot be told from the fastest layout"
-        return f"what you run today {which} that was measured"
+        free_gib = recipe.constraints.get("min_free_memory_gib")
+        room = "" if free_gib is None else f" and leaves {free_gib:g} GiB free"
+        return f"what you run today {which} that was measured{room}"
     times = baseline["times_faster"]
     return f"{times:.2f} times {'faster than' if times >= 1 else 'as fast as'} what you run today"
 

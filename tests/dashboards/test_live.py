@@ -203,6 +203,14 @@ def test_the_headline_says_when_nothing_beats_today_or_was_measured():
     assert "nothing measured beats what runs today" in headline(search.record, ranking_of(search.record), BASELINE.key)
 
 
+def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
+    search, today = asking_for_room(), Layout(micro_batch_size=4, grad_accum_steps=4)
+    search.measure(search.start(today), 80_000.0, peak_memory_gib=6.0)
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    words = headline(search.record, ranking, today.key)
+    assert "no layouts measured that leave 4 GiB free beat what runs today" in words
+
+
 def test_progress_counts_trials_and_names_the_best():
     search = compared_search()
     search.start(Layout(micro_batch_size=16))

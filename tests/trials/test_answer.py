@@ -69,6 +69,15 @@ def test_of_finalists_it_says_by_what_they_were_compared():
     assert why(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
 
 
+def test_a_faster_one_that_leaves_too_little_memory_is_left_out_in_words_too():
+    floor, full, fits = MemoryFloor(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
+    assert why(rank([full, fits], SPEED, 8, floor)) == "the fastest of the layouts measured that leave 4 GiB free"
+    repeated = with_peak(again(3, 2, 200.0), 5.0)
+    words = "the fastest of those measured again that leave 4 GiB free, by the lower end of its 95 % interval"
+    assert why(rank([full, fits, repeated], SPEED, 8, floor)) == words
+    assert why(rank([fits], SPEED, 8, floor)) == "the fastest of the layouts measured"
+
+
 def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
     floor = MemoryFloor(10.0, 4.0)
     full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]

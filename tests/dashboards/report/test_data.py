@@ -80,6 +80,17 @@ def test_where_no_layout_leaves_the_memory_asked_for_there_is_no_answer_and_the_
     assert answer_below(data) == "t0001 comes nearest"
 
 
+def test_what_beats_today_and_leaves_too_little_memory_is_not_denied():
+    asked = {"constraints": {"min_free_memory_gib": 4.0}, "measure": {"memory_limit_gib": 5.0}}
+    search = SearchUnderTest(spec(**asked, cluster=Cluster(ACCELERATORS["cpu"], 1, 1).to_json()))
+    search.measure(search.start(TODAY), 1000.0, peak_memory_gib=0.5)
+    search.measure(search.start(FASTEST), 2000.0, peak_memory_gib=2.0)
+    data = data_of(search)
+    assert answer_words(data) == "No layouts measured that leave 4 GiB free beat what you run today"
+    below = "What you run today is the fastest of those that leave 4 GiB free, of 2 layouts measured."
+    assert answer_below(data) == below
+
+
 def test_nothing_is_said_of_what_beats_today_before_something_else_was_measured():
     search = SearchUnderTest(spec())
     search.measure(search.start(TODAY), 1000.0)
