@@ -43,7 +43,7 @@ class Served:
 
     def ended(self, search_id: str) -> dict[str, Any]:
         """Its status, once nobody drives it any more."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while search_id in self.keeper.kept() and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.client.get(f"/v1/searches/{search_id}").json()
