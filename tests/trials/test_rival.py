@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.trials.examples import SPEC
-from trials.ranking import Objective
-from trials.rival import READ_EVERY_S, Rival, RivalWatch, may_stop, read_rival
+from tests.trials.test_pareto import on
+from trials.pareto import pareto
+from trials.ranking import Objective, rank
+from trials.rival import READ_EVERY_S, Rival, RivalWatch, best_file, may_stop, read_rival
 from trials.trial import TrialKind, TrialSpec
 
 HERE = {"python": "3.11.7", "torch": "2.13.0", "host": "n1"}
@@ -138,3 +142,23 @@ def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
     assert not may_stop(replace(SPEC, kind=TrialKind.FINALIST))
     assert not may_stop(replace(SPEC, kind=TrialKind.REPLAY))
     assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, stop_dominated=False)))
+
+
+@given(
+    others=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)), min_size=1, max_size=6),
+    own=st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)),
+    objectives=st.permutations(list(Objective)).flatmap(lambda found: st.sampled_from([found[:1], found[:2], found])),
+)
+def test_what_would_end_itself_is_never_one_of_the_answers(tmp_path_factory, others, own, objectives):
+    first, *beside = objectives
+    known = [on(nodes, number, speed) for number, (nodes, speed) in enumerate(others, 1)]
+    by_nodes = [[run for run in known if run.layout.num_nodes == nodes] for nodes in {nodes for nodes, _ in others}]
+    rankings = [rank(runs, first, 8, None, tuple(beside)) for runs in (known, *by_nodes)]
+    run = on(own[0], 9, own[1])
+    spec = replace(SPEC, trial=run.trial, layout=run.layout, global_batch_size=8)
+    path = tmp_path_factory.getbasetemp() / "best-of-several.json"
+    path.write_text(json.dumps(best_file(rankings[0], rankings[1:], spec.search_id, 8)))
+    rival = read_rival(spec, path, HERE)
+    if rival is not None and 8 * spec.model.seq_length / own[1] > 1.1 * rival.step_time_s:
+        answers = pareto(rank([*known, run], first, 8, None, tuple(beside)))
+        assert run.trial not in {answer.trial for answer in answers}
