@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dashboards.trial_words import named
-from trials.answer import Choice, choice_of, choice_words, room_words, too_full_words
+from trials.answer import Choice, choice_of, choice_words, none_words, room_words
 from trials.ledger.events import SearchRecord
 from trials.ranking import Objective, Ranking, speedup_over
 from trials.trial import Trial
@@ -15,8 +15,8 @@ from trials.trial import Trial
 def headline(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> str:
     """The answer in a sentence or two: the best layout, against what runs today, and what cannot be told from it."""
     best = ranking.best
-    if best is None and (too_full := too_full_words(ranking)) is not None:
-        return too_full
+    if best is None and (none := none_words(ranking)) is not None:
+        return none
     if best is None:
         return "no layout has a valid measurement" if search.state.is_ended else "no layout has been measured yet"
     words = f"best: {best.trial}, {best.layout.key}, {rate_words(best.measured or {})} tokens/s"
@@ -36,7 +36,8 @@ def room_lines(ranking: Ranking) -> list[str]:
     if ranking.floor is None or not too_full:
         return []
     asked = f"constraints.min_free_memory_gib asks {ranking.floor.min_free_gib:g} GiB"
-    return [f"! {named([trial.trial for trial in too_full])} leave less memory free than asked: {asked}"]
+    leave = "leaves" if len(too_full) == 1 else "leave"
+    return [f"! {named([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
 
 
 def rate_words(measured: Mapping[str, Any]) -> str:

@@ -103,6 +103,13 @@ def too_full_words(ranking: Ranking) -> str | None:
     return f"{asked}: {name} comes nearest and leaves {floor.free_words(peak_gib)}"
 
 
+def none_words(ranking: Ranking) -> str | None:
+    """Why nothing is the best, though layouts were measured; None where none was."""
+    if (too_full := too_full_words(ranking)) is not None or not ranking.ordered:
+        return too_full
+    return "no layout that was measured may be the best: one suspect run alone never is"
+
+
 def _spares_memory(best: Trial, fastest: Trial) -> str:
     needed, limit = peak_memory_gib(best), peak_memory_gib(fastest)
     assert needed is not None, "it was chosen for its memory"

@@ -63,7 +63,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words
     from orchestrator.status import recipe_path
-    from trials.answer import best_json, too_full_words
+    from trials.answer import best_json, none_words
     from trials.pareto import trades
 
     found = find_search(search, ledger)
@@ -72,7 +72,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     winner = best_json(ranking)
     if winner is None:
         yet = "" if found.record.state.is_ended else " yet"
-        why = too_full_words(ranking) or f"it has measured no layout{yet}"
+        why = none_words(ranking) or f"it has measured no layout{yet}"
         problem = Problem("no_measurement", f"search {found.record.search_id}: {why}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner

@@ -23,7 +23,7 @@ from orchestrator.session import create_search, open_tracking, prepare, with_car
 from orchestrator.site_check import require_site
 from orchestrator.status import recipe_path, search_summary
 from search_spaces.errors import InputError
-from trials.answer import best_json, too_full_words
+from trials.answer import best_json, none_words
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, fold
@@ -97,7 +97,7 @@ class Desk:
         ranking = spec.ranking_of(found.record.trials)
         best = best_json(ranking)
         if best is None:
-            raise NotYet(f"search {search_id}: {too_full_words(ranking) or 'it has measured no layout'}")
+            raise NotYet(f"search {search_id}: {none_words(ranking) or 'it has measured no layout'}")
         return {"schema": "parlay.best/1", "search_id": search_id, **best, "recipe": recipe_path(found.folder)}
 
     def recipe(self, search: str) -> dict[str, Any]:

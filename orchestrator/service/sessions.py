@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 ENTRY_PATH = "/enter"
 ENTRY_S = 600
 """Within which an address opens."""
-SESSION_S = 14 * 24 * 3600
+SESSION_S = 24 * 3600
+"""A tab that stands open sends its cookie to whoever has the port, also while the service is stopped."""
 
 
 def entry_address(port: int, token: str, now: float) -> str:

@@ -183,7 +183,7 @@ def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_ta
     assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
     assert full.rstrip().endswith("too full")
     (line,) = room_lines(ranking)
-    assert line == "! t0001 leave less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
+    assert line == "! t0001 leaves less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
     assert room_lines(ranking_of(search.record)) == []
 
 

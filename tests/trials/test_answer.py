@@ -7,7 +7,7 @@ import pytest
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
 from tests.trials.test_ranking import NODE_HOURS, SPEED, again, trial
-from trials.answer import Choice, best_json, choice_of, fastest_json, too_full_words, why
+from trials.answer import Choice, best_json, choice_of, fastest_json, none_words, too_full_words, why
 from trials.ranking import Ranking, rank
 from trials.trial import Trial
 
@@ -96,3 +96,12 @@ def test_a_second_look_at_a_suspect_run_makes_no_finalist():
 def test_what_is_not_a_speed_is_called_by_its_name():
     ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
     assert why(ranking) == "the best in node_hours_per_billion_tokens of the layouts measured"
+
+
+def test_one_suspect_run_is_no_answer_and_that_is_said():
+    suspect = rank([trial(1, 300.0, flags=("suspect_node",))], SPEED, 8)
+    assert suspect.best is None
+    assert none_words(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
+    assert none_words(rank([], SPEED, 8)) is None
+    full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, MemoryFloor(10.0, 4.0))
+    assert none_words(full) == too_full_words(full)
