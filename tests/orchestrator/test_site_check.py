@@ -21,6 +21,7 @@ from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
 from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
+from tests.slurm.sandboxes import resume
 
 SEARCH = """\
 name: checked
@@ -354,7 +355,7 @@ def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sa
         answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
         still = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", "launcher.slurm.constraint=no")
     finally:
-        answered(slurm_sandbox, "scontrol", "update", "nodename=n[1-4]", "state=resume")
+        resume(slurm_sandbox, "n[1-4]")
     assert answer.code == 0, answer.err
     assert "would have to wait just now: n[1-4] of the 4 nodes that could run it: drained" in answer.err
     assert still.code == 2

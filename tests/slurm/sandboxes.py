@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,3 +76,12 @@ def short_folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def resume(cluster: SlurmSandbox, nodes: str) -> None:
+    """Take drained nodes back. Until they have answered once more Slurm says that they do not (`idle*`)."""
+    cluster.ask("scontrol", "update", f"nodename={nodes}", "state=resume")
+    deadline = time.monotonic() + 60.0
+    while "*" in (states := cluster.ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%T").stdout):
+        assert time.monotonic() < deadline, states
+        time.sleep(0.1)

@@ -13,7 +13,7 @@ import pytest
 
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, Answer, environment, parlay, write_search
-from tests.slurm.sandboxes import sandbox
+from tests.slurm.sandboxes import resume, sandbox
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
 
@@ -71,7 +71,7 @@ def test_three_planted_faults_are_found_each_with_what_to_do(tmp_path, slurm):
         answer = examined(tmp_path, slurm, path, "--json", *words)
         told = examined(tmp_path, slurm, path, *words)
     finally:
-        slurm.ask("scontrol", "update", "nodename=n2", "state=resume")
+        resume(slurm, "n2")
     assert answer.code == told.code == 8, answer.err
     errors = of_level(answer.json, "error")
     assert set(errors) == {"time_limit", "nodes_up", "ledger"}
