@@ -13,6 +13,8 @@ _DECIDE_SPEED = re.compile(
 )
 """Names of variables by which libraries, allocators and transports are set."""
 _OF_ONE_RANK = re.compile(r"VISIBLE_DEVICES$")
+_NOT_THE_USERS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+"""What scikit-learn sets in the process that drives, and ranks inherit: a search's do, a replay's do not."""
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$")
 _LONGEST_VALUE = 1000
 _DRIVER_VERSION = re.compile(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
@@ -24,8 +26,12 @@ def speed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: "".join(c if c.isprintable() else " " for c in environment[name][:_LONGEST_VALUE])
         for name in sorted(environment)
-        if _DECIDE_SPEED.match(name) and not _OF_ONE_RANK.search(name) and not _SECRET.search(name)
+        if _DECIDE_SPEED.match(name) and not _is_left_out(name)
     }
+
+
+def _is_left_out(name: str) -> bool:
+    return name in _NOT_THE_USERS or bool(_OF_ONE_RANK.search(name) or _SECRET.search(name))
 
 
 def gpu_driver(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -15,7 +15,14 @@ def test_variables_that_set_libraries_and_transports_are_told():
 
 @pytest.mark.parametrize(
     "name",
-    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NCCL_AUTH_TOKEN", "MKL_LICENSE_KEY", "FI_CXI_SECRET"],
+    [
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "NCCL_AUTH_TOKEN",
+        "MKL_LICENSE_KEY",
+        "FI_CXI_SECRET",
+        "KMP_INIT_AT_FORK",
+    ],
 )
 def test_what_is_one_ranks_own_or_may_be_a_secret_is_not(name):
     assert speed_environment({name: "1"}) == {}
