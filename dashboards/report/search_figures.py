@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -160,8 +160,26 @@ def _cost(data: ReportData) -> Figure:
     waited = [t for t in data.trials if t.queue_wait_s is not None]
     if not spent and not waited:
         return Figure("cost", title, "Nothing has run yet.")
+    return Figure(
+        "cost",
+        title,
+        _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
+        plot(
+            [_spent_bars(spent), _wait_dots(waited)],
+            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+            xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
+            yaxis={"automargin": True},
+            xaxis2=axis("trial, as started", rangemode="tozero"),
+            yaxis2=axis("seconds in the queue", rangemode="tozero"),
+        ),
+        height=max(300, 90 + 34 * len(spent)),
+    )
+
+
+def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
+    """Node-hours by what they were spent on, the most on top."""
     ordered = sorted(spent, key=lambda what: spent[what])
-    bars = {
+    return {
         "type": "bar",
         "orientation": "h",
         "y": ordered,
@@ -173,35 +191,29 @@ def _cost(data: ReportData) -> Figure:
         "hovertemplate": "%{y}: %{x:.3g} node-hours<extra></extra>",
         "showlegend": False,
     }
+
+
+def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
+    """Seconds in the queue, trial by trial."""
     waits = dots(
         [place for place, _ in enumerate(waited, 1)],
         [t.queue_wait_s for t in waited],
         [f"{trial_words(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
         "queue wait",
         "@c4",
-    ) | {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
+    )
+    return waits | {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
+
+
+def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequence[float]) -> str:
     summary = f"{hours_words(data.progress.node_hours_used)} used"
     if spent:
         most = max(spent, key=lambda what: spent[what])
         summary += f", {percent(spent[most] / sum(spent.values()))} of them on trials that ended as {most}"
-    if waited:
-        seconds = [t.queue_wait_s or 0.0 for t in waited]
-        summary += f"; half of the trials waited {duration(median(seconds))} or less for their nodes"
-        summary += f", the longest {duration(max(seconds))}"
-    return Figure(
-        "cost",
-        title,
-        summary + ".",
-        plot(
-            [bars, waits],
-            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
-            xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
-            yaxis={"automargin": True},
-            xaxis2=axis("trial, as started", rangemode="tozero"),
-            yaxis2=axis("seconds in the queue", rangemode="tozero"),
-        ),
-        height=max(300, 90 + 34 * len(spent)),
-    )
+    if waited_s:
+        summary += f"; half of the trials waited {duration(median(waited_s))} or less for their nodes"
+        summary += f", the longest {duration(max(waited_s))}"
+    return summary + "."
 
 
 def _predictions(data: ReportData) -> Figure:
