@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.search.driver import Driver
 from slurm.fake import FakeSlurm
@@ -99,6 +100,15 @@ class SlurmRig(Rig):
             used_h = sum(self.slurm.used_node_s(name) for name in known) / 3600
             assert used_h <= self.limits.budget_node_hours + 1e-9
             assert search.node_hours_used <= self.limits.budget_node_hours + 1e-9
+
+
+def take_turns(driver: Driver, launcher: Launcher, turns: int) -> None:
+    """So many turns, with the launcher's waits between, or as many as the search still has."""
+    for _ in range(turns):
+        if driver.search.state.is_ended:
+            break
+        driver.turn()
+        launcher.wait(launcher.turn_s)
 
 
 def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:

@@ -17,7 +17,7 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
-from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
+from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of, take_turns
 from tests.orchestrator.search.test_slurm_crashes import DOORS, Door, Killed, watched
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Trial
@@ -66,12 +66,7 @@ class SearchOnSlurm(RuleBasedStateMachine):
 
     @rule(turns=st.integers(1, 20))
     def goes_on(self, turns: int) -> None:
-        driver = self._the_driver()
-        for _ in range(turns):
-            if driver.search.state.is_ended:
-                break
-            driver.turn()
-            self.rig.launcher.wait(self.rig.launcher.turn_s)
+        take_turns(self._the_driver(), self.rig.launcher, turns)
 
     @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 6), after=st.booleans())
     def is_killed(self, name: str, number: int, after: bool) -> None:

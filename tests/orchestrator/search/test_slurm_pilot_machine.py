@@ -18,7 +18,7 @@ from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
 from tests.orchestrator.search.scripted import Script
-from tests.orchestrator.search.slurm_rig import speed_of
+from tests.orchestrator.search.slurm_rig import speed_of, take_turns
 from tests.orchestrator.search.test_slurm_crashes import Door, Killed, watched
 from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
 from trials.trial import FailureReason
@@ -70,12 +70,7 @@ class SearchInPilots(RuleBasedStateMachine):
 
     @rule(turns=st.integers(1, 30))
     def goes_on(self, turns: int) -> None:
-        driver = self._the_driver()
-        for _ in range(turns):
-            if driver.search.state.is_ended:
-                break
-            driver.turn()
-            self.rig.launcher.wait(self.rig.launcher.turn_s)
+        take_turns(self._the_driver(), self.rig.launcher, turns)
 
     @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 12), after=st.booleans())
     def is_killed(self, name: str, number: int, after: bool) -> None:
