@@ -11,10 +11,11 @@ import ctypes
 from typing import Any
 
 LARGE_BUFFER_BYTES = 2**20
-"""What is larger is mapped by itself. An eighth of it would leave no holes, and halves the speed of small models."""
+"""What is larger is mapped by itself. A smaller limit would leave no holes, and small models would spend their steps on
+mapping."""
 STEPS_A_TRIM = 4
-"""After so many steps the free pages go back, between two steps. The next one maps anew what it needs of them: after
-each step that slowed small models by a tenth, after every fourth it could not be told from noise."""
+"""After so many steps the free pages go back, between two steps. The next one maps anew what it needs of them, which a
+median over steps does not see as long as most steps follow no trim."""
 
 _M_MMAP_THRESHOLD = -3  # mallopt(3)
 
