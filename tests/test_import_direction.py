@@ -49,6 +49,7 @@ ORCHESTRATOR = (
         "orchestrator.last_words",
         "orchestrator.holding",
         "orchestrator.status",
+        "orchestrator.find",
         "orchestrator.comparing",
         "orchestrator.notifying",
         "orchestrator.driver_job",

@@ -51,8 +51,8 @@ def compare(
 
 def _side(given: str, force: bool, ledger: str | None) -> Side:
     """What a person names: a search by its id or folder, else a recipe by its folder or file."""
-    from orchestrator.cli.find import find_search
     from orchestrator.comparing import side_of_recipe, side_of_search
+    from orchestrator.find import find_search
     from orchestrator.recipe.read import read_recipe
 
     if ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one:

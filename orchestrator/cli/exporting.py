@@ -39,7 +39,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write what a search has seen of its layouts as a table, for `launcher: {kind: recorded}` and other searches."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
     from orchestrator.observations import measured_table, observed_in
     from trials.folder import write_text
 

@@ -92,8 +92,8 @@ def _tried(
         return {"search_id": None, "table": given, "problems": _names(tried)}, tried
     if problems:
         raise InputError.of("contradiction", "is of a table, and this is a search", key="--problem", value=problems)
-    from orchestrator.cli.find import find_search
     from orchestrator.earlier import frozen
+    from orchestrator.find import find_search
 
     found = find_search(given, ledger)
     tried = tried_in_search(found.record, found.spec, frozen(found.folder), described)

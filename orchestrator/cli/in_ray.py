@@ -41,7 +41,7 @@ def drive_in_ray(started: Started, as_json: bool) -> None:
 
     A signal has it stop at its next safe point, with what is in flight left as it is.
     """
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
 
     stop = Stop()
     say(f"driven in Ray; its log is {started.folder.driver_log}")

@@ -62,7 +62,7 @@ def rebuild(
 
 def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Send to MLflow what it did not take while the search ran; as often as you like, nothing is there twice."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
     from orchestrator.late_sync import send_again
     from orchestrator.search.lease import LeaseHeld
     from orchestrator.session import open_tracking

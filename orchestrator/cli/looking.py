@@ -40,9 +40,9 @@ def status(
     if every:
         _list_searches(ledger, as_json)
         return
-    from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import show_search
     from orchestrator.cli.watching import seen_standing, who_drives
+    from orchestrator.find import find_search
     from orchestrator.status import search_summary
 
     found = find_search(search, ledger)
@@ -60,8 +60,8 @@ def status(
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
     from dashboards.trial_words import flag_words, time_words
-    from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import answer_in_words
+    from orchestrator.find import find_search
     from orchestrator.status import recipe_path
     from trials.answer import best_json, none_words
     from trials.pareto import trades
@@ -94,8 +94,8 @@ def logs(
 ) -> None:
     """Show what a trial's ranks wrote, and the first real error among it."""
     from dashboards.trial_words import failure_words
-    from orchestrator.cli.find import find_attempt, find_search
     from orchestrator.cli.summary import what_to_try
+    from orchestrator.find import find_attempt, find_search
 
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)

@@ -91,7 +91,7 @@ _REPLAY_EXITS = {
 
 def _recipe_folder(given: str | None, ledger: str | None) -> Path:
     """The recipe a person means: its folder, a search's folder, or a search's id."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
 
     if given is not None and ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one:
         return Path(given)

@@ -31,7 +31,7 @@ def report(
     import time
 
     from dashboards.report.write import report_text, write_report
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
 
     found = find_search(search, ledger)
     path = output or found.folder.report

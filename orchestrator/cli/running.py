@@ -44,9 +44,9 @@ from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.find import Found
     from orchestrator.cli.options import Change
     from orchestrator.driver_job import DriverChain
+    from orchestrator.find import Found
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
     from trials.folder import SearchFolder
@@ -137,7 +137,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
     from orchestrator.session import open_tracking, prepare
 
     job_time_s = wanted_job_time_s(as_job, job_time)
@@ -161,7 +161,7 @@ def resume(
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and everything it has in flight."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
     from orchestrator.pilots_left import end_pilots
 
     found = find_search(search, ledger)

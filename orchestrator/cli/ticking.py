@@ -16,7 +16,7 @@ from orchestrator.cli.output import Exit, answer, say
 from search_spaces.errors import InputError, OutsideRefused
 
 if TYPE_CHECKING:
-    from orchestrator.cli.find import Found
+    from orchestrator.find import Found
     from orchestrator.launchers.schema import LauncherSection
     from orchestrator.search_file import SearchSpec
     from trials.folder import SearchFolder
@@ -48,7 +48,7 @@ def tick(
     if every:
         _tick_all(ledger, as_json)
         return
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
 
     found = find_search(search, ledger)
     require_jobs_that_stay(found.spec.launcher, "launcher.kind")
@@ -121,7 +121,7 @@ def _words(record: SearchRecord) -> str:
 
 def _tick_all(ledger: str | None, as_json: bool) -> None:
     """A turn for every search that has not ended; one that is held or refused keeps no other from its turn."""
-    from orchestrator.cli.find import find_search
+    from orchestrator.find import find_search
     from orchestrator.search.lease import LeaseHeld, LeaseLost
     from orchestrator.status import search_summary
     from trials.ledger.events import Fenced

@@ -40,8 +40,8 @@ def add_to(app: typer.Typer) -> None:
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Follow a search until it ends, whoever drives it; ctrl-C leaves it alone."""
     from dashboards.live import LiveView
-    from orchestrator.cli.find import find_search
     from orchestrator.cli.summary import baseline_key
+    from orchestrator.find import find_search
 
     found = find_search(search, ledger)
     spec, folder = found.spec, found.folder

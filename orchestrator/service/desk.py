@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.cli.find import Found, find_attempt
 from orchestrator.earlier import collected
+from orchestrator.find import Found, find_attempt
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
 from orchestrator.search.lease import LeaseHeld
