@@ -22,8 +22,8 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, say
-from orchestrator.cli.stop import Stop
 from orchestrator.cli.testing import with_launcher
+from orchestrator.signals import Stop
 from search_spaces.errors import InputError, OutsideRefused
 from trials.text import counted
 

@@ -1,12 +1,10 @@
-"""What the verbs that drive a search share: what ends a driver early, the signals that steer it, the answer."""
+"""What the verbs that drive a search share: what ends a driver early, and the answer."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.exit_codes import ExitCode
@@ -14,23 +12,9 @@ from orchestrator.cli.output import answer, fail
 from search_spaces.errors import OutsideRefused, Problem
 
 if TYPE_CHECKING:
-    from dashboards.mlflow_sync import MlflowSync
-    from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
-    from search_spaces.layout import Layout
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
-
-
-@dataclass(frozen=True)
-class Started:
-    """A search that is written down and can be driven; `candidates` is what may be tried."""
-
-    folder: SearchFolder
-    spec: SearchSpec
-    candidates: Sequence[Layout]
-    tracking: MlflowSync | None
-    ledger_url: str
 
 
 @contextmanager
@@ -70,35 +54,6 @@ def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, 
     answer(search_summary(search, spec, folder), as_json)
     if not as_json:
         show_search(search, spec, folder)
-
-
-class Signals:
-    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. Handlers only leave word: nothing is raised into
-    whatever they strike, and the driver stops at its next safe point."""
-
-    def __init__(self) -> None:
-        self.code = ExitCode.INTERRUPTED
-        self._interrupts = 0
-
-    @contextmanager
-    def steering(self, driver: Driver) -> Iterator[None]:
-        """Within this block signals steer the driver; the handlers from before come back after it."""
-
-        def handle(number: int, frame: object) -> None:
-            self._interrupts += number == signal.SIGINT
-            if number == signal.SIGTERM:
-                self.code = ExitCode.STOPPED_EARLY
-            if number == signal.SIGTERM or self._interrupts > 1:
-                driver.stop_now()
-            else:
-                driver.interrupt()
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def resume_fix(folder: SearchFolder) -> str:

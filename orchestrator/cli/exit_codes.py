@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.signals import Signals, Stop
 
 
 class ExitCode(IntEnum):
@@ -21,3 +25,8 @@ class ExitCode(IntEnum):
     REPLAY_INCONCLUSIVE = 13
     STOPPED_EARLY = 75
     INTERRUPTED = 130
+
+
+def code_after(heard: Signals | Stop) -> ExitCode:
+    """How a command leaves that a signal has stopped."""
+    return ExitCode.STOPPED_EARLY if heard.is_terminated else ExitCode.INTERRUPTED

@@ -6,14 +6,15 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, NoReturn
 
-from orchestrator.cli.driving import Started, answer_search, exit_code_of, resume_fix
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.driving import answer_search, exit_code_of, resume_fix
+from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.output import Exit, fail, say
-from orchestrator.cli.stop import Stop
+from orchestrator.signals import Stop
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.service.driving import TurnResult
+    from orchestrator.starting import Started
 
 _LOOK_S = 0.2
 
@@ -52,7 +53,7 @@ def drive_in_ray(started: Started, as_json: bool) -> None:
     answer_search(record, started.folder, started.spec, as_json)
     if not record.state.is_ended:
         say(f"stopped; nothing is lost: {resume_fix(started.folder)}")
-        raise Exit(stop.code)
+        raise Exit(code_after(stop))
     if (code := exit_code_of(record)) is not ExitCode.DONE:
         raise Exit(code)
 

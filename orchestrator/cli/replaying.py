@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
-from orchestrator.cli.stop import Stop
+from orchestrator.signals import Stop
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json
 from trials.text import counted
@@ -145,7 +145,7 @@ def _replayed(
         return result
     except KeyboardInterrupt:
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
-        fail(stop.code, problem, as_json)
+        fail(code_after(stop), problem, as_json)
     except OSError as error:
         problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
         fail(ExitCode.REFUSED, problem, as_json)

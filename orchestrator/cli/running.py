@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
-from orchestrator.cli.driving import Signals, Started, answer_search, exit_code_of, explained, resume_fix
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.driving import answer_search, exit_code_of, explained, resume_fix
+from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.in_ray import drive_in_ray, require_here, wants_ray
 from orchestrator.cli.options import (
     AsJob,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from orchestrator.find import Found
     from orchestrator.search.driver import Driver
     from orchestrator.search_file import SearchSpec
+    from orchestrator.signals import Signals
+    from orchestrator.starting import Started
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 
@@ -138,15 +140,13 @@ def resume(
 ) -> None:
     """Go on with a search whose driver has gone: the same trials, none twice."""
     from orchestrator.find import find_search
-    from orchestrator.session import open_tracking, prepare
+    from orchestrator.starting import gone_on
 
     job_time_s = wanted_job_time_s(as_job, job_time)
     if in_ray := wants_ray(executor):
         require_here(as_job, by_ticks=False)
     found = find_search(search, ledger)
-    candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
-    tracking = open_tracking(found.spec, say)
-    started = Started(found.folder, found.spec, candidates, tracking, found.ledger_url)
+    started = gone_on(found, say)
     if in_ray and not found.record.state.is_ended:
         drive_in_ray(started, as_json)
     elif job_time_s is None:
@@ -187,11 +187,8 @@ def _start(
     """Check everything, then write the search down; None after a dry run, which has answered."""
     from orchestrator.cli.summary import most_trials_words
     from orchestrator.driver_job import require_slurm
-    from orchestrator.earlier import collected
     from orchestrator.search_file import load_search_file
-    from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
-    from orchestrator.site_check import require_site
-    from trials.ledger.place import ledger_url
+    from orchestrator.starting import begun, checked
 
     with named_as_typed(changes):
         spec = load_search_file(search_file, [change.text for change in changes])
@@ -199,19 +196,12 @@ def _start(
             require_slurm(spec)
         if by_ticks:
             require_jobs_that_stay(spec.launcher, "--tick")
-        spec = with_carried_options(spec, os.environ, say)
-        url = ledger_url(spec.ledger.url)
-        space = prepare(spec)
-        require_site(spec, space, say)
+        search = checked(spec, say)
         if dry_run:
-            _answer_dry_run(spec, len(space.feasible), as_json)
+            _answer_dry_run(search.spec, len(search.space.feasible), as_json)
             return None
-        say(most_trials_words(spec, space))
-        tracking = open_tracking(spec, say)
-        earlier = collected(spec, url)
-        for words in earlier.told:
-            say(words)
-        return Started(create_search(spec, url, earlier), spec, space.feasible, tracking, url)
+        say(most_trials_words(search.spec, search.space))
+        return begun(search, say)
 
 
 def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
@@ -232,6 +222,7 @@ def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) ->
     from dashboards.live import LiveView
     from orchestrator.cli.summary import baseline_key
     from orchestrator.session import Watcher, drive
+    from orchestrator.signals import Signals
 
     spec, folder = started.spec, started.folder
     signals = Signals()
@@ -246,19 +237,19 @@ def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) ->
             chain.settle(record.state.is_ended)
     answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
-        _leave_unended(record, folder, signals.code, chain)
+        _leave_unended(record, folder, signals, chain)
     if (code := exit_code_of(record)) is not ExitCode.DONE:
         raise Exit(code)
 
 
-def _leave_unended(record: SearchRecord, folder: SearchFolder, code: ExitCode, chain: DriverChain | None) -> NoReturn:
+def _leave_unended(record: SearchRecord, folder: SearchFolder, heard: Signals, chain: DriverChain | None) -> NoReturn:
     if jobs := [f"{a.trial}.{a.attempt} ({a.job_id})" for a in record.in_flight if a.job_id is not None]:
         say(f"left in flight, with what the launcher calls each: {', '.join(jobs)}")
     if chain is not None and chain.has_next:
         say("stopped; the job that waits behind this one goes on")
         raise Exit(ExitCode.DONE)
     say(f"stopped; nothing is lost: {resume_fix(folder)}")
-    raise Exit(code if chain is None else ExitCode.STOPPED_EARLY)
+    raise Exit(code_after(heard) if chain is None else ExitCode.STOPPED_EARLY)
 
 
 def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:

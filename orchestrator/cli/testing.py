@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import (
     AsJson,
     LauncherKind,
@@ -23,7 +23,7 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, fail, say
-from orchestrator.cli.stop import Stop
+from orchestrator.signals import Stop
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json, write_text
 from trials.text import counted
@@ -214,7 +214,7 @@ def with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Sto
             return run(launcher, stop)
     except KeyboardInterrupt:
         problem = Problem("interrupted", f"{verb} was stopped before its end", fix="run it again")
-        fail(stop.code, problem, as_json)
+        fail(code_after(stop), problem, as_json)
 
 
 def _measurements_json(found: Measurements) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.driving import Signals, answer_search, exit_code_of, explained
+from orchestrator.cli.driving import answer_search, exit_code_of, explained
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import Exit, answer, say
@@ -102,6 +102,7 @@ def _ticked(found: Found) -> SearchRecord:
     from orchestrator.notifying import is_owed
     from orchestrator.search.driver import Driver
     from orchestrator.session import Watcher, drive, prepare, tracking_of
+    from orchestrator.signals import Signals
 
     is_in_order = found.folder.measured.exists() and not is_owed(found.folder, found.spec)
     if found.record.state.is_ended and is_in_order:

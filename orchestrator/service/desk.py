@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.earlier import collected
 from orchestrator.find import Found, find_attempt
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
@@ -19,8 +18,7 @@ from orchestrator.search.lease import LeaseHeld
 from orchestrator.search_file import SearchSpec, load_search_text
 from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
-from orchestrator.session import create_search, open_tracking, prepare, with_carried_options
-from orchestrator.site_check import require_site
+from orchestrator.starting import begun, checked
 from orchestrator.status import recipe_path, search_summary
 from search_spaces.errors import InputError
 from trials.answer import best_json, none_words
@@ -64,15 +62,10 @@ class Desk:
         notes: list[str] = []
         spec = load_search_text(yaml, Path(directory), changes)
         _require_no_other_ray(spec)
-        spec = with_carried_options(spec, os.environ, notes.append)
-        url = self._url if spec.ledger.url is None else ledger_url(spec.ledger.url)
-        space = prepare(spec)
-        require_site(spec, space, notes.append)
-        open_tracking(spec, notes.append)
-        earlier = collected(spec, url)
-        folder = create_search(spec, url, earlier)
-        self._keeper.take(OwnSearch(folder.search_id, folder.path, url))
-        return _submitted(folder, [*notes, *earlier.told])
+        started = begun(checked(spec, notes.append, self._url), notes.append)
+        folder = started.folder
+        self._keeper.take(OwnSearch(folder.search_id, folder.path, started.ledger_url))
+        return _submitted(folder, notes)
 
     def searches(self) -> dict[str, Any]:
         with closing(LedgerReader(self._url)) as reader:

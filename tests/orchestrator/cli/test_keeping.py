@@ -239,7 +239,7 @@ class TestSync:
         blocker.mkdir()
         path = write_recorded_search(tmp_path, OK, OUT_OF_MEMORY, text=text)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("orchestrator.session.open_tracking", lambda spec, note: None)
+            patch.setattr("orchestrator.starting.open_tracking", lambda spec, note: None)
             code, answer, err = parlay("run", path)
         assert code == 0, err
         return SearchFolder(tmp_path / "runs" / answer["search_id"])

@@ -1,0 +1,75 @@
+"""Ending what runs, by signals that only leave word: nothing is raised into whatever they strike."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.search.driver import Driver
+
+
+class Signals:
+    """Ctrl-C once lets what runs finish, twice stops; SIGTERM stops. The driver stops at its next safe point."""
+
+    def __init__(self) -> None:
+        self.is_terminated = False
+        self._interrupts = 0
+
+    @contextmanager
+    def steering(self, driver: Driver) -> Iterator[None]:
+        """Within this block signals steer the driver; the handlers from before come back after it."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._interrupts += number == signal.SIGINT
+            self.is_terminated |= number == signal.SIGTERM
+            if number == signal.SIGTERM or self._interrupts > 1:
+                driver.stop_now()
+            else:
+                driver.interrupt()
+
+        with _handled_by(handle):
+            yield
+
+
+class Stop:
+    """Ctrl-C and SIGTERM have the run in flight cancelled, so that no submission is torn in two; ctrl-C again leaves at
+    once."""
+
+    def __init__(self) -> None:
+        self.is_terminated = False
+        self._is_asked = False
+
+    def is_asked(self) -> bool:
+        return self._is_asked
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within this block signals are heard; the handlers from before come back after it."""
+        with _handled_by(self._hear):
+            yield
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._is_asked:
+            raise KeyboardInterrupt
+        self._is_asked = True
+        self.is_terminated |= number == signal.SIGTERM
+
+
+@contextmanager
+def _handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within this block ctrl-C and SIGTERM are handled so. Python has signals heard by its main thread alone: in any
+    other one nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
