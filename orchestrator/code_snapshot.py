@@ -27,6 +27,7 @@ COMPUTE_SIDE = (
     "trials/calibrate.py",
     "trials/classify.py",
     "trials/doctor.py",
+    "trials/epochs.py",
     "trials/folder.py",
     "trials/measure.py",
     "trials/metrics.py",

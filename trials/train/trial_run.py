@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trials.classify import outcome_fault
+from trials.epochs import epoch_fields
 from trials.folder import AttemptFolder
 from trials.measure import Stop, measured_fields, slow_ranks
 from trials.ranks.environment import RankEnvironment
@@ -118,7 +119,8 @@ def _count(engine: Engine, device: Device) -> RankCount:
 
 def _measured(spec: TrialSpec, loop: TrainingLoop, counts: Sequence[RankCount]) -> dict[str, Any]:
     available_gib = min(c.host_available_gib for c in counts)
-    return measured_fields(spec, loop.records, loop.short_steps, available_gib)
+    fields = measured_fields(spec, loop.records, loop.short_steps, available_gib)
+    return fields | epoch_fields(spec, loop.records)
 
 
 def _outcome(report: Report, loop: TrainingLoop, rivals: RivalWatch | None, **fields: Any) -> Outcome:
