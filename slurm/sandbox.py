@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from slurm.daemons import (
 )
 from slurm.packages import install_line, missing_packages, program_path
 from slurm.sandbox_files import (
+    PARTITION,
+    CloudNodes,
     Ports,
     SandboxPaths,
     Shape,
@@ -86,15 +88,16 @@ class SlurmSandbox:
         gpus_per_node: int = 0,
         accounting: bool = False,
         extra: Sequence[str] = (),
+        cloud: Sequence[CloudNodes] = (),
     ):
-        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra))
+        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra), tuple(cloud))
         self.paths = SandboxPaths(Path(os.path.realpath(folder)))
 
     @classmethod
     def found_in(cls, folder: Path) -> SlurmSandbox | None:
         """The sandbox that was started in `folder` at some time; None where there is none."""
         shape = _recorded_shape(SandboxPaths(Path(os.path.realpath(folder))))
-        return None if shape is None else cls(folder, **asdict(shape))
+        return None if shape is None else cls(folder, **shape.arguments)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -252,7 +255,7 @@ class SlurmSandbox:
     def _wait_for_nodes(self) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
-            answer = self.ask("sinfo", "--noheader", "--Node", "--format=%N %T")
+            answer = self.ask("sinfo", "--noheader", "--Node", f"--partition={PARTITION}", "--format=%N %T")
             states = dict(line.split() for line in answer.stdout.splitlines())
             if len(states) == self.shape.nodes and not any(map(_is_down, states.values())):
                 return
@@ -343,8 +346,9 @@ def _recorded_shape(paths: SandboxPaths) -> Shape | None:
         return None
     if about["schema"] != SANDBOX_SCHEMA:
         raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")
-    shape = {field.name: about[field.name] for field in fields(Shape)}
-    return Shape(**shape | {"extra": tuple(about["extra"])})
+    shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
+    cloud = tuple(CloudNodes(**each) for each in about.get("cloud", ()))  # older sandboxes know of none
+    return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud)
 
 
 def _make_folder(folder: Path) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 CLUSTER_NAME = "parlay-sandbox"
 PARTITION = "main"
 MOST_NODES = 64
 MOST_PER_NODE = 1024
+MOST_CLOUD_NODES = 20_000
+CLOUD_CPUS, CLOUD_MEMORY_MB = 128, 512_000
+"""Of a node that is not there, where nobody says."""
 
 _FIRST_PORT, _LAST_PORT = 10_000, 19_999  # below the ports of trials' rendezvous and of outgoing connections
 _PORTS_BEFORE_NODES = 2
@@ -22,11 +26,39 @@ _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*")
 _LONGEST_SOCKET = 107  # bytes in sockaddr_un, without the closing zero
 
 
+_PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True)
+class CloudNodes:
+    """A partition of nodes that are not there: Slurm says which jobs they could run, and none ever begins on them."""
+
+    partition: str
+    nodes: int
+    gpus_per_node: int
+    cpus_per_node: int = CLOUD_CPUS
+
+    def __post_init__(self) -> None:
+        if _PARTITION_NAME.fullmatch(self.partition) is None or self.partition.lower() in (PARTITION, "default"):
+            raise ValueError(f"{self.partition!r} cannot be the partition of nodes that are not there")
+        _require_within(
+            ("nodes that are not there", self.nodes, 1, MOST_CLOUD_NODES),
+            ("gpus_per_node", self.gpus_per_node, 0, MOST_PER_NODE),
+            ("cpus_per_node", self.cpus_per_node, 1, MOST_PER_NODE),
+        )
+
+    @property
+    def node_names(self) -> str:
+        """All of them, as Slurm writes a list of hosts."""
+        return f"{self.partition}-[1-{self.nodes}]"
+
+
 @dataclass(frozen=True)
 class Shape:
     """How large a sandbox is. CPUs and GPUs are declared, not there: a node of 64 CPUs runs on any machine.
 
-    `extra` are lines of slurm.conf; a setting named there replaces the sandbox's own, partitions are added.
+    `extra` are lines of slurm.conf; a setting named there replaces the sandbox's own, partitions are added. `cloud` are
+    nodes beside the sandbox's own, which have the partition PARTITION for themselves.
     """
 
     nodes: int = 2
@@ -34,15 +66,22 @@ class Shape:
     gpus_per_node: int = 0
     accounting: bool = False
     extra: tuple[str, ...] = ()
+    cloud: tuple[CloudNodes, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, least, most in (
+        _require_within(
             ("nodes", self.nodes, 1, MOST_NODES),
             ("cpus_per_node", self.cpus_per_node, 1, MOST_PER_NODE),
             ("gpus_per_node", self.gpus_per_node, 0, MOST_PER_NODE),
-        ):
-            if not least <= value <= most:
-                raise ValueError(f"{name} is {value}, a sandbox has {least} to {most}")
+        )
+        names = [each.partition for each in self.cloud]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"partition {twice[0]} is described twice")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Every field by its name, as `Shape` takes it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -138,6 +177,7 @@ def choose_ports(folder: Path, count: int, is_free: Callable[[int], bool]) -> Po
 def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str) -> str:
     """slurm.conf: no cgroups, no host names but localhost, every listener on the loopback, jobs started at once."""
     settings = _settings(paths, ports, user) | (_accounting(paths, ports) if shape.accounting else {})
+    settings |= _CLOUD if shape.cloud else {}
     added = []
     for line in shape.extra:
         name, _, value = line.partition("=")
@@ -151,7 +191,9 @@ def render_slurm_conf(paths: SandboxPaths, shape: Shape, ports: Ports, user: str
 
 def render_gres_conf(paths: SandboxPaths, shape: Shape) -> str:
     """gres.conf: each GPU needs a character device of its own, so that Slurm counts it."""
-    return f"Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n" if shape.gpus_per_node else ""
+    if not shape.gpus_per_node:
+        return ""
+    return f"NodeName={_own_nodes(shape)} Name=gpu File={paths.devices}/nvidia[0-{shape.gpus_per_node - 1}]\n"
 
 
 def render_cgroup_conf() -> str:
@@ -256,13 +298,45 @@ def _accounting(paths: SandboxPaths, ports: Ports) -> dict[str, object]:
     }
 
 
+_CLOUD = {
+    # Nodes of State=CLOUD are asked for by a program when a job needs them, here by one that does nothing.
+    "SuspendProgram": "/bin/true",
+    "ResumeProgram": "/bin/true",
+    "SuspendTime": 86400,
+    "SuspendExcParts": PARTITION,
+    "PrivateData": "cloud",  # show them
+}
+
+
 def _nodes(shape: Shape, ports: Ports) -> list[str]:
-    gpus = f" Gres=gpu:{shape.gpus_per_node}" if shape.gpus_per_node else ""
+    """Those that are not there come first: what NodeName=DEFAULT says holds for what stands after it."""
+    own = "ALL" if not shape.cloud else _own_nodes(shape)
     return [
-        f"NodeName=DEFAULT CPUs={shape.cpus_per_node} RealMemory=4000 State=UNKNOWN{gpus}",
+        *(f"NodeName={each.node_names} {_cloud_words(each)} State=CLOUD" for each in shape.cloud),
+        f"NodeName=DEFAULT CPUs={shape.cpus_per_node} RealMemory=4000 State=UNKNOWN{_gpus(shape.gpus_per_node)}",
         *(
             f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={ports.slurmd(number)}"
             for number, name in enumerate(shape.node_names)
         ),
-        f"PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=UNLIMITED State=UP",
+        f"PartitionName={PARTITION} Nodes={own} Default=YES MaxTime=UNLIMITED State=UP",
+        *(f"PartitionName={each.partition} Nodes={each.node_names} MaxTime=UNLIMITED State=UP" for each in shape.cloud),
     ]
+
+
+def _cloud_words(cloud: CloudNodes) -> str:
+    return f"CPUs={cloud.cpus_per_node} RealMemory={CLOUD_MEMORY_MB}{_gpus(cloud.gpus_per_node)}"
+
+
+def _gpus(count: int) -> str:
+    return f" Gres=gpu:{count}" if count else ""
+
+
+def _own_nodes(shape: Shape) -> str:
+    return f"n[1-{shape.nodes}]"
+
+
+def _require_within(*bounds: tuple[str, int, int, int]) -> None:
+    """ValueError for the first (name, value, least, most) that is out of its bounds."""
+    for name, value, least, most in bounds:
+        if not least <= value <= most:
+            raise ValueError(f"{name} is {value}, a sandbox has {least} to {most}")

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +16,12 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import answer, fail, say
 from search_spaces.errors import InputError, Problem
+from trials.text import counted
 
 if TYPE_CHECKING:
+    from orchestrator.search_file import SearchSpec
     from slurm.sandbox import SlurmSandbox
+    from slurm.sandbox_files import CloudNodes
 
 QUICKSTART = "search_spaces/searches/quickstart.yaml"
 
@@ -50,6 +52,14 @@ def start(
     accounting: Annotated[
         bool | None, typer.Option("--accounting/--no-accounting", help="With slurmdbd, so that sacct answers; none.")
     ] = None,
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--like",
+            metavar="SEARCH.YAML",
+            help="A partition of that search's nodes, which are not there: for dry runs. May be given again.",
+        ),
+    ] = None,
     install: Annotated[
         bool, typer.Option("--install", help="As root of a Debian: install the packages that are missing.")
     ] = False,
@@ -61,6 +71,7 @@ def start(
         "cpus_per_node": cpus_per_node,
         "gpus_per_node": gpus_per_node,
         "accounting": accounting,
+        "cloud": cloud_like(like) if like else None,
     }
     with _explained(as_json):
         sandbox = _sandbox(_place(folder), {name: value for name, value in wanted.items() if value is not None})
@@ -86,6 +97,27 @@ def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
     answer(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
 
 
+def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
+    """The nodes of these searches' clusters, a partition for each that differs from the others."""
+    from orchestrator.search_file import load_search_file
+
+    return tuple(dict.fromkeys(cloud_of(load_search_file(path)) for path in search_files))
+
+
+def cloud_of(spec: SearchSpec) -> CloudNodes:
+    """The nodes of the search's cluster, in the partition that it names, or else in one of its own name.
+
+    A cluster file does not say how many CPUs a node has: what jobs may have of it, if the site tells, else what is
+    usual, or as many as the ranks ask for.
+    """
+    from slurm.sandbox_files import CLOUD_CPUS, CloudNodes
+
+    cluster, wanted = spec.cluster, spec.launcher.slurm
+    gpus = 0 if cluster.accelerator.name == "cpu" else cluster.gpus_per_node
+    cpus = wanted.usable_cpus or max(CLOUD_CPUS, (wanted.cpus_per_task or 1) * cluster.gpus_per_node)
+    return CloudNodes(wanted.partition or spec.name, cluster.num_nodes, gpus, cpus)
+
+
 def _place(given: Path | None) -> Path:
     from trials.ledger.place import home_folder
 
@@ -97,7 +129,7 @@ def _sandbox(folder: Path, wanted: dict[str, Any]) -> SlurmSandbox:
     from slurm.sandbox import SlurmSandbox
 
     before = SlurmSandbox.found_in(folder)
-    return SlurmSandbox(folder, **(asdict(before.shape) if before else {}) | wanted)
+    return SlurmSandbox(folder, **(before.shape.arguments if before else {}) | wanted)
 
 
 def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
@@ -148,7 +180,16 @@ def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
         (
             f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all of them this machine. Use it:",
             *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
+            *map(_cloud_line, shape.cloud),
             f"parlay run {QUICKSTART} --launcher slurm",
             f"# End it: parlay slurm-sandbox stop {place}",
         )
+    )
+
+
+def _cloud_line(cloud: CloudNodes) -> str:
+    gpus = f" and {cloud.gpus_per_node} GPUs" if cloud.gpus_per_node else ""
+    return (
+        f"# {counted(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are not there, for dry runs:"
+        f" --dry-run --set launcher.slurm.partition={cloud.partition}"
     )

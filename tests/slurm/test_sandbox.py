@@ -12,7 +12,15 @@ import pytest
 
 from slurm.daemons import living_processes, port_answers
 from slurm.sandbox import SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
-from slurm.sandbox_files import Ports, SandboxPaths, Shape, choose_ports, render_slurm_conf
+from slurm.sandbox_files import (
+    CloudNodes,
+    Ports,
+    SandboxPaths,
+    Shape,
+    choose_ports,
+    render_gres_conf,
+    render_slurm_conf,
+)
 from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
 
 T = TypeVar("T")
@@ -85,6 +93,30 @@ class TestRendering:
         assert "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:2" in lines
         assert "AccountingStorageTRES=gres/gpu" in lines
         assert not [line for line in self.rendered(Shape()) if line.startswith("AccountingStorage")]
+
+    def test_nodes_that_are_not_there_have_partitions_of_their_own_and_leave_the_others_as_they_are(self):
+        cloud = (CloudNodes("big", nodes=300, gpus_per_node=8, cpus_per_node=64), CloudNodes("plain", 5, 0))
+        shape = Shape(nodes=2, gpus_per_node=1, cloud=cloud)
+        lines = self.rendered(shape)
+        nodes = [line for line in lines if line.startswith(("NodeName", "PartitionName"))]
+        assert nodes[:3] == [
+            "NodeName=big-[1-300] CPUs=64 RealMemory=512000 Gres=gpu:8 State=CLOUD",
+            "NodeName=plain-[1-5] CPUs=128 RealMemory=512000 State=CLOUD",
+            "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:1",
+        ]
+        assert nodes[-3:] == [
+            "PartitionName=main Nodes=n[1-2] Default=YES MaxTime=UNLIMITED State=UP",
+            "PartitionName=big Nodes=big-[1-300] MaxTime=UNLIMITED State=UP",
+            "PartitionName=plain Nodes=plain-[1-5] MaxTime=UNLIMITED State=UP",
+        ]
+        assert "SuspendExcParts=main" in lines
+        assert render_gres_conf(self.paths, shape) == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
+        assert shape.num_ports == Shape(nodes=2).num_ports
+
+    @pytest.mark.parametrize("name", ["main", "Default", "a b", "a,b", "a=b", "", "-a", "a" * 64, "a[1-2]"])
+    def test_a_partition_slurm_cannot_have_is_refused(self, name):
+        with pytest.raises(ValueError, match="cannot be the partition of nodes that are not there"):
+            CloudNodes(name, 1, 0)
 
     @pytest.mark.parametrize("shape", [{"nodes": 0}, {"nodes": 65}, {"cpus_per_node": 0}, {"gpus_per_node": -1}])
     def test_a_shape_out_of_bounds_is_refused_with_its_bounds(self, shape):

@@ -7,9 +7,11 @@ import subprocess
 
 import pytest
 
+from orchestrator.cli.sandbox import cloud_like
 from slurm.packages import program_path
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import parlay
+from slurm.sandbox_files import CLOUD_CPUS, CloudNodes
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
 from tests.slurm.sandboxes import require_slurm, short_folder
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
@@ -42,6 +44,7 @@ def test_what_start_prints_is_all_it_takes_to_use_it(tmp_path):
                 "cpus_per_node": 4,
                 "gpus_per_node": 2,
                 "accounting": False,
+                "cloud": [],
                 "running": True,
             }
             another = parlay("slurm-sandbox", "start", folder, "--nodes", "2", "--json", cwd=tmp_path)
@@ -51,6 +54,28 @@ def test_what_start_prints_is_all_it_takes_to_use_it(tmp_path):
             stopped = parlay("slurm-sandbox", "stop", folder, "--json", cwd=tmp_path)
         assert (stopped.code, stopped.json["running"]) == (0, False)
         assert not SlurmSandbox.found_in(folder).running()
+
+
+def test_a_searchs_nodes_are_those_of_its_cluster_in_its_own_partition(tmp_path):
+    named = "launcher: {kind: slurm, slurm: {partition: batch, cpus_per_task: 7, usable_cpus: 56}}"
+    big = TINY_SEARCH.replace("cpu, gpus_per_node: 2, num_nodes: 1", "a100-80gb, gpus_per_node: 8, num_nodes: 300")
+    big = big.replace("global_batch_size: 8", "global_batch_size: 2400").replace("launcher: {kind: local}", named)
+    paths = [tmp_path / f"{name}.yaml" for name in ("cpu", "big", "same")]
+    for path, text in zip(paths, [TINY_SEARCH, big, big], strict=True):
+        path.write_text(text)
+    assert cloud_like(paths) == (
+        CloudNodes("tiny", nodes=1, gpus_per_node=0, cpus_per_node=CLOUD_CPUS),
+        CloudNodes("batch", nodes=300, gpus_per_node=8, cpus_per_node=56),
+    )
+
+
+def test_two_searches_with_other_nodes_in_one_partition_are_bad_input(tmp_path):
+    for name, nodes in (("one", 1), ("two", 2)):
+        (tmp_path / f"{name}.yaml").write_text(TINY_SEARCH.replace("num_nodes: 1", f"num_nodes: {nodes}"))
+    words = ["slurm-sandbox", "start", "box", "--like", "one.yaml", "--like", "two.yaml", "--json"]
+    refused = parlay(*words, cwd=tmp_path)
+    assert (refused.code, refused.json["error"]["message"]) == (2, "partition tiny is described twice")
+    assert not (tmp_path / "box").exists()
 
 
 @pytest.mark.parametrize(
