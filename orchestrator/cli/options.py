@@ -46,6 +46,12 @@ NoService = Annotated[
     bool, typer.Option("--no-service", help="A driver of its own, although `parlay serve` runs and would drive it.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, write and launch nothing.")]
+Scripts = Annotated[
+    Path | None,
+    typer.Option(
+        "--scripts", metavar="FOLDER", help="With --dry-run: write there what Slurm would be given for the first jobs."
+    ),
+]
 
 
 @dataclass(frozen=True)

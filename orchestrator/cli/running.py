@@ -16,6 +16,7 @@ import typer
 
 from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
 from orchestrator.cli.driving import answer_search, exit_code_of, explained, resume_fix
+from orchestrator.cli.dry_run import DryRunWish, answer_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.in_ray import drive_in_ray, require_here, wants_ray
 from orchestrator.cli.options import (
@@ -30,6 +31,7 @@ from orchestrator.cli.options import (
     NoService,
     Overrides,
     SamplerName,
+    Scripts,
     SearchFilePath,
     SearchId,
     WorkDir,
@@ -38,7 +40,6 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.cli.serving import hand_over
-from orchestrator.cli.setup_text import setup_json, setup_lines
 from orchestrator.cli.ticking import require_jobs_that_stay, tick_lines, write_tick_script
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
@@ -48,14 +49,12 @@ if TYPE_CHECKING:
     from orchestrator.driver_job import DriverChain
     from orchestrator.find import Found
     from orchestrator.search.driver import Driver
-    from orchestrator.search_file import SearchSpec
     from orchestrator.signals import Signals
     from orchestrator.starting import Started
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 
 SUBMIT_SCHEMA = "parlay.submit/1"
-DRY_RUN_SCHEMA = "parlay.dry_run/1"
 CANCEL_SCHEMA = "parlay.cancel/1"
 DRIVER_START_LIMIT_S = 90.0
 CANCEL_LIMIT_S = 120.0
@@ -77,12 +76,13 @@ def run(
     ledger: LedgerUrl = None,
     executor: ExecutorName = "thread",
     dry_run: DryRun = False,
+    scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Search, here and now: trials run until the best layout is known or a limit is reached."""
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
     drive = drive_in_ray if wants_ray(executor) else _drive
-    if (started := _start(search_file, changes, dry_run, as_json)) is not None:
+    if (started := _start(search_file, changes, DryRunWish(dry_run, scripts), as_json)) is not None:
         say(f"search {started.folder.search_id} in {started.folder.path}")
         drive(started, as_json)
 
@@ -100,6 +100,7 @@ def submit(
     no_service: NoService = False,
     executor: ExecutorName = "thread",
     dry_run: DryRun = False,
+    scripts: Scripts = None,
     as_json: AsJson = False,
 ) -> None:
     """Search in the background: the driver outlives this terminal."""
@@ -110,7 +111,7 @@ def submit(
     if by_ticks and as_job:
         rule = "a search has one kind of driver"
         raise InputError.of("usage", "goes without --as-job", rule=rule, fix="leave out one of them", key="--tick")
-    if (started := _start(search_file, changes, dry_run, as_json, as_job, by_ticks)) is None:
+    if (started := _start(search_file, changes, DryRunWish(dry_run, scripts), as_json, as_job, by_ticks)) is None:
         return
     if job_time_s is not None:
         _submit_driver(started, job_time_s, as_json)
@@ -179,7 +180,7 @@ def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = 
 def _start(
     search_file: Path,
     changes: Sequence[Change],
-    dry_run: bool,
+    dry_run: DryRunWish,
     as_json: bool,
     as_job: bool = False,
     by_ticks: bool = False,
@@ -197,21 +198,11 @@ def _start(
         if by_ticks:
             require_jobs_that_stay(spec.launcher, "--tick")
         search = checked(spec, say)
-        if dry_run:
-            _answer_dry_run(search.spec, len(search.space.feasible), as_json)
+        if dry_run.is_wanted:
+            answer_dry_run(search.spec, search.space, dry_run.scripts, as_json)
             return None
         say(most_trials_words(search.spec, search.space))
         return begun(search, say)
-
-
-def _answer_dry_run(spec: SearchSpec, num_layouts: int, as_json: bool) -> None:
-    trials = min(spec.search.max_trials, num_layouts)
-    words = (
-        f"all is well: up to {trials} of {num_layouts} layouts would be tried on {spec.cluster.num_gpus} ranks"
-        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made"
-    )
-    data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
-    answer(data | {"setup_file": setup_json(spec)}, as_json, "\n".join([words, *setup_lines(spec)]))
 
 
 def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) -> None:

@@ -1,0 +1,49 @@
+"""A dry run: everything is checked and nothing launched; the first jobs' scripts are written where that is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.output import answer
+from orchestrator.cli.setup_text import setup_json, setup_lines
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.search_file import SearchSpec
+    from search_spaces.space import SearchSpace
+
+DRY_RUN_SCHEMA = "parlay.dry_run/1"
+
+
+@dataclass(frozen=True)
+class DryRunWish:
+    """Whether the run is a dry one, and the folder for the scripts."""
+
+    is_wanted: bool
+    scripts: Path | None
+
+    def __post_init__(self) -> None:
+        if self.scripts is not None and not self.is_wanted:
+            fix, value = "add --dry-run, or leave --scripts out", str(self.scripts)
+            raise InputError.of("usage", "is given without --dry-run", key="--scripts", value=value, fix=fix)
+
+
+def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, as_json: bool) -> None:
+    """Tell what would be tried, the search being one that may begin."""
+    jobs, lines = [], []
+    if scripts is not None:
+        from orchestrator.dry_jobs import dry_job_lines, write_first_jobs
+
+        jobs = write_first_jobs(spec, space, scripts)
+        lines = dry_job_lines(jobs)
+    num_layouts = len(space.feasible)
+    trials = min(spec.search.max_trials, num_layouts)
+    words = (
+        f"all is well: up to {trials} of {num_layouts} layouts would be tried on {spec.cluster.num_gpus} ranks"
+        f" under launcher {spec.launcher.kind}; nothing was launched, no search was made"
+    )
+    data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}
+    data |= {"setup_file": setup_json(spec), "scripts": [job.to_json() for job in jobs]}
+    answer(data, as_json, "\n".join([words, *lines, *setup_lines(spec)]))
