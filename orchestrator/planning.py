@@ -157,9 +157,12 @@ class Plan:
 
     def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
         """The contract's `layouts`, the first `top` of them, or all."""
-        count = len(self.layouts) if top is None else min(top, len(self.layouts))
-        by_stage = stage_memory_gib(self.task, self.table.take(np.arange(count)))
-        return [self._row(row) | {"memory_gib": by_stage[row]} for row in range(count)]
+        return self.rows_json(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
+
+    def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """The same of the layouts of these indices."""
+        by_stage = stage_memory_gib(self.task, self.table.take(rows))
+        return [self._row(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True)]
 
     def _row(self, row: int) -> dict[str, Any]:
         known, estimates = self.speed_is_known, self.estimates

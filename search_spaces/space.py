@@ -68,6 +68,19 @@ class SearchSpace:
                 yield Rejected(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
         yield from self._broken_engine_rules
 
+    def examples(self) -> dict[str, Rejected]:
+        """For each rule of `rejected_by_rule` the first layout that it refuses."""
+        found = {}
+        if self._rejected is not None:
+            first = first_broken(self._rejected, self.workload, LAYOUT_RULES)
+            broken, rows = np.unique(first, return_index=True)
+            for index, fields in zip(broken.tolist(), self._rejected.take(rows).rows(), strict=True):
+                rule = LAYOUT_RULES[index]
+                found[rule.code] = Rejected(fields, rule.problem(fields, self.workload), self._varying)
+        for rejected in self._broken_engine_rules:
+            found.setdefault(rejected.problem.code, rejected)
+        return found
+
 
 def search_space(
     workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None

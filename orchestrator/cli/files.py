@@ -125,11 +125,16 @@ def _plan_json(
 ) -> dict[str, Any]:
     from orchestrator.cli.plan_text import MOST_REJECTED_LISTED
     from orchestrator.cli.summary import most_node_hours
+    from orchestrator.explaining import explained, how_many_fit, saved_s
 
     data: dict[str, Any] = {
         "schema": PLAN_SCHEMA,
         "num_layouts": len(space.feasible),
         "rejected": dict(space.rejected_by_rule),
+        "rejected_examples": {rule: found.problem.message for rule, found in space.examples().items()},
+        "fits": how_many_fit(plan),
+        "explained": [each.to_json(plan) for each in explained(plan, space.baseline)],
+        "saved_s": saved_s(plan, space.baseline),
         "layouts": plan.to_json(top),
         "setup_file": setup_json(spec),
         "node_hours": most_node_hours(spec, space),

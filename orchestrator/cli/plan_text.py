@@ -1,4 +1,5 @@
-"""A plan in a person's words: the layouts in predicted order, the first of them drawn, what is refused, the cost."""
+"""A plan in a person's words: the layouts in predicted order, the first of them drawn and explained beside what runs
+today, what is refused, the cost."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dashboards.layout_picture import layout_picture
+from orchestrator.cli.explained_text import explained_lines
 from orchestrator.cli.summary import most_trials_words
 from orchestrator.planning import ExpectedHours, Plan, stage_memory_gib
 from search_spaces.layout import Layout
@@ -38,6 +40,8 @@ def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None,
         f"the first of them, {plan.layouts[0].key}:",
         *(f"  {line}" for line in layout_picture(plan.layouts[0], spec.cluster.gpus_per_node)),
         *(f"  {line}" for line in _stage_lines(plan)),
+        "",
+        *explained_lines(plan, space.baseline),
         "",
         *_refused_lines(space, list_rejected),
         _hours_words(plan.expected),
@@ -118,8 +122,9 @@ def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
     if not space.rejected_by_rule:
         return
     yield f"{sum(space.rejected_by_rule.values())} cannot work:"
+    examples = space.examples()
     for rule, count in space.rejected_by_rule.items():
-        yield f"  {count:6d}  {rule}"
+        yield f"  {count:6d}  {rule}, for example {examples[rule].problem.message}"
     if not list_rejected:
         yield "  (--rejected lists each with its numbers)"
         return
