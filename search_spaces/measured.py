@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from search_spaces.cells import cell_text, text_cell
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, Layout
@@ -191,7 +192,6 @@ _ENGINES = {"ultrascale-playbook": "nanotron", "vtrain": "megatron-deepspeed"}
 """What published tables were measured with, by source."""
 
 _SAME_ARITHMETIC = {"fused-softmax": "math"}
-_ACTS_IN_A_SPREADSHEET = ("=", "+", "-", "@", "'")
 
 Cells = Mapping[str, Any]
 
@@ -260,7 +260,7 @@ def _parser(name: str) -> Callable[[str, str], Any]:
 
 
 def _text(name: str, cell: str) -> str:
-    return cell[1:] if cell[0] == "'" and cell[1:2] in _ACTS_IN_A_SPREADSHEET else cell
+    return cell_text(cell)
 
 
 def _switch(name: str, cell: str) -> bool:
@@ -400,6 +400,4 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(int(value))
-    text = repr(value) if isinstance(value, float) else " ".join(str(value).split())
-    # A spreadsheet would run such a cell as a formula; `_text` takes the quote away again.
-    return f"'{text}" if name in _TEXTS and text.startswith(_ACTS_IN_A_SPREADSHEET) else text
+    return text_cell(str(value)) if name in _TEXTS else repr(value)

@@ -26,6 +26,8 @@ ONE_DOOR = {
     "tokenizers": {"trials/tokenizing.py"},
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py"},
+    "pyarrow": {"orchestrator/exchange/trials_table.py"},
+    "optuna": {"orchestrator/exchange/optuna_study.py"},
 }
 ORCHESTRATOR = (
     ("orchestrator.in_time", "orchestrator.file_owner"),
@@ -51,6 +53,7 @@ ORCHESTRATOR = (
         "orchestrator.status",
         "orchestrator.find",
         "orchestrator.comparing",
+        "orchestrator.exchange",
         "orchestrator.notifying",
         "orchestrator.driver_job",
         "orchestrator.driver_queue",

@@ -170,10 +170,15 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Swap `text` in with one rename, 0600: a reader sees the old file or the new one, also after a power loss."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same with what is no text."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(part, path)

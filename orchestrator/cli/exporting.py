@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -11,11 +12,12 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import answer, fail, say, write_new
+from orchestrator.exchange.formats import ExportFormat
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.observations import Observed
+    from orchestrator.exchange.exported import Exported
 
 EXPORT_SCHEMA = "parlay.export/1"
 _STDOUT = Path("-")
@@ -28,55 +30,76 @@ def add_to(app: typer.Typer) -> None:
 
 def export(
     search: SearchId = None,
-    measured: Annotated[
-        bool, typer.Option("--measured", help="A measured table (CSV): a row for each trial that tells of its layout.")
-    ] = False,
+    form: Annotated[
+        ExportFormat | None,
+        typer.Option(
+            "--format",
+            help="measured, the default: a table for `launcher: {kind: recorded}` and other searches, a row for each"
+            " trial that tells of its layout. csv, parquet: a row a trial, all that is known of it. deephyper:"
+            " DeepHyper's results.csv. optuna: a study in an SQLite database.",
+        ),
+    ] = None,
+    measured: Annotated[bool, typer.Option("--measured", help="The same as --format measured.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A new file, or - for stdout; measured.csv in the search's folder if absent."),
+        typer.Option("--out", "-o", help="A new file, or - for stdout; in the search's folder if absent."),
     ] = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a search has seen of its layouts as a table, for `launcher: {kind: recorded}` and other searches."""
+    """Write what a search has seen of its layouts for other programs and other searches."""
+    from orchestrator.exchange.formats import exported
     from orchestrator.find import find_search
-    from orchestrator.observations import measured_table, observed_in
-    from trials.folder import write_text
+    from trials.folder import write_bytes
 
-    if not measured:
-        raise InputError.of("usage", "names nothing to export", key="export", fix="add --measured")
-    if as_json and out == _STDOUT:
+    wanted = _wanted(form, measured)
+    _require_output(wanted, out, as_json)
+    found = find_search(search, ledger)
+    made = exported(found.record, found.spec, wanted)
+    if not made.rows:
+        _fail_without_rows(found.record.search_id, made.left_out, as_json)
+    if out == _STDOUT:
+        sys.stdout.write(made.content.decode())
+        say(_words(made))
+        return
+    path = out or found.folder.path / wanted.file_name
+    if out is None:
+        write_bytes(path, made.content)
+    else:
+        write_new(path, made.content, "--out")
+    data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "format": wanted.value, "file": str(path)}
+    counts = {"rows": made.rows, "left_out": dict(made.left_out)}
+    answer(data | counts, as_json, f"{path}: {_words(made)}")
+
+
+def _wanted(form: ExportFormat | None, measured: bool) -> ExportFormat:
+    if measured and form not in (None, ExportFormat.MEASURED):
+        fix = "leave one of them out"
+        raise InputError.of("usage", f"and --format {form} are two forms", key="--measured", fix=fix)
+    return form or ExportFormat.MEASURED
+
+
+def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:
+    if out != _STDOUT:
+        return
+    if as_json:
         fix = "leave one of them out"
         raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
-    found = find_search(search, ledger)
-    observed = observed_in(found.record, found.spec)
-    if not observed.rows:
-        _fail_without_rows(found.record.search_id, observed, as_json)
-    table = measured_table(observed, found.record)
-    if out == _STDOUT:
-        sys.stdout.write(table)
-        say(_words(observed))
-        return
-    path = out or found.folder.measured
-    if out is None:
-        write_text(path, table)
-    else:
-        write_new(path, table, "--out")
-    data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
-    counts = {"rows": len(observed.rows), "left_out": dict(observed.left_out)}
-    answer(data | counts, as_json, f"{path}: {_words(observed)}")
+    if not wanted.is_text:
+        message = f"takes text, and --format {wanted} is none"
+        raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
 
 
-def _fail_without_rows(search_id: str, observed: Observed, as_json: bool) -> NoReturn:
-    said = f" ({_left_out(observed)})" if observed.left_out else ""
+def _fail_without_rows(search_id: str, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
+    said = f" ({_counts(left_out)})" if left_out else ""
     problem = Problem("no_measurement", f"no trial of search {search_id} tells of its layout yet{said}")
     fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 
-def _words(observed: Observed) -> str:
-    left_out = f"; left out: {_left_out(observed)}" if observed.left_out else ""
-    return counted(len(observed.rows), "row") + left_out
+def _words(made: Exported) -> str:
+    left_out = f"; left out: {_counts(made.left_out)}" if made.left_out else ""
+    return counted(made.rows, "row") + left_out
 
 
-def _left_out(observed: Observed) -> str:
-    return ", ".join(f"{count} {why}" for why, count in observed.left_out.items())
+def _counts(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in left_out.items())

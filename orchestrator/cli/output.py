@@ -43,12 +43,20 @@ def _shown(text: str) -> str:
     return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
 
 
-def write_new(path: Path, text: str, option: str) -> None:
-    """A file that this option names, and that was not there before; InputError for another."""
+def write_new(path: Path, content: str | bytes, option: str) -> None:
+    """A file that this option names, and that was not there before; InputError for another.
+
+    It is there whole, or not at all.
+    """
+    whole = content.encode("utf-8") if isinstance(content, str) else content
+    is_ours = False
     try:
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+        with path.open("xb") as stream:
+            is_ours = True
+            stream.write(whole)
     except OSError as error:
+        if is_ours:
+            path.unlink(missing_ok=True)
         message, fix = f"{path}: {error.strerror}", "name a new file"
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 

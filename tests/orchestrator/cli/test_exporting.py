@@ -1,4 +1,4 @@
-"""`parlay export --measured`, and what may be done with it: one's own past search, searched again in a moment."""
+"""`parlay export`, and what may be done with a measured table: one's own past search, searched again in a moment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
+from orchestrator.cli.output import write_new
 from orchestrator.observations import leave_measured
 from orchestrator.search_file import load_search_file
 from orchestrator.session import Watcher, create_search, drive, prepare
+from search_spaces.errors import InputError
 from search_spaces.measured import parse_table, read_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
 from trials.folder import SearchFolder
@@ -57,6 +59,7 @@ def test_the_table_is_written_again_where_it_lies(ended, capsys):
     assert answer == {
         "schema": "parlay.export/1",
         "search_id": ended.search_id,
+        "format": "measured",
         "file": str(ended.measured),
         "rows": 3,
         "left_out": {},
@@ -74,10 +77,56 @@ def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
     assert parse_table(capsys.readouterr().out, "-").require_whole() == read_table(ended.measured)
 
 
+def test_the_measured_table_is_what_is_meant_where_nothing_is_said(ended, capsys):
+    before = ended.measured.read_text()
+    ended.measured.unlink()
+    assert run(["export"]) == 0
+    assert capsys.readouterr().out == f"{ended.measured}: 3 rows\n"
+    assert ended.measured.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("deephyper", "results.csv"), ("csv", "trials.csv"), ("parquet", "trials.parquet")]
+)
+def test_other_forms_lie_beside_it_and_are_written_anew(ended, capsys, form, name):
+    for _ in range(2):
+        assert run(["export", ended.search_id, "--format", form, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["format"], answer["file"], answer["rows"]) == (form, str(ended.path / name), 3)
+    assert (ended.path / name).stat().st_mode & 0o777 == 0o600
+    assert not [path for path in ended.path.iterdir() if path.name.endswith(".part")]
+
+
+class FullDisk:
+    """A file of a disk that takes names and nothing else."""
+
+    def __init__(self, path: Path, mode: str):
+        assert mode == "xb"
+        path.touch(exist_ok=False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def write(self, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk(path, mode))
+    with pytest.raises(InputError, match="No space left on device"):
+        write_new(tmp_path / "mine.csv", "a,b\n", "--out")
+    assert not (tmp_path / "mine.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["export"], 2, "add --measured"),
+        (["export", "--measured", "--format", "csv"], 2, "leave one of them out"),
+        (["export", "--format", "parquet", "--out", "-"], 2, "name a new file"),
+        (["export", "--format", "excel"], 2, "'excel' is not one of"),
         (["export", "--measured", "--out", "-", "--json"], 2, "both answer on stdout"),
         (["export", "nobody", "--measured"], 4, "there is no search"),
         (["export", "--measured", "--out", "no-such-folder/x.csv"], 2, "No such file"),

@@ -11,7 +11,8 @@ from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, writ
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
-HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "sqlalchemy", "tokenizers")
+HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "pyarrow", "sqlalchemy")
+HEAVY += ("tokenizers", "optuna")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"]])

@@ -1,0 +1,180 @@
+"""A search in other programs' forms, read by these programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.exchange.deephyper_results import results_of
+from orchestrator.exchange.formats import ExportFormat, exported
+from orchestrator.exchange.trials_table import COLUMNS, csv_text, parquet_bytes, trial_rows
+from orchestrator.search_file import SearchSpec
+from search_spaces.layout import LAYOUT_FIELDS
+from tests.orchestrator.past_searches import dominated, failed, layouts, measured, past, spec_in
+from trials.ledger.events import SearchRecord
+from trials.ranking import Objective
+from trials.trial import FailureReason, Trial
+
+SLOW, FAST = {"tokens_per_sec": 100.0, "step_time_s": 1.28}, {"tokens_per_sec": 400.0, "step_time_s": 0.32}
+
+
+@pytest.fixture
+def spec(tmp_path) -> SearchSpec:
+    return spec_in(tmp_path)
+
+
+@pytest.fixture
+def search(spec) -> SearchRecord:
+    """Two that ran, a dominated one, two that failed and one that still waits."""
+    first, second, third, fourth, fifth, sixth = layouts()[:6]
+    return past(
+        spec,
+        measured("t0001", first, **SLOW),
+        measured("t0002", second, **FAST),
+        dominated("t0003", third, step_time_s=0.9),
+        failed("t0004", fourth, FailureReason.GPU_OOM),
+        failed("t0005", fifth, FailureReason.CANCELLED_BY_USER),
+        Trial("t0006", sixth),
+    )
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_tidy_csv_has_a_row_a_trial_with_all_that_is_known_of_it(search):
+    rows = read(csv_text(trial_rows(search)))
+    assert [tuple(row) for row in rows] == [COLUMNS] * 6
+    assert [row["state"] for row in rows] == ["measured", "measured", "failed", "failed", "cancelled", "proposed"]
+    assert [row["reason"] for row in rows] == ["", "", "dominated", "gpu_oom", "cancelled_by_user", ""]
+    assert [row["tokens_per_sec"] for row in rows] == ["100.0", "400.0", "", "", "", ""]
+    slow = rows[0]
+    assert (slow["micro_batch_size"], slow["sequence_parallel"], slow["bucket_mib"]) == ("1", "0", "")
+    assert (slow["queue_wait_s"], slow["duration_s"], slow["num_attempts"]) == ("12.0", "30.0", "1")
+    assert float(slow["node_hours_per_billion_tokens"]) == pytest.approx(1e9 / 3600 / 100)
+    assert slow["started_at"] == "2026-05-28T20:26:52.000000Z"
+
+
+def test_a_word_that_a_spreadsheet_would_run_is_quoted(search):
+    named = replace(search.trials[0].attempts[0], nodes=("=HYPERLINK(1)",), job_id="@SUM(A1)")
+    (row,) = read(csv_text(trial_rows(replace(search, trials=(search.trials[0].with_attempt(named),)))))
+    assert (row["nodes"], row["job_id"]) == ("'=HYPERLINK(1)", "'@SUM(A1)")
+
+
+def test_numbers_that_are_none_are_unknown(search):
+    odd = measured("t0001", layouts()[0], loss_last=float("nan"), mfu="a lot", loss_first=True)
+    (row,) = trial_rows(replace(search, trials=(odd,)))
+    assert (row["loss_last"], row["mfu"], row["loss_first"]) == (None, None, None)
+
+
+def test_parquet_keeps_the_types_of_columns_of_which_nothing_is_known(search):
+    import pandas
+
+    frame = pandas.read_parquet(io.BytesIO(parquet_bytes(trial_rows(search))))
+    assert tuple(frame.columns) == COLUMNS
+    assert frame["tokens_per_sec"].max() == 400.0
+    assert str(frame["started_at"].dtype) == "datetime64[us, UTC]"
+    assert str(frame["started_at"][0]) == "2026-05-28 20:26:52+00:00"
+    kinds = {name: frame[name].dtype.kind for name in ("hfu", "sequence_parallel", "tensor_parallel")}
+    assert kinds == {"hfu": "f", "sequence_parallel": "b", "tensor_parallel": "i"}
+
+
+def test_every_column_has_the_kind_of_its_values(search):
+    from pyarrow import BufferReader, parquet
+
+    full = measured("t0001", layouts()[0], warmup_steps=3, measured_steps=9, host_memory_full_at_step=7, mfu=1)
+    again = parquet.read_table(BufferReader(parquet_bytes(trial_rows(replace(search, trials=(full,)))))).to_pylist()[0]
+    assert (again["warmup_steps"], again["host_memory_full_at_step"], again["mfu"]) == (3, 7, 1.0)
+    assert isinstance(again["mfu"], float)
+
+
+@pytest.mark.timeout(60)  # DeepHyper takes its time to be imported
+def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
+    from deephyper.analysis import hpo
+
+    made = exported(search, spec, ExportFormat.DEEPHYPER)
+    assert (made.rows, made.left_out) == (5, {"in_flight": 1})
+    path = tmp_path / "results.csv"
+    path.write_bytes(made.content)
+    frame = hpo.read_results_from_csv(str(path))
+    worked, broke = hpo.filter_failed_objectives(frame)
+    assert list(worked["objective"]) == [100.0, 400.0]
+    assert list(broke["objective"]) == ["F_dominated", "F_gpu_oom", "F_cancelled_by_user"]
+    best, value = hpo.parameters_at_max(frame)
+    assert (value, best["micro_batch_size"], best["data_parallel"]) == (400.0, 2, 2)
+    assert set(best) == set(LAYOUT_FIELDS)
+    assert list(frame["job_id"]) == [0, 1, 2, 3, 4]
+    assert list(frame["job_status"]) == ["DONE"] * 4 + ["CANCELLED"]
+    assert list(frame["m:timestamp_submit"]) == [0.0] * 5
+    assert list(frame["m:timestamp_gather"]) == [42.0] * 5
+    assert frame["m:peak_memory_gib"].max() == 0.25
+    figure, _ = hpo.plot_search_trajectory_single_objective_hpo(frame)
+    figure.clear()
+    figure, _ = hpo.plot_worker_utilization(frame, profile_type="start/end")
+    figure.clear()
+
+
+def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(search):
+    both = (Objective.TOKENS_PER_SEC, Objective.NODE_HOURS_PER_BILLION_TOKENS)
+    rows = read(results_of(search, both).content.decode())
+    assert [row["objective_0"] for row in rows] == ["100.0", "400.0", "F_dominated", "F_gpu_oom", "F_cancelled_by_user"]
+    assert float(rows[0]["objective_1"]) == pytest.approx(-1e9 / 3600 / 100)
+    assert rows[3]["objective_1"] == "F_gpu_oom"
+    assert "objective" not in rows[0]
+
+
+@pytest.mark.timeout(60)  # optuna and its tables
+def test_optuna_reads_its_study(search, spec, tmp_path):
+    optuna = pytest.importorskip("optuna", reason="no optuna installed")
+    made = exported(search, spec, ExportFormat.OPTUNA)
+    assert (made.rows, made.left_out) == (5, {"in_flight": 1})
+    (tmp_path / "study.db").write_bytes(made.content)
+    study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
+    states = [trial.state.name for trial in study.trials]
+    assert states == ["COMPLETE", "COMPLETE", "PRUNED", "FAIL", "FAIL"]
+    assert (study.direction.name, study.metric_names) == ("MAXIMIZE", ["tokens_per_sec"])
+    assert (study.best_value, study.best_trial.user_attrs["trial"]) == (400.0, "t0002")
+    best, failed_one = study.best_trial, study.trials[3]
+    assert best.params["micro_batch_size"] == 2
+    assert best.distributions["micro_batch_size"] == optuna.distributions.IntDistribution(1, 8, log=True)
+    assert best.distributions["tensor_parallel"] == optuna.distributions.IntDistribution(1, 2, log=True)
+    assert "engine" not in best.params
+    assert best.user_attrs["engine"] == "torch"
+    assert (failed_one.values, failed_one.user_attrs["reason"]) == (None, "gpu_oom")
+    assert failed_one.params.keys() == best.params.keys()
+    assert best.duration.total_seconds() == 30
+    assert best.user_attrs["step_time_s"] == 0.32
+
+
+@pytest.mark.timeout(60)
+def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
+    optuna = pytest.importorskip("optuna", reason="no optuna installed")
+    from orchestrator.exchange.optuna_study import study_of
+
+    made = study_of(search, (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC), {})
+    (tmp_path / "study.db").write_bytes(made.content)
+    study = optuna.load_study(study_name="past-aaaaaa", storage=f"sqlite:///{tmp_path}/study.db")
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert [trial.user_attrs["trial"] for trial in study.best_trials] == ["t0002"]
+
+
+def test_without_optuna_its_format_says_what_to_install(search, monkeypatch):
+    from orchestrator.exchange.optuna_study import study_of
+    from search_spaces.errors import InputError
+
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"parlay\[optuna\]") as refused:
+        study_of(search, (Objective.TOKENS_PER_SEC,), {})
+    assert refused.value.problems[0].key == "--format"
+
+
+def test_a_search_without_an_ended_trial_has_no_rows(spec):
+    waiting = past(spec, Trial("t0001", layouts()[0]))
+    assert exported(waiting, spec, ExportFormat.DEEPHYPER).rows == 0
+    assert exported(past(spec), spec, ExportFormat.CSV).rows == 0
+    assert json.dumps(exported(waiting, spec, ExportFormat.MEASURED).left_out) == '{"in_flight": 1}'
