@@ -155,9 +155,10 @@ class _Console(Console):
 
 
 def console_for(stream: TextIO) -> Console:
-    """A console on `stream` that respects COLUMNS, 80 columns wide where there is no terminal."""
+    """A console on `stream` that respects COLUMNS, 80 columns wide where there is no terminal; in a notebook, too, it
+    writes lines."""
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
-    return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return _Console(file=stream, width=width, highlight=False, emoji=False, markup=False, force_jupyter=False)
 
 
 def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> Table:

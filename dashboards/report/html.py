@@ -43,6 +43,11 @@ def html_page(
     return Page(_environment().get_template(template).render(common | values), policy)
 
 
+def fragment(template: str, **values: Any) -> str:
+    """A part of somebody else's page: the template with these values, escaped."""
+    return _environment().get_template(template).render(values)
+
+
 def embedded_json(value: Any) -> Markup:
     """JSON that can stand inside a script element: nothing in it is markup. ValueError for what is not finite."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -78,11 +78,12 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
         wide=_WIDE,
         columns=columns_of(data),
         rows=rows_of(data),
-        **_first_screen(data),
+        **first_screen(data),
     )
 
 
-def _first_screen(data: ReportData) -> dict[str, Any]:
+def first_screen(data: ReportData) -> dict[str, Any]:
+    """What templates show of the answer, by the names that they have for it."""
     answer = data.answer
     speedup = answer.speedup if answer is not None else None
     full = words.answer_words(data)
