@@ -1,11 +1,14 @@
-"""From what a person types to a search: its folder and its record."""
+"""From what a person names to a search, its folder and its record; or to a recipe."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.search_file import SearchSpec
 from search_spaces.errors import InputError, OutsideRefused
@@ -15,6 +18,9 @@ from trials.ledger.journal import Journal
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
+
+if TYPE_CHECKING:
+    from orchestrator.comparing import Side
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,39 @@ def find_search(given: str | None, ledger: str | None) -> Found:
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
     return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+
+
+def find_recipe(given: str | None, ledger: str | None) -> Path:
+    """The recipe that a person means: its folder or file, a search's folder, or a search's id; that of the newest
+    search when nothing is given. InputError for a search that has none yet."""
+    if given is not None and _names_no_search(given):
+        return Path(given)
+    found = find_search(given, ledger)
+    if not found.folder.recipe.exists():
+        raise InputError.of(
+            "recipe", f"search {found.record.search_id} has no recipe yet", fix="one is written when it has ended"
+        )
+    return found.folder.recipe
+
+
+def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> Side:
+    """One side of a comparison: a search by its id or folder, else a recipe by its folder or file, of which `force`
+    has an edited one read all the same."""
+    from orchestrator.comparing import side_of_recipe, side_of_search
+    from orchestrator.recipe.read import read_recipe
+
+    if not _names_no_search(given):
+        found = find_search(given, ledger)
+        return side_of_search(found.record, found.spec, str(found.folder.path))
+    loaded = read_recipe(Path(given), force)
+    if loaded.banner:
+        note(loaded.banner)
+    return side_of_recipe(loaded)
+
+
+def _names_no_search(given: str) -> bool:
+    """Whether what a person names is a path at which no search lies."""
+    return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
 
 
 def _folder_named(given: str) -> SearchFolder | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +11,6 @@ import typer
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import answer, say
 from search_spaces.errors import shown
-from trials.folder import SearchFolder
 from trials.text import counted
 
 if TYPE_CHECKING:
@@ -40,28 +37,14 @@ def compare(
 ) -> None:
     """Say what differs between two recipes or searches, and how much faster B's best layout is than A's."""
     from orchestrator.comparing import compared
+    from orchestrator.find import find_side
     from orchestrator.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)
-    result = compared(_side(a, force, ledger), _side(b, force, ledger), rules.margin)
+    result = compared(find_side(a, ledger, force, say), find_side(b, ledger, force, say), rules.margin)
     answer(result.to_json(), as_json)
     if not as_json:
         _show(result)
-
-
-def _side(given: str, force: bool, ledger: str | None) -> Side:
-    """What a person names: a search by its id or folder, else a recipe by its folder or file."""
-    from orchestrator.comparing import side_of_recipe, side_of_search
-    from orchestrator.find import find_search
-    from orchestrator.recipe.read import read_recipe
-
-    if ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one:
-        loaded = read_recipe(Path(given), force)
-        if loaded.banner:
-            say(loaded.banner)
-        return side_of_recipe(loaded)
-    found = find_search(given, ledger)
-    return side_of_search(found.record, found.spec, str(found.folder.path))
 
 
 def _show(result: CompareResult) -> None:
