@@ -76,6 +76,11 @@ class SearchSpec:
         return self.objectives[0]
 
     @property
+    def baseline_key(self) -> str | None:
+        """The layout key of what runs today, where the file says so."""
+        return None if self.baseline is None else self.baseline.key
+
+    @property
     def num_node_counts(self) -> int:
         """How many different numbers of nodes the layouts of the space may have, at most."""
         if self.candidates is not None:

@@ -211,13 +211,12 @@ def _drive(started: Started, as_json: bool, chain: DriverChain | None = None) ->
     A driver in a job of its own has a `chain`, which hears its signals and has another job go on.
     """
     from dashboards.live import LiveView
-    from orchestrator.cli.summary import baseline_key
     from orchestrator.session import Watcher, drive
     from orchestrator.signals import Signals
 
     spec, folder = started.spec, started.folder
     signals = Signals()
-    view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), sys.stderr)
+    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     watcher = Watcher(say, view.update, signals.steering)
     with explained(folder, as_json), nullcontext() if chain is None else chain.listening(), view:
         if chain is not None:

@@ -66,7 +66,7 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
     ranking = spec.ranking_of(search.trials)
     if search.trials:
-        console_for(sys.stdout).print(results_table(search, ranking, baseline_key(spec)))
+        console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
     told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
     lines = [printable(line) for line in told]
     answer = answer_in_words(search, spec)
@@ -77,12 +77,7 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
 
 def answer_in_words(search: SearchRecord, spec: SearchSpec) -> str:
     """The best layout in a sentence, against what runs today."""
-    return headline(search, spec.ranking_of(search.trials), baseline_key(spec))
-
-
-def baseline_key(spec: SearchSpec) -> str | None:
-    """The layout key of what runs today, where the file says so."""
-    return None if spec.baseline is None else spec.baseline.key
+    return headline(search, spec.ranking_of(search.trials), spec.baseline_key)
 
 
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:

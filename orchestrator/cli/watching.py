@@ -40,13 +40,12 @@ def add_to(app: typer.Typer) -> None:
 def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Follow a search until it ends, whoever drives it; ctrl-C leaves it alone."""
     from dashboards.live import LiveView
-    from orchestrator.cli.summary import baseline_key
     from orchestrator.find import find_search
 
     found = find_search(search, ledger)
     spec, folder = found.spec, found.folder
     stream = sys.stderr if as_json else sys.stdout
-    view = LiveView(spec.objective, spec.global_batch_size, baseline_key(spec), stream)
+    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
     try:
         with _terms_interrupt(), view:
             record = Watch(folder, view, say, who_drives).follow()
