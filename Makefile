@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: setup demo servers test test-fast parity-full check format lint types imports readme clean
+.PHONY: setup demo gallery servers test test-fast parity-full check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -27,6 +27,10 @@ setup: .venv/.trainer
 
 demo: .venv/.trainer
 	@$(BIN)/parlay run search_spaces/searches/quickstart.yaml
+
+# Each of the five systems scaled down, trained on this machine; docs/gallery.md.
+gallery: .venv/.trainer
+	@$(BIN)/python -m benchmarks.gallery --page docs/gallery.md
 
 servers: .venv/.dev
 	@$(BIN)/python -m tests.servers

@@ -13,6 +13,8 @@ from search_spaces.yaml_source import Document, parse_document
 MODELS = "models"
 CLUSTERS = "clusters"
 SEARCHES = "searches"
+TWINS = "searches/twins"
+"""Ready-made searches scaled down to a few CPU ranks; benchmarks/gallery.py runs them all."""
 
 
 def preset_names(kind: str) -> list[str]:

@@ -1,0 +1,285 @@
+"""The gallery's twins: each of the five systems scaled down, really trained on this machine, one after another.
+
+    python -m benchmarks.gallery [TWIN ...] [--work-dir runs/gallery] [--replay] [--page docs/gallery.md] [--json]
+
+Each is a search of search_spaces/searches/twins that ends in a recipe. ASC22-Yuan's runs twice: as it is, and by a copy
+of the program that keeps some memory in every step whose optimizer is on the host, which its trials have to say. The
+Frontier study's runs with its own sampler and with the default one. The ZeRO project's trains on an epoch of a token
+file, made of Parlay's own pages. `--page` writes what was seen into that page, between marks (`filled`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.find import Found, find_search
+from search_spaces import presets
+from trials.ranking import Speedup, speedup_over
+from trials.trial import Trial
+
+SOURCES = Path(presets.__file__).parents[1]
+TWINS_FOLDER = SOURCES / "search_spaces" / presets.TWINS
+PACKAGES = ("dashboards", "orchestrator", "search_spaces", "slurm", "trials")
+ENGINE = Path("trials/train/deepspeed_engine.py")
+"""Where in Parlay's sources a step of DeepSpeed's ends."""
+LEAK_MIB = 4
+"""That the planted leak keeps, a step and rank."""
+EPOCH_TOKENS = 32 * 16 * 64 + 1
+"""An epoch of 32 steps of the ZeRO project's twin, and the token after the last one."""
+_END_OF_STEP = "        return StepResult(total / len(micro_batches), self._grad_norm())\n"
+_THEIR_RUNS = ((0, "none"), (1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
+"""The five runs of the ZeRO project, as ZeRO stage and offload."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """One search: the file it is in, what is set otherwise, and by which program and data it runs."""
+
+    name: str
+    file: str
+    settings: tuple[str, ...] = ()
+    leaks: bool = False
+    reads_tokens: bool = False
+
+
+TWINS = (
+    Twin("asc22-yuan", "asc22-yuan"),
+    Twin("asc22-yuan-leaking", "asc22-yuan", ("space.offload=optimizer", "search.max_trials=2"), leaks=True),
+    Twin("mt-nlg-530b", "mt-nlg-530b"),
+    Twin("yuan-245b", "yuan-245b"),
+    Twin("frontier", "frontier"),
+    Twin("frontier-guided", "frontier", ("search.sampler=guided",)),
+    Twin("zero-mini", "zero-mini", reads_tokens=True),
+)
+
+
+def main() -> None:
+    arguments = _arguments()
+    lines = []
+    for twin in TWINS:
+        if arguments.twins and twin.name not in arguments.twins:
+            continue
+        line = run_twin(twin, arguments.work_dir, arguments.replay)
+        print(json.dumps(line) if arguments.json else readable(line), flush=True)
+        lines.append(line)
+    arguments.work_dir.joinpath("twins.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if arguments.page:
+        arguments.page.write_text(filled(arguments.page.read_text(), page_parts(lines)))
+    sys.exit(any(line["faults"] for line in lines))
+
+
+def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Search, to its end, and what it says of itself; `settings` are KEY=VALUE on top of the twin's own."""
+    work_dir.mkdir(parents=True, exist_ok=True)
+    given = [*twin.settings, *settings, "tracking.enabled=false", "search.earlier_trials=none"]
+    if twin.reads_tokens:
+        given += ["trainer.data.kind=tokens", f"trainer.data.path={_tokens(work_dir)}"]
+    sources = leaking_copy(work_dir / "leaking") if twin.leaks else SOURCES
+    words = ["run", str(TWINS_FOLDER / f"{twin.file}.yaml"), "--work-dir", str(work_dir)]
+    began = time.monotonic()
+    told = _parlay([*words, *(word for pair in given for word in ("--set", pair))], work_dir, sources)
+    line = line_of(twin, find_search(str(work_dir / told["search_id"]), None), told)
+    line["seconds"] = round(time.monotonic() - began, 1)
+    if replay and told["recipe"]:
+        line["replay"] = _parlay(["replay", told["recipe"], "--work-dir", str(work_dir)], work_dir)["verdict"]
+    return line
+
+
+def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What an ended search is in the gallery. `told` is what `parlay run --json` answered.
+
+    `grows` names the trials whose host memory grew, with the step at which a node would be full; `faults` says what was
+    not as it should be.
+    """
+    trials = found.record.trials
+    best, faster = told["best"] or {}, _faster_than_today(found)
+    line = {
+        "twin": twin.name,
+        "search_id": told["search_id"],
+        "end_reason": told["end_reason"],
+        "trials": {trial.trial: str(trial.reason or trial.state) for trial in trials},
+        "best": best.get("trial"),
+        "layout_key": found.record.trial(best["trial"]).layout.key if best else None,
+        "tokens_per_sec": best.get("tokens_per_sec"),
+        "flags": best.get("flags", []),
+        "times_faster": None if faster is None else faster.ratio,
+        "times_faster_low": None if faster is None else faster.low,
+        "times_faster_high": None if faster is None else faster.high,
+        "recipe": told["recipe"],
+        "grows": {t.trial: _full_at(t) for t in trials if "host_memory_grows" in t.flags},
+        "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
+    }
+    return line | {"faults": list(faults_of(twin, line))}
+
+
+def run_of(trial: Trial, accelerator: str) -> dict[str, Any]:
+    """What a measured trial saw, as the ZeRO project collected it; on a CPU there is no memory of a GPU's."""
+    measured = trial.measured or {}
+    of_gpu = {"peak_memory_gib": None} if accelerator == "cpu" else {}
+    names = ("tokens_per_sec", "epoch_s", "peak_memory_gib", "peak_host_memory_gib", "loss_first", "loss_after_epoch")
+    layout = {name: getattr(trial.layout, name) for name in ("zero_stage", "offload", "micro_batch_size")}
+    accumulated = {"grad_accum_steps": trial.layout.grad_accum_steps, "rank_memory_gib": measured["peak_memory_gib"]}
+    return {"trial": trial.trial, **layout, **accumulated, **{name: measured.get(name) for name in names}, **of_gpu}
+
+
+def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
+    """What a twin should have shown and did not."""
+    measured = {run["trial"] for run in line["runs"]}
+    if line["recipe"] is None:
+        yield "ended without a recipe"
+    if twin.leaks and (unseen := measured - set(line["grows"])):
+        yield f"the planted leak was not seen in {', '.join(sorted(unseen))}"
+    if not twin.leaks and line["grows"]:
+        yield f"host memory grows in {', '.join(line['grows'])}, and no leak was planted"
+    if twin.reads_tokens and any(run["loss_after_epoch"] is None for run in line["runs"]):
+        yield "a run ended before its epoch"
+
+
+def leaking_copy(copy: Path) -> Path:
+    """`copy`, a folder with Parlay's sources, whose DeepSpeed steps keep memory where the optimizer is on the host.
+
+    ValueError where that engine ends a step otherwise than this benchmark knows it.
+    """
+    for package in PACKAGES:
+        shutil.copytree(
+            SOURCES / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+        )
+    before, *after = (copy / ENGINE).read_text().split(_END_OF_STEP)
+    if len(after) != 1:
+        raise ValueError(f"{ENGINE} does not end a step as this benchmark knows it")
+    leak = (
+        '        if self._training.layout.offload == "optimizer":\n'
+        f'            self.__dict__.setdefault("_leaked", []).append(b"1" * {LEAK_MIB * 2**20})\n'
+    )
+    (copy / ENGINE).write_text(before + leak + _END_OF_STEP + after[0])
+    return copy
+
+
+def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What goes between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
+    cells = {f"twin {line['twin']}": cell_of(line) for line in lines}
+    runs = {f"runs {line['twin']}": "\n" + runs_table(line) + "\n" for line in lines if line["twin"] == "zero-mini"}
+    return cells | runs
+
+
+def filled(page: str, parts: Mapping[str, str]) -> str:
+    """The page with each part between its marks, `<!-- NAME -->` and `<!-- / -->`; a part without marks is left out."""
+    for name, text in parts.items():
+        mark = f"<!-- {name} -->"
+        page = re.sub(re.escape(mark) + ".*?<!-- / -->", lambda _, new=f"{mark}{text}<!-- / -->": new, page, flags=re.S)
+    return page
+
+
+def cell_of(line: Mapping[str, Any]) -> str:
+    """A twin in a few words: best layout, how much faster than its baseline, how many trials, in what time."""
+    if line["layout_key"] is None:
+        return "; ".join(line["faults"])
+    counted = f"{len(line['trials'])} trials in {line['seconds']:.0f} s"
+    words = [f"`{line['layout_key']}`", _faster_words(line), counted]
+    words += [f"host memory grows: full at step {full_at} ({name})" for name, full_at in line["grows"].items()]
+    return "; ".join(words + list(line["faults"]))
+
+
+def runs_table(line: Mapping[str, Any]) -> str:
+    """The ZeRO project's columns, its five runs first by its own order, those it did not have behind them."""
+    rows = [
+        "| ZeRO | optimizer on | tokens/s, all ranks | s an epoch | GPU memory | host memory | loss after 0, 1 epoch |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    order = [*_THEIR_RUNS, (1, "optimizer"), (2, "optimizer")]
+    for run in sorted(line["runs"], key=lambda run: order.index((run["zero_stage"], run["offload"]))):
+        place = "host" if run["offload"] == "optimizer" else "device"
+        memory = "n/a (CPU)" if run["peak_memory_gib"] is None else f"{run['peak_memory_gib']:.2f} GiB"
+        losses = f"{_number(run['loss_first'], 3)}, {_number(run['loss_after_epoch'], 3)}"
+        speed, epoch = f"{run['tokens_per_sec']:,.0f}", _number(run["epoch_s"], 1)
+        host = f"{_number(run['peak_host_memory_gib'], 2)} GiB"
+        rows.append(f"| {run['zero_stage']} | {place} | {speed} | {epoch} | {memory} | {host} | {losses} |")
+    return "\n".join(rows)
+
+
+def readable(line: Mapping[str, Any]) -> str:
+    """A line of the terminal, and the runs' table below it where the twin is about them."""
+    replayed = f"; replay: {line['replay']}" if "replay" in line else ""
+    told = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
+    return f"{told}\n{runs_table(line)}" if line["twin"] == "zero-mini" and line["runs"] else told
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("twins", nargs="*", metavar="TWIN", help="all of them where none is named")
+    parser.add_argument("--work-dir", type=Path, default=Path("runs/gallery"), help="where the searches are kept")
+    parser.add_argument("--replay", action="store_true", help="replay each recipe, too")
+    parser.add_argument("--page", type=Path, help="a page whose marks are filled with what was seen")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    arguments = parser.parse_args()
+    names = [twin.name for twin in TWINS]
+    if unknown := set(arguments.twins) - set(names):
+        parser.error(f"no twin is called {', '.join(sorted(unknown))}: {', '.join(names)}")
+    return arguments
+
+
+def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
+    """What a command answers; SystemExit with its words where that is an error."""
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--json", "--launcher", "local"]
+    environment = os.environ | {"PARLAY_HOME": str(work_dir.resolve() / "home"), "PYTHONPATH": str(sources)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error": done.stderr[-2000:]}
+    if "error" in answer:
+        raise SystemExit(f"{' '.join(command)} left with {done.returncode}: {answer['error']}")
+    return answer
+
+
+def _tokens(work_dir: Path) -> Path:
+    """A token file of an epoch of the ZeRO project's twin: the beginning of Parlay's pages, a byte a token."""
+    tokens, lines = work_dir.resolve() / "tokens.bin", work_dir / "tokens.jsonl"
+    if not tokens.exists():
+        pages = "\n".join(page.read_text() for page in sorted((SOURCES / "docs").glob("*.md")))
+        text = pages.encode("ascii", "ignore")[: EPOCH_TOKENS - 1].decode()
+        lines.write_text(json.dumps({"text": text}) + "\n")
+        command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "prepare", str(lines)]
+        subprocess.run([*command, "--tokenizer", "bytes", "--append-eos", "--out", str(tokens)], check=True)
+    return tokens
+
+
+def _faster_than_today(found: Found) -> Speedup | None:
+    """How many times faster the answer is than the baseline; None where either was not measured."""
+    spec, trials = found.spec, found.record.trials
+    ranking = spec.ranking_of(trials)
+    baseline = next((t for t in ranking.ordered if spec.baseline and t.layout.key == spec.baseline.key), None)
+    if ranking.best is None or baseline is None:
+        return None
+    return speedup_over(baseline, ranking.best, spec.objective)
+
+
+def _full_at(trial: Trial) -> int:
+    return int((trial.measured or {})["host_memory_full_at_step"])
+
+
+def _faster_words(line: Mapping[str, Any]) -> str:
+    if line["times_faster"] is None:
+        return "baseline not measured"
+    low, high = line["times_faster_low"], line["times_faster_high"]
+    between = "" if low is None else f" ({low:.2f} to {high:.2f})"
+    return f"{line['times_faster']:.2f} x the baseline's tokens/s{between}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()
