@@ -1,9 +1,11 @@
 """How often `parlay replay` is right: replays of one recipe, and in turn with them of the same recipe made slower.
 
-    python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--launcher local] [--json]
+    python -m benchmarks.replays RECIPE [--replays 20] [--slower 0.15] [--repeats 5] [--at-once 12] [--launcher local]
 
-The slower one is a copy whose program waits in each step, before its clock is read, for a share of the time that the
-step took: what a slower machine or library would do. Its checksum no longer fits, so it is replayed with --force.
+Each is a `parlay replay` of its own. While one waits for its next occasion others measure, one at a time: so many are
+under way at once. The slower one is a copy whose program waits in each step, before its clock is read, for a share of
+the time that the step took: what a slower machine or library would do. Its checksum no longer fits, so it is replayed
+with --force.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,7 +73,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe's folder")
     parser.add_argument("--replays", type=int, default=20, help="of the recipe, and as many of the slower one")
     parser.add_argument("--slower", type=float, default=0.15, help="how much longer a step takes, as a fraction")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of a replay")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of an occasion")
+    parser.add_argument("--at-once", type=int, default=12, metavar="N", help="replays under way, of which one measures")
     parser.add_argument("--launcher", default=None, help="what starts the ranks; what the search used if absent")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     return parser.parse_args()
@@ -78,11 +82,18 @@ def _arguments() -> argparse.Namespace:
 
 def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     slower = slowed_copy(arguments.recipe, folder / "slower", arguments.slower)
-    for number in range(1, arguments.replays + 1):
-        for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower)):
-            told = _replayed(recipe, arguments, folder)
+    wanted = [
+        (number, share, recipe)
+        for number in range(1, arguments.replays + 1)
+        for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower))
+    ]
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
+        for replay in as_completed(replays):
+            (number, share), told = replays[replay], replay.result()
             values = {name: told[name] for name in ("verdict", "ratio", "ratio_low", "ratio_high")}
-            yield {"replay": number, "slower": share, **values}
+            by_occasion = [occasion["ratio"] for occasion in told["occasions"]]
+            yield {"replay": number, "slower": share, **values, "ratio_by_occasion": by_occasion}
 
 
 def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -102,6 +113,8 @@ def _readable(line: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
 
 

@@ -6,13 +6,12 @@ held to the same rule as a layout measured again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
-from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare, fingerprint_differences
+from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.occasions import Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.replay import recorded_runs
 from orchestrator.search_file import SearchSpec
@@ -76,8 +75,8 @@ class Side:
     search: Mapping[str, Any] | None = None
 
     def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
-        """Of the runs' mean step time, geometric as in the ratio."""
-        return self.tokens_per_step / math.exp(fmean(math.log(run.step_time_s) for run in runs))
+        """Of the runs' mean step time, over occasions as in the ratio."""
+        return self.tokens_per_step / step_time_of(by_occasion(runs))
 
     def to_json(self) -> dict[str, Any]:
         best = self.best
@@ -252,8 +251,9 @@ def _ended(trials: list[Trial]) -> Found:
 
 
 def _run(trial: Trial) -> Run:
-    measured = trial.measured or {}
-    return Run(measured["step_time_s"], measured.get("step_time_low_s"), measured.get("step_time_high_s"))
+    measured, last = trial.measured or {}, trial.last_attempt
+    low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
+    return Run(measured["step_time_s"], low, high, None if last is None else last.started_at)
 
 
 def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:

@@ -2,47 +2,60 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local import visible_devices
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.recipe.compare import Comparison, ReplayVerdict, Run, compare, fingerprint_differences
+from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
 from orchestrator.replay_runs import ReplayRuns, ReplayWatcher
 from orchestrator.replay_trainer import why_trainer_cannot
 from orchestrator.search.attempts import TrialProgram
 from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.durations import duration_text
 from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.classify import Verdict
 from trials.folder import SearchFolder
 from trials.text import counted
 from trials.tokens import require_tokens
-from trials.trial import FailureReason, Trial, TrialKind, TrialSpec, TrialState
+from trials.trial import FailureReason, Trial, TrialKind, TrialSpec, TrialState, utc_seconds, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
 
 @dataclass(frozen=True)
 class ReplayRules:
-    """How often the layout is measured, and the relative change of speed that still counts as the same."""
+    """How often the layout is measured at an occasion, and the relative change of speed that still counts as the same.
+
+    A replay that is not reproduced is measured at another occasion, `apart_s` seconds later, until there were
+    `occasions`.
+    """
 
     repeats: int = 5
     margin: float = 0.05
+    occasions: int = 3
+    apart_s: float = OCCASION_S
 
     def __post_init__(self) -> None:
-        if type(self.repeats) is not int or not 1 <= self.repeats <= 100:
-            raise _bad("repeats", self.repeats, "a whole number from 1 to 100")
+        for name, value, most in (("repeats", self.repeats, 100), ("occasions", self.occasions, 20)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise _bad(name, value, f"a whole number from 1 to {most}")
         if not 0 < self.margin <= 0.2:
             raise _bad("margin", self.margin, "more than 0 and at most 0.2")
+        if not self.apart_s >= OCCASION_S:
+            raise _bad(
+                "apart",
+                duration_text(self.apart_s),
+                f"at least {duration_text(OCCASION_S)}, or it is the same occasion still",
+            )
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class ReplayResult:
     """What a replay with `trainer` found. `comparison` is None when nothing was measured, and then `detail` says why.
 
     `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
-    those of any run. Throughputs are tokens per second, means over the runs' step times.
+    those of any run. Throughputs are tokens per second, of the mean step time over occasions and their runs.
     """
 
     verdict: ReplayVerdict
@@ -75,10 +88,18 @@ class ReplayResult:
             "ratio": None if found is None else found.ratio,
             "ratio_low": None if found is None else found.low,
             "ratio_high": None if found is None else found.high,
+            "occasions": list(self._occasions()),
             "differences": [dict(difference) for difference in self.differences],
             "flags": list(self.flags),
             "detail": self.detail,
         }
+
+    def _occasions(self) -> Iterator[dict[str, Any]]:
+        if self.comparison is None:
+            return
+        for occasion, ratio in zip(by_occasion(self.runs), self.comparison.by_occasion, strict=True):
+            started_at = None if occasion.started_s is None else utc_text(occasion.started_s)
+            yield {"started_at": started_at, "runs": len(occasion.runs), "ratio": ratio}
 
 
 def replay(
@@ -91,7 +112,8 @@ def replay(
     here: Cluster | None = None,
     watcher: ReplayWatcher | None = None,
 ) -> ReplayResult:
-    """Measure the recipe's layout again, one run after the other, and compare.
+    """Measure the recipe's layout again, one run after the other, and compare; unless it is reproduced, at further
+    occasions, too.
 
     `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
     known. A run that cannot be measured ends the replay. On an interrupt, and where the watcher says so, the run in
@@ -107,10 +129,30 @@ def replay(
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
     verdicts: list[Verdict] = []
-    while len(verdicts) < rules.repeats and all(v.state is TrialState.MEASURED for v in verdicts):
-        trial = Trial(f"t{len(verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
-        verdicts.append(runs.measure(trial))
-    return _result(loaded, recorded, verdicts, rules)
+    for left in reversed(range(rules.occasions)):
+        with runs.occasion():
+            verdicts += _occasion(loaded, runs, rules, len(verdicts))
+        result = _result(loaded, recorded, verdicts, rules)
+        if result.verdict is ReplayVerdict.REPRODUCED or result.comparison is None or not left:
+            break
+        runs.pause(rules.apart_s, _why_again(result.comparison, rules))
+    return result
+
+
+def _occasion(loaded: LoadedRecipe, runs: ReplayRuns, rules: ReplayRules, done: int) -> Iterator[Verdict]:
+    """The runs of one occasion, after `done` others; one that cannot be measured is the last."""
+    for number in range(done + 1, done + rules.repeats + 1):
+        verdict = runs.measure(Trial(f"t{number:04d}", loaded.recipe.layout, TrialKind.REPLAY))
+        yield verdict
+        if verdict.state is not TrialState.MEASURED:
+            return
+
+
+def _why_again(found: Comparison, rules: ReplayRules) -> str:
+    return (
+        f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
+        f" speed and not the layout's: measured again in {duration_text(rules.apart_s)}"
+    )
 
 
 def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
@@ -142,7 +184,16 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
 
 
 def _run(measured: Mapping[str, Any]) -> Run:
-    return Run(measured["step_time_s"], measured.get("step_time_low_s"), measured.get("step_time_high_s"))
+    low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
+    return Run(measured["step_time_s"], low, high, _started_s(measured.get("started_at")))
+
+
+def _started_s(text: Any) -> float | None:
+    """None for what is no time: then a run counts to the occasion of the run before it."""
+    try:
+        return utc_seconds(text)
+    except (TypeError, ValueError):
+        return None
 
 
 def why_impossible(needed: Cluster, here: Cluster) -> str | None:
@@ -197,7 +248,7 @@ def _result(
     loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
 ) -> ReplayResult:
     outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
-    runs = tuple(_run(outcome.measured) for outcome in outcomes)
+    runs = tuple(_run({**outcome.measured, "started_at": outcome.started_at}) for outcome in outcomes)
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
     if failed is not None:
@@ -221,8 +272,8 @@ def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:
 
 
 def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
-    """Of the geometric mean of the runs' step times, so that ratios of throughputs are ratios of these."""
-    return loaded.recipe.batch["tokens_per_step"] / math.exp(fmean(math.log(run.step_time_s) for run in runs))
+    """Of the mean step time that verdicts rest on, so that ratios of throughputs are ratios of these."""
+    return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_occasion(runs))
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:

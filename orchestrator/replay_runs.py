@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.machine_turn import NoTurn, Turn
 from orchestrator.search.attempts import OUTCOME_GRACE_S, TrialProgram, next_attempt
 from trials.classify import Ending, Life, Verdict, may_retry
 from trials.trial import Attempt, Trial
@@ -16,10 +18,12 @@ POLL_INTERVAL_S = 0.5
 
 @dataclass(frozen=True)
 class ReplayWatcher:
-    """Who is told what a run waits for; `is_told_to_stop` is asked before and while one is waited for."""
+    """Who is told what a run waits for; `is_told_to_stop` is asked before and while one is waited for, and `turn` is
+    held while an occasion's runs are measured."""
 
     note: Callable[[str], None] = lambda text: None
     is_told_to_stop: Callable[[], bool] = lambda: False
+    turn: Turn = field(default_factory=NoTurn)
 
 
 class ReplayRuns:
@@ -30,6 +34,24 @@ class ReplayRuns:
         self._launcher = launcher
         self._watcher = watcher
         self._said: set[str] = set()
+
+    @contextmanager
+    def occasion(self) -> Iterator[None]:
+        """Within this block no other replay measures on this machine; waits for its turn."""
+        while not self._watcher.turn.is_taken():
+            self._say_once("another replay measures on this machine; this one waits for its end")
+            self._wait()
+        try:
+            yield
+        finally:
+            self._watcher.turn.give_back()
+
+    def pause(self, seconds: float, why: str) -> None:
+        """Let time pass, having said why."""
+        self._watcher.note(why)
+        until = self._launcher.now() + seconds
+        while self._launcher.now() < until:
+            self._wait()
 
     def measure(self, trial: Trial) -> Verdict:
         """One run, tried again as a search would try it again."""

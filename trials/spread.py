@@ -36,17 +36,22 @@ class Reading:
         return math.log(self.high / self.low) / (2 * _NORMAL_95)
 
 
-def log_half_width(*sides: Sequence[Reading]) -> float:
-    """Half the width of the 95 % interval of the logarithm of one side's middle, or of the ratio of two.
+def log_half_width(readings: Sequence[Reading]) -> float:
+    """Half the width of the 95 % interval of the logarithm of the middle of at least one reading.
 
     Runs vary more than the steps of one run, so the interval rests on the spread between runs: the allowance,
-    corrected by what repeats on every side show, plus each run's own uncertainty (a t interval of logarithms with a
-    moderated variance; Smyth 2004, doi 10.2202/1544-6115.1027). Each side holds at least one run.
+    corrected by what repeats show, plus each run's own uncertainty (a t interval of logarithms with a moderated
+    variance; Smyth 2004, doi 10.2202/1544-6115.1027).
     """
-    freedom = ALLOWANCE_WEIGHT + sum(len(side) - 1 for side in sides)
-    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + sum(map(_squares, sides))
-    variance = squares / freedom * sum(1 / len(side) for side in sides) + sum(map(_steps_variance, sides))
-    return _student_95(freedom) * math.sqrt(variance)
+    freedom = ALLOWANCE_WEIGHT + len(readings) - 1
+    squares = ALLOWANCE_WEIGHT * SPREAD_ALLOWANCE**2 + _squares(readings)
+    variance = squares / freedom / len(readings) + _steps_variance(readings)
+    return student_95(freedom) * math.sqrt(variance)
+
+
+def student_95(freedom: int) -> float:
+    """The two-sided 95 % quantile of Student's t for at least 4 degrees of freedom; for more than 30 that of 30."""
+    return _STUDENT_95[min(freedom - 4, len(_STUDENT_95) - 1)]
 
 
 def middle(values: Sequence[float]) -> float:
@@ -55,16 +60,11 @@ def middle(values: Sequence[float]) -> float:
     return math.sqrt(median_low(values) * median_high(values))
 
 
-def _squares(side: Sequence[Reading]) -> float:
-    logs = [math.log(reading.value) for reading in side]
+def _squares(readings: Sequence[Reading]) -> float:
+    logs = [math.log(reading.value) for reading in readings]
     centre = fmean(logs)
     return sum((value - centre) ** 2 for value in logs)
 
 
-def _steps_variance(side: Sequence[Reading]) -> float:
-    return sum(reading.standard_error**2 for reading in side) / len(side) ** 2
-
-
-def _student_95(freedom: int) -> float:
-    index = freedom - ALLOWANCE_WEIGHT
-    return _STUDENT_95[min(index, len(_STUDENT_95) - 1)]
+def _steps_variance(readings: Sequence[Reading]) -> float:
+    return sum(reading.standard_error**2 for reading in readings) / len(readings) ** 2

@@ -17,6 +17,7 @@ from orchestrator.cli.exit_codes import ExitCode, code_after
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.signals import Stop
+from search_spaces.durations import seconds_of
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder, write_json
 from trials.text import counted
@@ -54,7 +55,11 @@ def replay(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Of that trainer: --set trainer.script=pretrain_gpt.py."),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured.")] = 5,
+    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured at an occasion.")] = 5,
+    occasions: Annotated[
+        int, typer.Option("--occasions", help="At how many it is measured at most, while it is not reproduced.")
+    ] = 3,
+    apart: Annotated[str, typer.Option("--apart", help="Time between two occasions.")] = "5m",
     margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
     force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
     work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(
@@ -70,7 +75,7 @@ def replay(
     loaded = read_recipe(_recipe_folder(recipe, ledger), force)
     if loaded.banner:
         say(loaded.banner)
-    rules = ReplayRules(repeats, margin)
+    rules = ReplayRules(repeats, margin, occasions, _apart_s(apart))
     told, python = _with_trainer(loaded, trainer, sets or ())
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     result = _replayed(told, launcher, rules, folder, python, as_json)
@@ -87,6 +92,13 @@ _REPLAY_EXITS = {
     "impossible": ExitCode.REPLAY_IMPOSSIBLE,
     "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
 }
+
+
+def _apart_s(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except InputError as error:
+        raise error.at(key="--apart") from error
 
 
 def _recipe_folder(given: str | None, ledger: str | None) -> Path:
@@ -126,15 +138,17 @@ def _replayed(
 ) -> ReplayResult:
     """Measure under a launcher of its own; `ray` falls back to plain processes as in a search."""
     from orchestrator.launchers.factory import make_launcher
+    from orchestrator.machine_turn import MachineTurn, NoTurn
     from orchestrator.replay import launcher_section, this_machine
     from orchestrator.replay import replay as measure_again
     from orchestrator.replay_runs import ReplayWatcher
+    from trials.ledger.place import home_folder
 
     section = launcher_section(loaded.recipe, None if kind is None else kind.value)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     stop = Stop()
-    watcher = ReplayWatcher(say, stop.is_asked)
+    watcher = ReplayWatcher(say, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
     try:
         launcher, remark = make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
         say(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
@@ -173,6 +187,8 @@ def _replay_words(result: ReplayResult) -> str:
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
+    if found is not None and len(found.by_occasion) > 1:
+        lines.append("at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.by_occasion))
     if result.detail:
         lines.append(result.detail)
     lines += [f"! {flag_words(flag)}" for flag in result.flags]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
-from trials.spread import Reading, log_half_width
+from orchestrator.recipe.occasions import Run, by_occasion, log_change
 from trials.trial import Word
 
 WIDE_MARGINS = 3
@@ -27,51 +26,39 @@ class ReplayVerdict(Word):
 
 
 @dataclass(frozen=True)
-class Run:
-    """One measurement: median step time in seconds, and its 95 % interval where there were steps enough for one."""
-
-    step_time_s: float
-    step_time_low_s: float | None = None
-    step_time_high_s: float | None = None
-
-    @property
-    def reading(self) -> Reading:
-        return Reading(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """How fast the replay is relative to the recorded runs (above 1: faster), with a 95 % interval."""
+    """How fast the later runs are relative to the earlier ones (above 1: faster), with a 95 % interval.
+
+    `by_occasion` says the same of each occasion of the later runs alone.
+    """
 
     verdict: ReplayVerdict
     ratio: float
     low: float
     high: float
+    by_occasion: tuple[float, ...] = ()
 
 
 def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> Comparison:
-    """The verdict on two sets of runs; both hold at least one. The interval rests on the spread between runs."""
-    before, after = ([run.reading for run in runs] for runs in (recorded, measured))
-    half_width = log_half_width(before, after)
-    change = _mean_log(before) - _mean_log(after)
+    """The verdict on two sets of runs; both hold at least one. The interval rests on the spread between occasions."""
+    before, after = by_occasion(recorded), by_occasion(measured)
+    change, half_width = log_change(before, after)
     ratio, low, high = (math.exp(x) for x in (change, change - half_width, change + half_width))
-    return Comparison(_judged(ratio, low, high, margin), ratio, low, high)
+    ratios = tuple(math.exp(log_change(before, [occasion])[0]) for occasion in after)
+    return Comparison(_judged(ratio, low, high, ratios, margin), ratio, low, high, ratios)
 
 
-def _judged(ratio: float, low: float, high: float, margin: float) -> ReplayVerdict:
-    """Slower and faster need both a change beyond the margin and an interval without 1; doubt is inconclusive."""
-    if ratio < 1 - margin and high < 1:
+def _judged(ratio: float, low: float, high: float, ratios: Sequence[float], margin: float) -> ReplayVerdict:
+    """Slower and faster need an interval without 1, and a change beyond the margin at every occasion: a machine that
+    was as fast as then even once is not slower than then. Doubt is inconclusive."""
+    if high < 1 and max(ratio, *ratios) < 1 - margin:
         return ReplayVerdict.SLOWER
-    if ratio > 1 + margin and low > 1:
+    if low > 1 and min(ratio, *ratios) > 1 + margin:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
     if abs(ratio - 1) <= margin and low > 1 - wide and high < 1 + wide:
         return ReplayVerdict.REPRODUCED
     return ReplayVerdict.INCONCLUSIVE
-
-
-def _mean_log(readings: Sequence[Reading]) -> float:
-    return fmean(math.log(reading.value) for reading in readings)
 
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:

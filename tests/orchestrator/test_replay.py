@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.code_snapshot import snapshot_code
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.launchers.local import LocalLauncher
+from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
@@ -21,7 +23,7 @@ from search_spaces.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder, write_json
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_seconds, utc_text
 
 CPU = ACCELERATORS["cpu"]
 H100 = ACCELERATORS["h100-80gb"]
@@ -37,6 +39,7 @@ class ScriptedLauncher(Launcher):
         self.requests: list[LaunchRequest] = []
         self.cancelled: list[str] = []
         self.free_slots = 0
+        self.clock_s = 1e9
 
     def launch(self, request):
         self.free_slots += 1
@@ -52,7 +55,8 @@ class ScriptedLauncher(Launcher):
         request = self.requests[-1]
         if not isinstance(ending, float):
             return {request.spec.attempt_key: Ending(Life.ENDED, failed=True, reason=ending, detail="its words")}
-        write_json(request.folder.outcome(), measured_outcome(request.spec, ending).to_json())
+        outcome = replace(measured_outcome(request.spec, ending), started_at=utc_text(self.clock_s))
+        write_json(request.folder.outcome(), outcome.to_json())
         return {request.spec.attempt_key: Ending(Life.ENDED, started=True)}
 
     def cancel(self, keys):
@@ -62,8 +66,11 @@ class ScriptedLauncher(Launcher):
     def adopt(self, requests):
         raise NotImplementedError
 
+    def now(self):
+        return self.clock_s
+
     def wait(self, seconds):
-        pass
+        self.clock_s += seconds
 
     def close(self):
         pass
@@ -131,8 +138,61 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 
 
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
-def test_another_speed_is_said(loaded, tmp_path, step_time_s, verdict):
-    assert replayed(loaded, ScriptedLauncher(*[step_time_s] * 3), tmp_path).verdict is verdict
+def test_another_speed_is_said_once_every_occasion_agrees(loaded, tmp_path, step_time_s, verdict):
+    launcher, notes = ScriptedLauncher(*[step_time_s] * 9), []
+    result = replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append))
+    assert result.verdict is verdict
+    assert [note.partition(", which")[2] for note in notes] == [
+        " may be this hour's speed and not the layout's: measured again in 300s"
+    ] * 2
+    occasions = result.to_json()["occasions"]
+    assert [occasion["runs"] for occasion in occasions] == [3, 3, 3]
+    assert [occasion["ratio"] for occasion in occasions] == pytest.approx([0.1 / step_time_s] * 3)
+    starts = [utc_seconds(occasion["started_at"]) for occasion in occasions]
+    assert all(later - earlier >= 300 for earlier, later in pairwise(starts))
+    assert len({request.spec.trial for request in launcher.requests}) == 9
+
+
+def test_minutes_in_which_the_machine_is_slow_do_not_make_the_layout_slow(loaded, tmp_path):
+    launcher = ScriptedLauncher(*[0.115] * 3, *[0.099] * 3, *[0.1] * 3)
+    result = replayed(loaded, launcher, tmp_path)
+    assert result.verdict in (ReplayVerdict.REPRODUCED, ReplayVerdict.INCONCLUSIVE)
+    assert replayed(loaded, ScriptedLauncher(*[0.115] * 3), tmp_path / "b", ReplayRules(3, occasions=1)).verdict in (
+        ReplayVerdict.SLOWER,
+        ReplayVerdict.INCONCLUSIVE,
+    )
+
+
+def test_a_replay_that_is_reproduced_asks_for_no_other_occasion(loaded, tmp_path):
+    launcher = ScriptedLauncher(*[0.1] * 9)
+    assert replayed(loaded, launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
+    assert len(launcher.requests) == 3
+
+
+def test_a_replay_that_is_told_to_stop_between_occasions_stops(loaded, tmp_path):
+    launcher, notes = ScriptedLauncher(*[0.115] * 9), []
+    with pytest.raises(KeyboardInterrupt):
+        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
+    assert len(launcher.requests) == 3
+
+
+def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(loaded, tmp_path):
+    first, second = MachineTurn(tmp_path), MachineTurn(tmp_path)
+    seen: list[str] = []
+
+    def note(words: str) -> None:
+        seen.append(words)
+        if "another replay" in words:
+            second.give_back()  # the other one has come to its end
+        else:
+            assert second.is_taken()  # between two occasions another may measure
+            second.give_back()
+
+    assert second.is_taken()
+    launcher = ScriptedLauncher(*[0.115] * 3, *[0.1] * 3)
+    replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayWatcher(note, turn=first))
+    assert len(launcher.requests) == 6
+    assert second.is_taken()
 
 
 def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):
@@ -288,7 +348,9 @@ def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
         replayed(bare, ScriptedLauncher(), tmp_path)
 
 
-@pytest.mark.parametrize("rules", [{"repeats": 0}, {"repeats": True}, {"margin": 0.0}, {"margin": 0.5}])
+@pytest.mark.parametrize(
+    "rules", [{"repeats": 0}, {"repeats": True}, {"margin": 0.0}, {"margin": 0.5}, {"occasions": 0}, {"apart_s": 299.0}]
+)
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(InputError):
         ReplayRules(**rules)
@@ -307,7 +369,7 @@ def test_a_replay_really_trains_with_the_recipes_code(tmp_path):
             launcher,
             SearchFolder(tmp_path / "r"),
             python=sys.executable,
-            rules=ReplayRules(repeats=1),
+            rules=ReplayRules(repeats=1, occasions=1),
         )
     finally:
         launcher.close()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.recipe.compare import ReplayVerdict, Run, compare, fingerprint_differences
+from orchestrator.recipe.compare import ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 
 MARGIN = 0.05
 
@@ -16,6 +18,10 @@ widths = st.floats(0.0, 0.3)
 
 def run(step_time_s: float, width: float = 0.01) -> Run:
     return Run(step_time_s, step_time_s * (1 - width / 2), step_time_s * (1 + width / 2))
+
+
+def at(hour: int, step_time_s: float) -> Run:
+    return replace(run(step_time_s, width=0.0), started_s=hour * 3600.0)
 
 
 def scaled(runs: list[Run], factor: float) -> list[Run]:
@@ -69,17 +75,55 @@ def test_the_unit_of_time_does_not_matter(recorded, measured, factor):
     assert found.ratio == pytest.approx(compare(recorded, measured, MARGIN).ratio)
 
 
-def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says():
-    """One recorded run, three replays, a spread of 3 % between runs: 95 % within what 2000 draws allow."""
-    import random
-
+@pytest.mark.parametrize("occasions", [1, 2, 3])
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(occasions):
+    """Two recorded runs, then three at each occasion, with the spread that is taken for granted between occasions and
+    between runs. The interval is a little wide, since both spreads are assumed as well as seen."""
     source = random.Random(0)
-    hits = 0
-    for _ in range(2000):
-        drawn = [run(source.lognormvariate(0.0, 0.03), width=0.0) for _ in range(4)]
-        found = compare(drawn[:1], drawn[1:], MARGIN)
-        hits += found.low <= 1.0 <= found.high
-    assert 0.94 <= hits / 2000 <= 0.985
+
+    def drawn(hour: int, count: int) -> list[Run]:
+        speed = source.lognormvariate(0.0, 0.03)
+        return [at(hour, speed * source.lognormvariate(0.0, 0.02)) for _ in range(count)]
+
+    found = [
+        compare(drawn(0, 2), [r for hour in range(occasions) for r in drawn(hour, 3)], MARGIN) for _ in range(2000)
+    ]
+    assert 0.94 <= sum(f.low <= 1.0 <= f.high for f in found) / 2000 <= 0.99
+
+
+def test_runs_of_one_occasion_are_no_evidence_of_the_next():
+    """A tenth slower in the same minutes: a hundred runs say so of those minutes, and no more."""
+    then = [at(0, 1.0)] * 100
+    assert compare(then, [at(5, 1.09)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    again = compare(then, [at(hour, 1.09) for hour in (5, 6, 7, 8)], MARGIN)
+    assert again.verdict is ReplayVerdict.SLOWER
+    assert again.by_occasion == pytest.approx([1 / 1.09] * 4)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.3, ReplayVerdict.SLOWER), (1 / 1.3, ReplayVerdict.FASTER)])
+def test_as_fast_as_then_at_one_occasion_is_neither_slower_nor_faster(factor, verdict):
+    then, away = [at(0, 1.0)] * 4, [at(hour, factor) for hour in (5, 6, 7, 8)]
+    assert compare(then, away, MARGIN).verdict is verdict
+    assert compare(then, [*away, at(9, 1.0)], MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+
+
+def test_an_occasion_is_as_many_minutes_from_its_first_run_in_whatever_order_the_runs_come():
+    starts = (0.0, OCCASION_S - 1, OCCASION_S, 2 * OCCASION_S - 1, 2 * OCCASION_S)
+    runs = [Run(1.0 + start, started_s=start) for start in starts]
+    found = by_occasion(runs[::-1])
+    assert [tuple(run.started_s for run in occasion.runs) for occasion in found] == [
+        starts[:2],
+        starts[2:4],
+        starts[4:],
+    ]
+
+
+def test_runs_that_do_not_say_when_they_began_are_of_one_occasion():
+    assert len(by_occasion([run(1.0), run(2.0)])) == 1
+
+
+def test_occasions_count_alike_however_many_runs_each_had():
+    assert step_time_of(by_occasion([at(0, 1.0), at(0, 1.0), at(0, 1.0), at(5, 4.0)])) == pytest.approx(2.0)
 
 
 def test_repeats_that_differ_widely_are_inconclusive():
@@ -103,7 +147,7 @@ def test_a_run_without_an_interval_of_its_own_counts_with_the_allowance():
 
 
 def test_a_wider_margin_accepts_more():
-    recorded, measured = [run(1.0)] * 3, [run(1.08)] * 3
+    recorded, measured = [at(hour, 1.0) for hour in range(5)], [at(hour, 1.08) for hour in range(5, 10)]
     assert compare(recorded, measured, 0.05).verdict is ReplayVerdict.SLOWER
     assert compare(recorded, measured, 0.10).verdict is ReplayVerdict.REPRODUCED
 

@@ -1,0 +1,125 @@
+"""Runs of one layout at different hours: what they say of its speed, and how surely. Pure; in words: docs/recipe.md.
+
+Finalists of a search are measured in turns, so what the machine is like in those minutes touches all alike. A replay
+is not: its runs lie in minutes of their own, and agree with each other on those minutes' speed. Runs are therefore
+grouped by occasion, and it is occasions that are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from trials.spread import Reading, student_95
+
+OCCASION_S = 300.0
+"""Runs that begin sooner than this after an occasion's first run are of it, too."""
+
+OCCASION_SPREAD = 0.03
+"""Relative spread between occasions that is taken for granted: equal hardware at another hour is not equally fast."""
+OCCASION_WEIGHT = 8
+"""Degrees of freedom which that counts for beside the spread between occasions that was seen."""
+RUN_SPREAD = 0.02
+"""Relative spread between the runs of one occasion that is taken for granted."""
+RUN_WEIGHT = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: median step time in seconds, its 95 % interval where there were steps enough for one, and when
+    it began, in UTC seconds since the epoch, where that is known."""
+
+    step_time_s: float
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    started_s: float | None = None
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Runs of one layout that were made in the same minutes; at least one."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def log_step_time(self) -> float:
+        return fmean(math.log(run.step_time_s) for run in self.runs)
+
+    @property
+    def started_s(self) -> float | None:
+        return self.runs[0].started_s
+
+
+def by_occasion(runs: Sequence[Run]) -> tuple[Occasion, ...]:
+    """The occasions of at least one run, in their order. A run that does not say when it began is of the occasion of
+    the run before it."""
+    groups: list[list[Run]] = []
+    for run in _in_time(runs):
+        begun = groups[-1][0].started_s if groups else None
+        is_new = begun is not None and run.started_s is not None and run.started_s - begun >= OCCASION_S
+        if is_new or not groups:
+            groups.append([])
+        groups[-1].append(run)
+    return tuple(Occasion(tuple(group)) for group in groups)
+
+
+def step_time_of(occasions: Sequence[Occasion]) -> float:
+    """Seconds a step: the geometric mean over occasions of the geometric mean over each one's runs."""
+    return math.exp(_level(occasions))
+
+
+def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> tuple[float, float]:
+    """The logarithm of how many times as fast the runs after are as those before, and half its 95 % interval's width.
+
+    A two-sample t interval over occasions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
+    between occasions, one between the runs of an occasion, and each run's own over its steps.
+    """
+    sides = (before, after)
+    freedom = OCCASION_WEIGHT + sum(len(side) - 1 for side in sides)
+    squares = OCCASION_WEIGHT * OCCASION_SPREAD**2 + sum(map(_squares_between, sides))
+    variance = squares / freedom * sum(1 / len(side) for side in sides)
+    variance += _run_variance(sides) * sum(_share_of_runs(side) for side in sides)
+    variance += sum(map(_steps_variance, sides))
+    return _level(before) - _level(after), student_95(freedom) * math.sqrt(variance)
+
+
+def _in_time(runs: Sequence[Run]) -> list[Run]:
+    """In order of their beginning where all say when; as they are given where not."""
+    starts = [run.started_s for run in runs]
+    return list(runs) if None in starts else sorted(runs, key=lambda run: run.started_s or 0.0)
+
+
+def _level(occasions: Sequence[Occasion]) -> float:
+    return fmean(occasion.log_step_time for occasion in occasions)
+
+
+def _squares_between(side: Sequence[Occasion]) -> float:
+    centre = _level(side)
+    return sum((occasion.log_step_time - centre) ** 2 for occasion in side)
+
+
+def _run_variance(sides: Sequence[Sequence[Occasion]]) -> float:
+    """Between runs of one occasion, over all occasions of all sides."""
+    occasions = [occasion for side in sides for occasion in side]
+    freedom = RUN_WEIGHT + sum(len(occasion.runs) - 1 for occasion in occasions)
+    return (RUN_WEIGHT * RUN_SPREAD**2 + sum(map(_squares_within, occasions))) / freedom
+
+
+def _squares_within(occasion: Occasion) -> float:
+    return sum((math.log(run.step_time_s) - occasion.log_step_time) ** 2 for run in occasion.runs)
+
+
+def _share_of_runs(side: Sequence[Occasion]) -> float:
+    """How much of the variance between runs is left in a side's mean of occasions' means."""
+    return sum(1 / len(occasion.runs) for occasion in side) / len(side) ** 2
+
+
+def _steps_variance(side: Sequence[Occasion]) -> float:
+    errors = (run.reading.standard_error / len(occasion.runs) for occasion in side for run in occasion.runs)
+    return sum(error**2 for error in errors) / len(side) ** 2
