@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers.factory import job_options
 from orchestrator.samplers.outlook import Task
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
 from search_spaces import presets
 from search_spaces.calibration import MemoryBelief
 from search_spaces.layout_table import LayoutTable
 from search_spaces.memory import stage_memory
+from slurm.options import option_problems
 
 PUBLISHED = {
     # name: ranks, tensor, pipeline, data, as their authors state them; the last two ran without model parallelism.
@@ -19,14 +21,19 @@ PUBLISHED = {
     "yuan-245b": (2128, 8, 38, 7),
     "frontier-22b": (16, 1, 8, 2),
     "frontier-175b": (128, 4, 16, 2),
+    "frontier-175b-deephyper": (128, 4, 16, 2),
     "frontier-1t": (1024, 4, 128, 2),
     "asc22-yuan": (4, 1, 1, 4),
     "zero-mini": (2, 1, 1, 2),
 }
 
 
+def path_of(name: str) -> Path:
+    return Path(presets.__file__).parent / presets.SEARCHES / f"{name}.yaml"
+
+
 def ready_made(name: str, *overrides: str) -> SearchSpec:
-    return load_search_file(Path(presets.__file__).parent / presets.SEARCHES / f"{name}.yaml", overrides)
+    return load_search_file(path_of(name), overrides)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -46,6 +53,23 @@ def test_mt_nlg_ran_on_more_nodes_too(num_nodes: int, data_parallel: int):
     assert spec.baseline is not None
     assert spec.baseline.data_parallel == data_parallel
     assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_the_studys_own_search_does_not_hold_what_it_shipped_but_for_the_baseline():
+    """Micro batches of 4 to 20: see the file."""
+    layouts = candidates_of(ready_made("frontier-175b-deephyper")).feasible
+    assert min(layout.micro_batch_size for layout in layouts) == 1
+    assert {layout.micro_batch_size for layout in layouts[:-1]} <= {4, 5, 8, 10, 16, 20}
+    assert {layout.num_nodes for layout in layouts} == {12, 16}
+    assert {layout.global_batch_size for layout in layouts} == {640}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_search_of_the_gallery_can_be_one_of_slurm_jobs(name: str):
+    spec = ready_made(name, "launcher.kind=slurm")
+    options = job_options(spec.launcher, spec.cluster)
+    assert options.gpus_per_node == spec.cluster.gpus_per_node
+    assert not list(option_problems(options))
 
 
 @pytest.mark.parametrize(
