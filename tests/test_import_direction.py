@@ -45,6 +45,8 @@ ORCHESTRATOR = (
         "orchestrator.observations",
         "orchestrator.earlier",
         "orchestrator.planning",
+        "orchestrator.explaining",
+        "orchestrator.dry_jobs",
         "orchestrator.scaled_belief",
         "orchestrator.forecast",
         "orchestrator.session",
