@@ -65,8 +65,11 @@ def _closing() -> list[str]:
         "Accelerators: "
         + ", ".join(f"`{name}`" for name in ACCELERATORS)
         + "; the names of data sheets are understood.\n",
-        *(f"Ready-made {kind}: {_presets(kind)}.\n" for kind in (presets.MODELS, presets.CLUSTERS, presets.SEARCHES)),
+        *(f"Ready-made {kind}: {_presets(kind)}.\n" for kind in _READY_MADE),
     ]
+
+
+_READY_MADE = (presets.MODELS, presets.CLUSTERS, presets.SEARCHES, presets.TWINS)
 
 
 def _presets(kind: str) -> str:
