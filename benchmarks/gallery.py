@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ EPOCH_TOKENS = 32 * 16 * 64 + 1
 _END_OF_STEP = "        return StepResult(total / len(micro_batches), self._grad_norm())\n"
 _THEIR_RUNS = ((0, "none"), (1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
 """The five runs of the ZeRO project, as ZeRO stage and offload."""
+_OF_LAYOUT = ("zero_stage", "offload", "micro_batch_size", "grad_accum_steps")
+_COLLECTED = ("tokens_per_sec", "epoch_s", "peak_memory_gib", "peak_host_memory_gib", "loss_first", "loss_after_epoch")
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,19 @@ TWINS = (
 
 def main() -> None:
     arguments = _arguments()
-    lines = []
+    faults = []
     for twin in TWINS:
         if arguments.twins and twin.name not in arguments.twins:
             continue
+        print(f"{twin.name}: trains", file=sys.stderr)
         line = run_twin(twin, arguments.work_dir, arguments.replay)
+        faults += line["faults"]
         print(json.dumps(line) if arguments.json else readable(line), flush=True)
-        lines.append(line)
-    arguments.work_dir.joinpath("twins.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if arguments.page:
-        arguments.page.write_text(filled(arguments.page.read_text(), page_parts(lines)))
-    sys.exit(any(line["faults"] for line in lines))
+        with (arguments.work_dir / "twins.jsonl").open("a") as kept:
+            kept.write(json.dumps(line) + "\n")
+        if arguments.page:
+            arguments.page.write_text(filled(arguments.page.read_text(), page_parts([line])))
+    sys.exit(bool(faults))
 
 
 def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -124,13 +128,15 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
 
 
 def run_of(trial: Trial, accelerator: str) -> dict[str, Any]:
-    """What a measured trial saw, as the ZeRO project collected it; on a CPU there is no memory of a GPU's."""
+    """What a measured trial saw, in the contract's names, as the ZeRO project collected it.
+
+    `gpu_memory_gib` is the fullest rank's; None on a CPU, where `peak_memory_gib` is what a rank has resident.
+    """
     measured = trial.measured or {}
-    of_gpu = {"peak_memory_gib": None} if accelerator == "cpu" else {}
-    names = ("tokens_per_sec", "epoch_s", "peak_memory_gib", "peak_host_memory_gib", "loss_first", "loss_after_epoch")
-    layout = {name: getattr(trial.layout, name) for name in ("zero_stage", "offload", "micro_batch_size")}
-    accumulated = {"grad_accum_steps": trial.layout.grad_accum_steps, "rank_memory_gib": measured["peak_memory_gib"]}
-    return {"trial": trial.trial, **layout, **accumulated, **{name: measured.get(name) for name in names}, **of_gpu}
+    layout = {name: getattr(trial.layout, name) for name in _OF_LAYOUT}
+    told = {name: measured.get(name) for name in _COLLECTED}
+    of_gpu = None if accelerator == "cpu" else told["peak_memory_gib"]
+    return {"trial": trial.trial, **layout, **told, "gpu_memory_gib": of_gpu}
 
 
 def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
@@ -169,8 +175,8 @@ def leaking_copy(copy: Path) -> Path:
 def page_parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What goes between the page's marks: `twin NAME` for a cell of its table, `runs NAME` for a table of runs."""
     cells = {f"twin {line['twin']}": cell_of(line) for line in lines}
-    runs = {f"runs {line['twin']}": "\n" + runs_table(line) + "\n" for line in lines if line["twin"] == "zero-mini"}
-    return cells | runs
+    tables = {f"runs {line['twin']}": f"\n{TABLES[line['twin']](line)}\n" for line in lines if line["twin"] in TABLES}
+    return cells | tables
 
 
 def filled(page: str, parts: Mapping[str, str]) -> str:
@@ -200,7 +206,7 @@ def runs_table(line: Mapping[str, Any]) -> str:
     order = [*_THEIR_RUNS, (1, "optimizer"), (2, "optimizer")]
     for run in sorted(line["runs"], key=lambda run: order.index((run["zero_stage"], run["offload"]))):
         place = "host" if run["offload"] == "optimizer" else "device"
-        memory = "n/a (CPU)" if run["peak_memory_gib"] is None else f"{run['peak_memory_gib']:.2f} GiB"
+        memory = "n/a (CPU)" if run["gpu_memory_gib"] is None else f"{run['gpu_memory_gib']:.2f} GiB"
         losses = f"{_number(run['loss_first'], 3)}, {_number(run['loss_after_epoch'], 3)}"
         speed, epoch = f"{run['tokens_per_sec']:,.0f}", _number(run["epoch_s"], 1)
         host = f"{_number(run['peak_host_memory_gib'], 2)} GiB"
@@ -208,11 +214,24 @@ def runs_table(line: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
+def accumulation_table(line: Mapping[str, Any]) -> str:
+    """What the same global batch takes in micro-batches of different size, the smallest first."""
+    rows = ["| micro batch | accumulated | tokens/s | memory of the fullest rank |", "|---|---|---|---|"]
+    for run in sorted(line["runs"], key=lambda run: run["micro_batch_size"]):
+        sizes = f"{run['micro_batch_size']} | {run['grad_accum_steps']}"
+        rows.append(f"| {sizes} | {run['tokens_per_sec']:,.0f} | {run['peak_memory_gib']:.3f} GiB |")
+    return "\n".join(rows)
+
+
+TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {"mt-nlg-530b": accumulation_table, "zero-mini": runs_table}
+"""Of the twins whose runs stand for themselves."""
+
+
 def readable(line: Mapping[str, Any]) -> str:
-    """A line of the terminal, and the runs' table below it where the twin is about them."""
+    """A line of the terminal, and below it the table of its runs where the twin is about them."""
     replayed = f"; replay: {line['replay']}" if "replay" in line else ""
     told = f"{line['twin']}: {cell_of(line)}{replayed}; recipe: {line['recipe']}"
-    return f"{told}\n{runs_table(line)}" if line["twin"] == "zero-mini" and line["runs"] else told
+    return f"{told}\n{TABLES[line['twin']](line)}" if line["twin"] in TABLES else told
 
 
 def _arguments() -> argparse.Namespace:
@@ -226,6 +245,8 @@ def _arguments() -> argparse.Namespace:
     names = [twin.name for twin in TWINS]
     if unknown := set(arguments.twins) - set(names):
         parser.error(f"no twin is called {', '.join(sorted(unknown))}: {', '.join(names)}")
+    if arguments.page and not arguments.page.is_file():
+        parser.error(f"{arguments.page} is no page")
     return arguments
 
 

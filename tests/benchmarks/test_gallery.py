@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from benchmarks import gallery
-from benchmarks.gallery import ENGINE, TWINS, Twin, cell_of, faults_of, filled, leaking_copy, page_parts, runs_table
+from benchmarks.gallery import (
+    ENGINE,
+    TWINS,
+    Twin,
+    accumulation_table,
+    cell_of,
+    faults_of,
+    filled,
+    leaking_copy,
+    page_parts,
+    runs_table,
+)
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
 from search_spaces import presets
 from search_spaces.layout import Layout
@@ -141,9 +152,17 @@ class TestPage:
 
     def test_runs_without_a_gpu_have_no_gpu_memory(self):
         run = {"zero_stage": 3, "offload": "optimizer", "tokens_per_sec": 4152.4, "epoch_s": 8.44}
-        run |= {"peak_memory_gib": None, "peak_host_memory_gib": 0.621, "loss_first": 5.4921, "loss_after_epoch": 3.281}
+        run |= {"gpu_memory_gib": None, "peak_host_memory_gib": 0.621, "loss_first": 5.4921, "loss_after_epoch": 3.281}
         row = runs_table({"runs": [run]}).splitlines()[-1]
         assert row == "| 3 | host | 4,152 | 8.4 | n/a (CPU) | 0.62 GiB | 5.492, 3.281 |"
+
+    def test_micro_batches_are_compared_from_the_smallest_on(self):
+        runs = [
+            {"micro_batch_size": size, "grad_accum_steps": 8 // size, "tokens_per_sec": 1e3, "peak_memory_gib": 0.3}
+            for size in (4, 1)
+        ]
+        rows = accumulation_table({"runs": runs}).splitlines()
+        assert rows[2:] == ["| 1 | 8 | 1,000 | 0.300 GiB |", "| 4 | 2 | 1,000 | 0.300 GiB |"]
 
 
 @pytest.mark.processes
@@ -157,4 +176,4 @@ def test_the_quickest_twin_trains_an_epoch_and_ends_in_a_recipe(tmp_path: Path):
     for run in line["runs"]:
         assert run["loss_after_epoch"] < run["loss_first"] - 1
         assert run["epoch_s"] > 0
-        assert run["peak_memory_gib"] is None
+        assert run["gpu_memory_gib"] is None
