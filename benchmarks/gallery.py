@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.find import Found, find_search
+from orchestrator.recipe.read import read_recipe
 from search_spaces import presets
 from trials.ranking import Speedup, speedup_over
 from trials.trial import Trial
@@ -121,6 +122,7 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
         "times_faster_low": None if faster is None else faster.low,
         "times_faster_high": None if faster is None else faster.high,
         "recipe": told["recipe"],
+        "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
         "grows": {t.trial: _full_at(t) for t in trials if "host_memory_grows" in t.flags},
         "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
     }
@@ -146,6 +148,8 @@ def faults_of(twin: Twin, line: Mapping[str, Any]) -> Iterator[str]:
         yield "ended without a recipe"
     if twin.leaks and (unseen := measured - set(line["grows"])):
         yield f"the planted leak was not seen in {', '.join(sorted(unseen))}"
+    if twin.leaks and not any("node is full at step" in caveat for caveat in line["caveats"]):
+        yield "the recipe does not say when its training fills a node's memory"
     if not twin.leaks and line["grows"]:
         yield f"host memory grows in {', '.join(line['grows'])}, and no leak was planted"
     if twin.reads_tokens and any(run["loss_after_epoch"] is None for run in line["runs"]):

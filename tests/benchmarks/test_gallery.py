@@ -35,6 +35,7 @@ LINE: dict[str, Any] = {
     "times_faster_low": 1.1,
     "times_faster_high": 1.4,
     "recipe": "/runs/asc22-yuan-twin-aaaaaa/recipe",
+    "caveats": ["Measured once: another run, hour or node may be faster or slower."],
     "grows": {},
     "runs": [{"trial": "t0001", "loss_after_epoch": None}],
     "faults": [],
@@ -130,8 +131,14 @@ class TestFaults:
         assert fault == "host memory grows in t0001, and no leak was planted"
 
     def test_a_planted_leak_that_is_not_seen(self):
-        assert list(faults_of(self.LEAKING, LINE)) == ["the planted leak was not seen in t0001"]
-        assert list(faults_of(self.LEAKING, LINE | {"grows": {"t0001": 900}})) == []
+        caveat = "Host memory grows: at this rate a node is full at step 900, and a longer training does not end."
+        told = LINE | {"caveats": [caveat]}
+        assert list(faults_of(self.LEAKING, told)) == ["the planted leak was not seen in t0001"]
+        assert list(faults_of(self.LEAKING, told | {"grows": {"t0001": 900}})) == []
+
+    def test_a_recipe_that_keeps_a_leak_to_itself(self):
+        [fault] = faults_of(self.LEAKING, LINE | {"grows": {"t0001": 900}})
+        assert fault == "the recipe does not say when its training fills a node's memory"
 
     def test_a_run_that_knows_no_epoch(self):
         assert list(faults_of(Twin("z", "z", reads_tokens=True), LINE)) == ["a run ended before its epoch"]
