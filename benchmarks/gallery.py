@@ -86,6 +86,7 @@ def main() -> None:
 
 def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Search, to its end, and what it says of itself; `settings` are KEY=VALUE on top of the twin's own."""
+    work_dir = work_dir.resolve()
     work_dir.mkdir(parents=True, exist_ok=True)
     given = [*twin.settings, *settings, "tracking.enabled=false", "search.earlier_trials=none"]
     if twin.reads_tokens:
@@ -123,7 +124,7 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
         "times_faster_high": None if faster is None else faster.high,
         "recipe": told["recipe"],
         "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
-        "grows": {t.trial: _full_at(t) for t in trials if "host_memory_grows" in t.flags},
+        "grows": {t.trial: _full_at(t) for t in trials if t.measured and "host_memory_grows" in t.flags},
         "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
     }
     return line | {"faults": list(faults_of(twin, line))}
@@ -257,7 +258,7 @@ def _arguments() -> argparse.Namespace:
 def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> dict[str, Any]:
     """What a command answers; SystemExit with its words where that is an error."""
     command = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words, "--json", "--launcher", "local"]
-    environment = os.environ | {"PARLAY_HOME": str(work_dir.resolve() / "home"), "PYTHONPATH": str(sources)}
+    environment = os.environ | {"PARLAY_HOME": str(work_dir / "home"), "PYTHONPATH": str(sources)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -270,7 +271,7 @@ def _parlay(words: Sequence[str], work_dir: Path, sources: Path = SOURCES) -> di
 
 def _tokens(work_dir: Path) -> Path:
     """A token file of an epoch of the ZeRO project's twin: the beginning of Parlay's pages, a byte a token."""
-    tokens, lines = work_dir.resolve() / "tokens.bin", work_dir / "tokens.jsonl"
+    tokens, lines = work_dir / "tokens.bin", work_dir / "tokens.jsonl"
     if not tokens.exists():
         pages = "\n".join(page.read_text() for page in sorted((SOURCES / "docs").glob("*.md")))
         text = pages.encode("ascii", "ignore")[: EPOCH_TOKENS - 1].decode()
