@@ -30,18 +30,21 @@ from trials.trial import FailureReason, Trial, TrialKind, TrialSpec, TrialState,
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
+SURE_OCCASIONS = 3
+"""At how many a layout is measured before it is called slower or faster: two may lie in the same bad hour."""
+
 
 @dataclass(frozen=True)
 class ReplayRules:
     """How often the layout is measured at an occasion, and the relative change of speed that still counts as the same.
 
     A replay that is not reproduced is measured at another occasion, `apart_s` seconds later, until there were
-    `occasions`.
+    `occasions`; slower or faster is believed of `SURE_OCCASIONS` at least, where so many are allowed.
     """
 
     repeats: int = 5
     margin: float = 0.05
-    occasions: int = 3
+    occasions: int = 5
     apart_s: float = OCCASION_S
 
     def __post_init__(self) -> None:
@@ -129,14 +132,21 @@ def replay(
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
     verdicts: list[Verdict] = []
-    for left in reversed(range(rules.occasions)):
+    for number in range(1, rules.occasions + 1):
         with runs.occasion():
             verdicts += _occasion(loaded, runs, rules, len(verdicts))
         result = _result(loaded, recorded, verdicts, rules)
-        if result.verdict is ReplayVerdict.REPRODUCED or result.comparison is None or not left:
+        if result.comparison is None or number == rules.occasions or _is_settled(result.verdict, number):
             break
         runs.pause(rules.apart_s, _why_again(result.comparison, rules))
     return result
+
+
+def _is_settled(verdict: ReplayVerdict, occasions: int) -> bool:
+    """Whether another occasion is not asked for."""
+    if verdict is ReplayVerdict.REPRODUCED:
+        return True
+    return verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
 
 
 def _occasion(loaded: LoadedRecipe, runs: ReplayRuns, rules: ReplayRules, done: int) -> Iterator[Verdict]:

@@ -49,11 +49,11 @@ def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> 
 
 
 def _judged(ratio: float, low: float, high: float, ratios: Sequence[float], margin: float) -> ReplayVerdict:
-    """Slower and faster need an interval without 1, and a change beyond the margin at every occasion: a machine that
-    was as fast as then even once is not slower than then. Doubt is inconclusive."""
-    if high < 1 and max(ratio, *ratios) < 1 - margin:
+    """Slower and faster need a change beyond the margin, an interval without 1, and no occasion that says otherwise: a
+    machine that was as fast as then even once is not slower than then. Doubt is inconclusive."""
+    if ratio < 1 - margin and max(high, *ratios) < 1:
         return ReplayVerdict.SLOWER
-    if low > 1 and min(ratio, *ratios) > 1 + margin:
+    if ratio > 1 + margin and min(low, *ratios) > 1:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
     if abs(ratio - 1) <= margin and low > 1 - wide and high < 1 + wide:
