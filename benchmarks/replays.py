@@ -26,6 +26,7 @@ from typing import Any
 
 LOOP = Path("code/trials/train/loop.py")
 """Where in a recipe its program times a step."""
+_VALUES = ("verdict", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
 _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 
 
@@ -91,9 +92,10 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
         replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
         for replay in as_completed(replays):
             (number, share), told = replays[replay], replay.result()
-            values = {name: told[name] for name in ("verdict", "ratio", "ratio_low", "ratio_high")}
-            by_occasion = [occasion["ratio"] for occasion in told["occasions"]]
-            yield {"replay": number, "slower": share, **values, "ratio_by_occasion": by_occasion}
+            by_occasion = {
+                f"{name}_by_occasion": [o[name] for o in told["occasions"]] for name in ("ratio", "fast_ratio")
+            }
+            yield {"replay": number, "slower": share, **{name: told[name] for name in _VALUES}, **by_occasion}
 
 
 def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -251,9 +251,9 @@ def _ended(trials: list[Trial]) -> Found:
 
 
 def _run(trial: Trial) -> Run:
-    measured, last = trial.measured or {}, trial.last_attempt
-    low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
-    return Run(measured["step_time_s"], low, high, None if last is None else last.started_at)
+    last = trial.last_attempt
+    steps = () if last is None or last.outcome is None else last.outcome.step_times_s
+    return Run.of(trial.measured or {}, steps, None if last is None else last.started_at)
 
 
 def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.base import Launcher
@@ -23,10 +24,10 @@ from search_spaces.durations import duration_text
 from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.classify import Verdict
-from trials.folder import SearchFolder
+from trials.folder import SearchFolder, read_json
 from trials.text import counted
 from trials.tokens import require_tokens
-from trials.trial import FailureReason, Trial, TrialKind, TrialSpec, TrialState, utc_seconds, utc_text
+from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_seconds, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
@@ -82,6 +83,7 @@ class ReplayResult:
     def to_json(self) -> dict[str, Any]:
         """The contract's object for `parlay replay --json`, with `detail` beside it."""
         found = self.comparison
+        fast = None if found is None else found.fast
         return {
             "schema": REPLAY_SCHEMA,
             "verdict": self.verdict.value,
@@ -91,6 +93,9 @@ class ReplayResult:
             "ratio": None if found is None else found.ratio,
             "ratio_low": None if found is None else found.low,
             "ratio_high": None if found is None else found.high,
+            "fast_ratio": None if fast is None else fast.value,
+            "fast_ratio_low": None if fast is None else fast.low,
+            "fast_ratio_high": None if fast is None else fast.high,
             "occasions": list(self._occasions()),
             "differences": [dict(difference) for difference in self.differences],
             "flags": list(self.flags),
@@ -100,9 +105,14 @@ class ReplayResult:
     def _occasions(self) -> Iterator[dict[str, Any]]:
         if self.comparison is None:
             return
-        for occasion, ratio in zip(by_occasion(self.runs), self.comparison.by_occasion, strict=True):
-            started_at = None if occasion.started_s is None else utc_text(occasion.started_s)
-            yield {"started_at": started_at, "runs": len(occasion.runs), "ratio": ratio}
+        speed, fast = self.comparison.speed, self.comparison.fast
+        for number, occasion in enumerate(by_occasion(self.runs)):
+            yield {
+                "started_at": None if occasion.started_s is None else utc_text(occasion.started_s),
+                "runs": len(occasion.runs),
+                "ratio": speed.by_occasion[number],
+                "fast_ratio": None if fast is None else fast.by_occasion[number],
+            }
 
 
 def replay(
@@ -179,8 +189,9 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
 
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
     """The runs recipe.yaml rests on; InputError when it names none, or one without a step time."""
+    outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
     try:
-        runs = [_run(run) for run in loaded.recipe.evidence["runs"]]
+        runs = [_recorded_run(run, outcomes.get(run.get("trial"))) for run in loaded.recipe.evidence["runs"]]
         if runs and all(run.step_time_s > 0 for run in runs):
             return runs
     except (KeyError, TypeError, AttributeError):
@@ -193,9 +204,20 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
     )
 
 
-def _run(measured: Mapping[str, Any]) -> Run:
-    low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
-    return Run(measured["step_time_s"], low, high, _started_s(measured.get("started_at")))
+def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
+    """What each run's program said, by the name of its trial; empty where that is not known any more."""
+    try:
+        return {run["trial"]: Outcome.from_json(run["outcome"]) for run in (read_json(file) or {})["runs"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
+    started_s = _started_s(run.get("started_at"))
+    if outcome is None:
+        return Run.of(run, (), started_s)
+    counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}
+    return Run.of(counts | dict(run), outcome.step_times_s, started_s)
 
 
 def _started_s(text: Any) -> float | None:
@@ -258,7 +280,7 @@ def _result(
     loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
 ) -> ReplayResult:
     outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
-    runs = tuple(_run({**outcome.measured, "started_at": outcome.started_at}) for outcome in outcomes)
+    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at)) for o in outcomes)
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
     if failed is not None:

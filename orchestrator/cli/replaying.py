@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from search_spaces.durations import seconds_of
 from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
+    from orchestrator.recipe.compare import Comparison
     from orchestrator.recipe.read import LoadedRecipe
     from orchestrator.replay import ReplayResult, ReplayRules
 
@@ -121,13 +123,22 @@ def _replay_words(result: ReplayResult) -> str:
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
-    if found is not None and len(found.by_occasion) > 1:
-        lines.append("at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.by_occasion))
+    lines += [] if found is None else _evidence_words(found)
     if result.detail:
         lines.append(result.detail)
     lines += [f"! {flag_words(flag)}" for flag in result.flags]
     lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
     return "\n".join(lines)
+
+
+def _evidence_words(found: Comparison) -> Iterator[str]:
+    if found.fast is not None:
+        yield (
+            f"the fastest tenth of the steps: {found.fast.value:.3f} times as fast,"
+            f" 95 % between {found.fast.low:.3f} and {found.fast.high:.3f}"
+        )
+    if len(found.speed.by_occasion) > 1:
+        yield "at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_occasion)
 
 
 def _with_whom(trainer: str) -> str:

@@ -26,37 +26,68 @@ class ReplayVerdict(Word):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """How fast the later runs are relative to the earlier ones (above 1: faster), with a 95 % interval.
+class Ratio:
+    """How many times as fast the later runs are as the earlier ones, with a 95 % interval, and of each occasion of the
+    later runs alone."""
 
-    `by_occasion` says the same of each occasion of the later runs alone.
-    """
-
-    verdict: ReplayVerdict
-    ratio: float
+    value: float
     low: float
     high: float
-    by_occasion: tuple[float, ...] = ()
+    by_occasion: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How fast the later runs are relative to the earlier ones (above 1: faster): by their median steps, and by their
+    fast steps alone where all runs tell of those."""
+
+    verdict: ReplayVerdict
+    speed: Ratio
+    fast: Ratio | None
+
+    @property
+    def ratio(self) -> float:
+        return self.speed.value
+
+    @property
+    def low(self) -> float:
+        return self.speed.low
+
+    @property
+    def high(self) -> float:
+        return self.speed.high
 
 
 def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> Comparison:
-    """The verdict on two sets of runs; both hold at least one. The interval rests on the spread between occasions."""
+    """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between occasions."""
+    speed, fast = _ratio(recorded, measured), None
+    before, after = ([run.of_fast_steps for run in runs] for runs in (recorded, measured))
+    if None not in (*before, *after):
+        fast = _ratio([run for run in before if run], [run for run in after if run])
+    return Comparison(_judged(speed, fast or speed, margin), speed, fast)
+
+
+def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
     before, after = by_occasion(recorded), by_occasion(measured)
     change, half_width = log_change(before, after)
-    ratio, low, high = (math.exp(x) for x in (change, change - half_width, change + half_width))
     ratios = tuple(math.exp(log_change(before, [occasion])[0]) for occasion in after)
-    return Comparison(_judged(ratio, low, high, ratios, margin), ratio, low, high, ratios)
+    return Ratio(math.exp(change), math.exp(change - half_width), math.exp(change + half_width), ratios)
 
 
-def _judged(ratio: float, low: float, high: float, ratios: Sequence[float], margin: float) -> ReplayVerdict:
-    """Slower and faster need a change beyond the margin, an interval without 1, and no occasion that says otherwise: a
-    machine that was as fast as then even once is not slower than then. Doubt is inconclusive."""
-    if ratio < 1 - margin and max(high, *ratios) < 1:
+def _judged(speed: Ratio, sure: Ratio, margin: float) -> ReplayVerdict:
+    """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
+    slower machine, library or layout slows all of them, the fast ones, too.
+
+    Slower and faster need a change beyond the margin, an interval without 1, and no occasion that says otherwise: a
+    machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
+    """
+    if max(speed.value, sure.value) < 1 - margin and max(sure.high, *sure.by_occasion) < 1:
         return ReplayVerdict.SLOWER
-    if ratio > 1 + margin and min(low, *ratios) > 1:
+    if min(speed.value, sure.value) > 1 + margin and min(sure.low, *sure.by_occasion) > 1:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
-    if abs(ratio - 1) <= margin and low > 1 - wide and high < 1 + wide:
+    is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin
+    if is_near and sure.low > 1 - wide and sure.high < 1 + wide:
         return ReplayVerdict.REPRODUCED
     return ReplayVerdict.INCONCLUSIVE
 

@@ -8,10 +8,12 @@ grouped by occasion, and it is occasions that are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
+from typing import Any
 
+from trials.measure import percentile
 from trials.spread import Reading, student_95
 
 OCCASION_S = 300.0
@@ -25,20 +27,40 @@ RUN_SPREAD = 0.02
 """Relative spread between the runs of one occasion that is taken for granted."""
 RUN_WEIGHT = 4
 
+FAST_STEPS = 0.1
+"""Share of a run's steps that counts as its fast ones."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """One measurement: median step time in seconds, its 95 % interval where there were steps enough for one, and when
-    it began, in UTC seconds since the epoch, where that is known."""
+    """One measurement: median step time in seconds, its 95 % interval where there were steps enough for one, when it
+    began, in UTC seconds since the epoch, where that is known, and the slowest of its fast steps in seconds, likewise.
+    """
 
     step_time_s: float
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
     started_s: float | None = None
+    fast_step_time_s: float | None = None
+
+    @classmethod
+    def of(cls, measured: Mapping[str, Any], step_times_s: Sequence[float], started_s: float | None) -> Run:
+        """A run from an outcome's `measured` and all its steps, warm-up first."""
+        low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
+        return cls(measured["step_time_s"], low, high, started_s, _fast_step_time_s(measured, step_times_s))
 
     @property
     def reading(self) -> Reading:
         return Reading(self.step_time_s, self.step_time_low_s, self.step_time_high_s)
+
+    @property
+    def of_fast_steps(self) -> Run | None:
+        """The same run by its fast steps, which are taken to be as surely known as the median."""
+        if self.fast_step_time_s is None:
+            return None
+        scale = self.fast_step_time_s / self.step_time_s
+        low, high = (None if end is None else end * scale for end in (self.step_time_low_s, self.step_time_high_s))
+        return Run(self.fast_step_time_s, low, high, self.started_s)
 
 
 @dataclass(frozen=True)
@@ -87,6 +109,14 @@ def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> tuple[f
     variance += _run_variance(sides) * sum(_share_of_runs(side) for side in sides)
     variance += sum(map(_steps_variance, sides))
     return _level(before) - _level(after), student_95(freedom) * math.sqrt(variance)
+
+
+def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float]) -> float | None:
+    """None where the steps are not known. A run whose steps were shorter than the layout's, and its median scaled, has
+    its fast ones scaled alike."""
+    start = measured.get("warmup_steps") or 0
+    times = step_times_s[start : start + (measured.get("measured_steps") or 0)]
+    return measured["step_time_s"] * percentile(times, FAST_STEPS) / median(times) if times else None
 
 
 def _in_time(runs: Sequence[Run]) -> list[Run]:

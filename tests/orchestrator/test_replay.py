@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +16,7 @@ from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import ReplayRules, launcher_section, replay, this_machine, why_impossible
+from orchestrator.replay import ReplayRules, launcher_section, recorded_runs, replay, this_machine, why_impossible
 from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
@@ -350,6 +351,20 @@ def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
     bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
     with pytest.raises(InputError, match=r"evidence\.runs names no run"):
         replayed(bare, ScriptedLauncher(), tmp_path)
+
+
+def test_what_was_recorded_tells_of_fast_steps_as_long_as_its_evidence_does(loaded):
+    file = loaded.folder / "evidence.json"
+    (run,) = recorded_runs(loaded)
+    evidence = json.loads(file.read_text())
+    evidence["runs"][0]["outcome"]["step_times_s"] = [9.0, 0.05, 0.1, 0.2]
+    evidence["runs"][0]["outcome"]["measured"] |= {"warmup_steps": 1, "measured_steps": 3}
+    file.write_text(json.dumps(evidence))
+    (told,) = recorded_runs(loaded)
+    assert told.fast_step_time_s == pytest.approx(run.step_time_s / 2)
+    for damaged in ("{}", "[]", "{", '{"runs": [{"trial": "t0001", "outcome": 3}]}'):
+        file.write_text(damaged)
+        assert recorded_runs(loaded) == [replace(run, fast_step_time_s=None)]
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_runs_of_one_occasion_are_no_evidence_of_the_next():
     assert compare(then, [at(5, 1.09)] * 100, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
     again = compare(then, [at(hour, 1.09) for hour in (5, 6, 7, 8)], MARGIN)
     assert again.verdict is ReplayVerdict.SLOWER
-    assert again.by_occasion == pytest.approx([1 / 1.09] * 4)
+    assert again.speed.by_occasion == pytest.approx([1 / 1.09] * 4)
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.3, ReplayVerdict.SLOWER), (1 / 1.3, ReplayVerdict.FASTER)])
@@ -124,6 +124,43 @@ def test_runs_that_do_not_say_when_they_began_are_of_one_occasion():
 
 def test_occasions_count_alike_however_many_runs_each_had():
     assert step_time_of(by_occasion([at(0, 1.0), at(0, 1.0), at(0, 1.0), at(5, 4.0)])) == pytest.approx(2.0)
+
+
+def with_fast(hour: int, step_time_s: float, fast_step_time_s: float) -> Run:
+    return replace(at(hour, step_time_s), fast_step_time_s=fast_step_time_s)
+
+
+def test_other_work_that_slows_some_of_the_steps_does_not_make_the_layout_slower():
+    then = [with_fast(0, 1.0, 0.9)] * 4
+    disturbed = [with_fast(hour, 1.2, 0.91) for hour in range(5, 11)]
+    found = compare(then, disturbed, MARGIN)
+    assert found.verdict is ReplayVerdict.INCONCLUSIVE
+    assert found.high < 1
+    assert found.fast.value == pytest.approx(0.9 / 0.91)
+
+
+def test_what_slows_every_step_is_seen_by_the_fast_ones_where_the_medians_differ_too_much():
+    then = [with_fast(0, 1.0, 0.9)] * 4
+    slower = [with_fast(hour, step_time_s, 1.04) for hour, step_time_s in ((5, 1.0), (6, 1.4), (7, 1.1))]
+    found = compare(then, slower, MARGIN)
+    assert (found.high > 1, found.verdict) == (True, ReplayVerdict.SLOWER)
+
+
+def test_fast_steps_alone_make_nothing_slower():
+    then, now = [with_fast(0, 1.0, 0.8)] * 4, [with_fast(hour, 1.0, 0.95) for hour in (5, 6, 7)]
+    assert compare(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+
+
+def test_fast_steps_count_only_where_every_run_tells_of_them():
+    then = [with_fast(0, 1.0, 0.9)] * 2
+    assert compare(then, [with_fast(5, 1.0, 0.9), at(5, 1.0)], MARGIN).fast is None
+
+
+def test_a_runs_fast_steps_are_the_fastest_tenth_of_those_measured():
+    measured = {"step_time_s": 3.0, "warmup_steps": 2, "measured_steps": 20}
+    steps = (0.1, 0.1, *(float(step) for step in range(1, 21)), 0.1)
+    assert Run.of(measured, steps, None).fast_step_time_s == pytest.approx(3.0 * 2.0 / 10.5)
+    assert Run.of({"step_time_s": 3.0}, (), None).fast_step_time_s is None
 
 
 def test_repeats_that_differ_widely_are_inconclusive():
