@@ -1,0 +1,77 @@
+"""A replay in a folder of its own: the trainer and the launcher that run it, and where its result is written down."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from orchestrator.launchers import factory
+from orchestrator.machine_turn import MachineTurn, NoTurn
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.remeasured import note_replay
+from orchestrator.replay import ReplayResult, ReplayRules, launcher_section, replay, this_machine
+from orchestrator.replay_runs import ReplayWatcher
+from orchestrator.replay_trainer import trainer_section, under_trainer
+from orchestrator.signals import Stop
+from search_spaces.errors import InputError
+from trials.folder import SearchFolder, write_json
+from trials.ledger.place import home_folder
+from trials.text import counted
+from trials.trial import utc_text
+
+LAUNCHERS = ("local", "ray", "slurm")
+"""What may start a replay's ranks."""
+
+
+def with_trainer(loaded: LoadedRecipe, kind: str | None, sets: Sequence[str]) -> tuple[LoadedRecipe, str]:
+    """The recipe as the trainer is to run it, and the interpreter that does; without a kind the one that measured."""
+    if kind is None and not sets:
+        return loaded, sys.executable
+    if kind is None:
+        fix = "name the trainer with --trainer, or leave --set out"
+        raise InputError.of("usage", "says something of another trainer", key="--set", value=sets[0], fix=fix)
+    section = trainer_section(kind, sets, Path.cwd())
+    return under_trainer(loaded, section), section.python or sys.executable
+
+
+def replayed(
+    loaded: LoadedRecipe,
+    python: str,
+    launcher_kind: str | None,
+    rules: ReplayRules,
+    work_dir: Path,
+    note: Callable[[str], None],
+    stop: Stop,
+) -> ReplayResult:
+    """Measure in a new folder of `work_dir`, under the launcher of this kind or the one that measured; `ray` falls back
+    to plain processes as in a search.
+
+    Raises KeyboardInterrupt when `stop` was asked for, and OSError where the folder cannot be written.
+    """
+    section = launcher_section(loaded.recipe, launcher_kind)
+    folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
+    is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
+    here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
+    watcher = ReplayWatcher(note, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
+    launcher, remark = factory.make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
+    note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
+    with closing(launcher), stop.listening():
+        result = replay(loaded, launcher, folder, python=python, rules=rules, here=here, watcher=watcher)
+    if folder.path.exists():
+        write_json(folder.path / "replay.json", result.to_json())
+    return result
+
+
+def note_in_recipe(
+    recorded: LoadedRecipe, ran: LoadedRecipe, python: str, result: ReplayResult, note: Callable[[str], None]
+) -> None:
+    """What another trainer did with the layout stands in the recipe; one that cannot be written is a remark."""
+    try:
+        if note_replay(recorded, ran, python, result.to_json(), utc_text()):
+            note(f"{recorded.folder} says now that {result.trainer} ran the layout, and how fast")
+    except OSError as error:
+        note(f"the recipe could not be told that {result.trainer} ran the layout: {error}")
