@@ -1,18 +1,18 @@
 """`parlay init`: a first search file, as an example or around what the user trains with today. Pure but for one read.
 
-Three kinds of file are understood: a Megatron launch script, a DeepSpeed config, a Hugging Face config.json. Nothing
-in them is executed.
+A Megatron launch script, a DeepSpeed config and a Hugging Face config.json are understood here, other programs' grids
+in starting_grids.py. Nothing in them is executed.
 """
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.search_draft import Draft, render, scalar, search_name
+from orchestrator.starting_grids import SUFFIXES, grid_draft
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
@@ -28,30 +28,17 @@ from trials.trainers.megatron_args import read_megatron_script
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
 _MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 _MOST_RANKS_LISTED = 64
-_KINDS = "a Megatron launch script, a DeepSpeed config, or a Hugging Face config.json"
+_KINDS = (
+    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
+)
 # Engines are asked about a layout's fields alone: this model breaks no rule of theirs.
 _ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A search file's content before it is text. `baseline` is empty when the layout run today is not known."""
-
-    title: str
-    name: str
-    model: Mapping[str, Any]
-    cluster: Mapping[str, Any]
-    global_batch_size: int | str
-    baseline: Mapping[str, Any] = field(default_factory=dict)
-    space: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    site: str | None = None
-
-
 def render_example(site: str | None = None) -> str:
     """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks, here or as jobs of a site."""
-    return _render(
-        _Draft(
+    return render(
+        Draft(
             title="A search for the fastest layout of a very small GPT on four CPU ranks. Put your own model in.",
             name="example",
             model=_TINY_MODEL,
@@ -82,13 +69,14 @@ _FOUR_RANKS = {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 1}
 def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     """(a search file around what `path` says, for this site, what the user should know about it).
 
-    InputError when the file cannot be read or is of none of the three kinds.
+    InputError when the file cannot be read or is of no kind that is known.
     """
     try:
-        draft = _draft(_read(_text_of(path), path.suffix == ".json"), path)
+        is_grid = path.suffix in SUFFIXES
+        draft = grid_draft(path) if is_grid else _draft(_read(_text_of(path), path.suffix == ".json"), path)
     except InputError as error:
         raise error.at(file=str(path)) from None
-    return _render(replace(draft, site=site)), list(draft.notes)
+    return render(replace(draft, site=site)), list(draft.notes)
 
 
 def _text_of(path: Path) -> str:
@@ -122,7 +110,7 @@ def _read(text: str, is_json: bool) -> Found:
     )
 
 
-def _draft(found: Found, path: Path) -> _Draft:
+def _draft(found: Found, path: Path) -> Draft:
     notes = [*found.notes]
     model = {name: found.model.get(name, FILL_IN) for name in _MODEL_FIELDS}
     if not found.model:
@@ -137,9 +125,9 @@ def _draft(found: Found, path: Path) -> _Draft:
     if batch is None:
         batch = None if found.says_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
-    return _Draft(
+    return Draft(
         title=f"Made by `parlay init --from {path.name}`, which reads like {found.source}.",
-        name=_name(path),
+        name=search_name(path),
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
@@ -147,12 +135,6 @@ def _draft(found: Found, path: Path) -> _Draft:
         space=_space(layout, cluster, model, batch or 32),
         notes=tuple("".join(c if is_printable(c) else " " for c in note) for note in notes),
     )
-
-
-def _name(path: Path) -> str:
-    """The file's name as a search's name."""
-    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
-    return name[:41].strip("-") or "search"
 
 
 def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
@@ -183,8 +165,8 @@ def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
         for name in _FIELDS_OF_RULES.get(rule, (rule,)):
             if name in runnable:
                 today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
-                nearest = _scalar(runnable[name])
-                notes.append(f"{name} {_scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
+                nearest = scalar(runnable[name])
+                notes.append(f"{name} {scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
     notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
     if found.source.startswith("megatron"):
         notes.append(
@@ -254,93 +236,3 @@ def _around(today: int | None, most: int) -> list[int]:
 
 def _with_todays(values: list[Any], today: Any) -> list[Any]:
     return values if today is None or today in values else [*values, today]
-
-
-def _render(draft: _Draft) -> str:
-    sections = [
-        "\n".join(_comment(draft.title) + [line for note in draft.notes for line in _comment(note, "- ")]),
-        "schema: parlay.search/1",
-        _section("Begins the search's id.", {"name": draft.name}),
-        _section(
-            "What is trained. The vocabulary is the padded one: every tensor_parallel tried divides it. The name of a"
-            " ready-made model may stand here instead, for example `model: gpt2-124m`.",
-            {"model": draft.model},
-        ),
-        _section("What it is trained on: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
-        _section(
-            "Sequences per optimizer step, the same in every layout: micro_batch_size x grad_accum_steps x"
-            " data_parallel. grad_accum_steps follows from it, data_parallel from the ranks.",
-            {"global_batch_size": draft.global_batch_size},
-        ),
-        *([_section(_BASELINE, {"baseline": draft.baseline})] if draft.baseline else []),
-        _section(
-            "What may be tried: a value, a list, or {min, max, step}. Combinations that cannot work are left out;"
-            " `parlay plan` says which and why.",
-            {"space": draft.space},
-        ),
-        _REST + (_HERE if draft.site is None else _AT_A_SITE.format(site=_scalar(draft.site))),
-    ]
-    return "\n\n".join(sections)
-
-
-_BASELINE = "The layout run today. It is measured first, so that the answer can say how much faster the best one is."
-_REST = """\
-# tokens_per_sec, tokens_per_sec_per_gpu or node_hours_per_billion_tokens.
-objective: tokens_per_sec
-
-search:
-  sampler: guided # models say where to look, each trial corrects them; it may end before max_trials
-  max_trials: 12 # layouts that are tried at most
-  parallel_trials: 1 # trials at the same time, each on its own nodes
-
-# A trial trains until its speed is steady, and then until it is known well enough.
-measure:
-  min_steps: 8
-  max_steps: 30
-  max_warmup_steps: 10
-  time_limit: 10m
-
-"""
-_HERE = """\
-# ray: a private Ray on this machine, or with `address: host:port` a running cluster. local: plain processes here.
-launcher:
-  kind: ray
-"""
-_AT_A_SITE = """\
-# slurm: a job for each trial. The profile of the site (docs/sites.md) fills in what does not stand here.
-launcher:
-  kind: slurm
-  slurm:
-    site: {site}
-    # account: who pays
-"""
-
-
-def _section(comment: str, content: Mapping[str, Any]) -> str:
-    return "\n".join([*_comment(comment), *_lines(content, "")])
-
-
-def _comment(text: str, bullet: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        110,
-        initial_indent="# " + bullet,
-        subsequent_indent="# " + " " * len(bullet),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield f"{indent}{key}:"
-            yield from _lines(value, indent + "  ")
-        elif isinstance(value, list):
-            yield f"{indent}{key}: [{', '.join(_scalar(v) for v in value)}]"
-        else:
-            yield f"{indent}{key}: {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

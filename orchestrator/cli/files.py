@@ -43,7 +43,11 @@ def add_to(app: typer.Typer) -> None:
 def init(
     start: Annotated[
         Path | None,
-        typer.Option("--from", help="A Megatron launch script, a DeepSpeed config or a Hugging Face config.json."),
+        typer.Option(
+            "--from",
+            help="A Megatron launch script, a DeepSpeed config, a Hugging Face config.json, or a grid of NeMo's"
+            " auto-configurator (YAML) or CloudAI (TOML).",
+        ),
     ] = None,
     site: Annotated[
         str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")

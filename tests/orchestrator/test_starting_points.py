@@ -169,7 +169,7 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
     ("content", "words"),
     [
         (b"{", "not JSON"),
-        (b"", "a Megatron launch script, a DeepSpeed config, or a Hugging Face config.json"),
+        (b"", "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json"),
         (b'{"a": ' * 5000, "nested too deep"),
         (b'{"model_type": "gpt2", "n_embd": 1e400}', "1e400 is not a finite number"),
         (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
