@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from orchestrator.cli.plan_text import plan_text
 from orchestrator.explaining import explained, how_many_fit, saved_s
 from orchestrator.planning import plan_of
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from search_spaces.space import closed_space
+from search_spaces.workload import Workload
+from tests.orchestrator.cli.parlay import parlay, write_search
 
 SEARCH = """\
 name: explained
@@ -103,6 +107,17 @@ def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
     assert "HFU" not in told
 
 
+def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(tmp_path):
+    """As a table may hold it: no rule is asked about what was measured."""
+    spec = searched(tmp_path, SEARCH.replace("a100-40gb", "v100-32gb").replace("bf16", "fp16"))
+    known = candidates_of(spec).feasible[0]
+    other = dataclasses.replace(known, precision="bf16")
+    space = closed_space(Workload(spec.model, spec.cluster, 64), [known, other], other)
+    told = plan_text(plan_of(spec, space), spec, space, 3, False)
+    assert re.search(r"^  the first .*% +[\d.]+%$", told, re.MULTILINE)
+    assert re.search(r"^  the baseline .*  -        -$", told, re.MULTILINE)
+
+
 def test_what_fits_is_counted(spec):
     plan = plan_of(spec, candidates_of(spec))
     counted = how_many_fit(plan)
@@ -119,3 +134,13 @@ def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
         assert example == next(rejected for rejected in every if rejected.problem.code == rule)
     told = plan_text(plan_of(spec, space), spec, space, 3, False)
     assert f"  world, for example {examples['world'].problem.message}" in told
+
+
+@pytest.mark.timeout(60)  # a command line
+def test_the_command_tells_all_of_it_as_json(tmp_path):
+    found = parlay("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
+    assert [each["what"] for each in found["explained"]] == ["first", "baseline"]
+    assert found["explained"][0].items() >= found["layouts"][0].items()
+    assert set(found["rejected_examples"]) == set(found["rejected"]) == {"world", "batch"}
+    assert sum(found["fits"].values()) == found["num_layouts"]
+    assert set(found["saved_s"]) == set(found["layouts"][0]["time_s"])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from slurm.daemons import living_processes, port_answers
-from slurm.sandbox import SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
+from slurm.sandbox import SANDBOX_SCHEMA, SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
 from slurm.sandbox_files import (
     CloudNodes,
     Ports,
@@ -148,6 +150,18 @@ class TestPorts:
 
     def test_without_free_ports_there_are_none(self):
         assert choose_ports(Path("/tmp/one"), 4, lambda port: False) is None
+
+
+class TestRecords:
+    def test_nodes_that_are_not_there_are_found_again_and_older_records_have_none(self):
+        with short_folder() as folder:
+            made = SlurmSandbox(folder, nodes=3, extra=("KillWait=1",), cloud=[CloudNodes("big", 300, 8, 64)])
+            about = {"schema": SANDBOX_SCHEMA, "port": 12_000, **asdict(made.shape)}
+            made.paths.about.write_text(json.dumps(about))
+            assert SlurmSandbox.found_in(folder).shape == made.shape
+            del about["cloud"]
+            made.paths.about.write_text(json.dumps(about))
+            assert SlurmSandbox.found_in(folder).shape == replace(made.shape, cloud=())
 
 
 class TestRefusals:

@@ -1,0 +1,182 @@
+"""What the models of memory and time say of the gallery's systems, before any trial: of what their authors ran, and of
+the layout that Parlay would try next. The numbers of docs/gallery.md.
+
+    python -m benchmarks.gallery_table [--page docs/gallery.md] [--json]
+
+A line a recipe, its system's choice at the end. `--page` writes them into that page, between marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gallery import filled
+from orchestrator.explaining import Explained, explained
+from orchestrator.planning import Plan, plan_of
+from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from search_spaces import presets
+
+Line = dict[str, Any]
+
+STEP_TIME, TOKENS, SHARE = "step_time_s", "tokens_per_sec", "share_of_peak"
+"""What was published of a recipe: seconds of a step, tokens a second, or the share of the peak, a fraction of which
+nobody says whether what is computed again counts."""
+CHOICE = "Parlay's choice"
+_PARTS = ("compute", "tensor", "pipeline", "data_parallel", "bubble", "optimizer", "offload")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What somebody ran: `settings` are what its system's search needs to have it as its baseline."""
+
+    words: str
+    quantity: str | None = None
+    published: float | None = None
+    settings: tuple[str, ...] = ()
+
+
+def _zero(stage: int, offload: str = "none") -> Recipe:
+    engine = "deepspeed" if stage else "torch"  # docs/trainer.md says why
+    given = {"zero_stage": stage, "offload": offload, "engine": engine}
+    words = f"ZeRO {stage}" + (", optimizer on the host" if offload == "optimizer" else "")
+    return Recipe(words, settings=tuple(f"baseline.{name}={value}" for name, value in given.items()))
+
+
+SYSTEMS: Mapping[str, tuple[Recipe, ...]] = {
+    "asc22-yuan": (Recipe("the entry", TOKENS, 4100),),
+    "mt-nlg-530b": (
+        Recipe("280 nodes", STEP_TIME, 60.1),
+        Recipe("350 nodes", STEP_TIME, 50.2, ("space.num_nodes=350",)),
+        Recipe("420 nodes", STEP_TIME, 44.4, ("space.num_nodes=420",)),
+    ),
+    "yuan-245b": (Recipe("the paper's", SHARE, 0.45),),
+    "frontier-22b": (Recipe("their script's", SHARE, 0.3838),),
+    "frontier-175b": (Recipe("their script's", SHARE, 0.3614),),
+    "frontier-1t": (Recipe("their script's", SHARE, 0.3196),),
+    "zero-mini": (_zero(0), _zero(1), _zero(2), _zero(3), _zero(3, "optimizer")),
+}
+"""The recipes that the gallery's systems are known for; what is not stated of them, their search files say."""
+
+
+def main() -> None:
+    arguments = _arguments()
+    lines = []
+    for line in gallery_lines():
+        print(json.dumps(line) if arguments.json else readable(line), flush=True)
+        lines.append(line)
+    if arguments.page:
+        arguments.page.write_text(filled(arguments.page.read_text(), page_parts(lines)))
+
+
+def gallery_lines(systems: Sequence[str] = tuple(SYSTEMS)) -> Iterator[Line]:
+    """Every recipe of these systems, and after a system's the choice that its search would begin with."""
+    for system in systems:
+        plans = [_planned(system, recipe.settings) for recipe in SYSTEMS[system]]
+        for recipe, (spec, plan) in zip(SYSTEMS[system], plans, strict=True):
+            of_recipe = explained(plan, spec.baseline)[-1]
+            yield _line(system, recipe, plan, of_recipe) | {"off": off(recipe, plan, of_recipe)}
+        _, plan = plans[0]
+        yield _line(system, Recipe(CHOICE), plan, Explained.of(plan, "first", 0)) | {"off": {}}
+
+
+def off(recipe: Recipe, plan: Plan, of_recipe: Explained) -> dict[str, float]:
+    """How far predictions are from what was published, as fractions of it, by the name of what was predicted."""
+    if recipe.published is None:
+        return {}
+    names = ("mfu", "hfu") if recipe.quantity == SHARE else (str(recipe.quantity),)
+    row = of_recipe.to_json(plan)
+    return {name: row[name] / recipe.published - 1 for name in names}
+
+
+def page_parts(lines: Sequence[Line]) -> dict[str, str]:
+    """What goes between the page's marks: cells `predicted SYSTEM` and `choice SYSTEM`, a table `plan SYSTEM`."""
+    parts = {}
+    for system in dict.fromkeys(line["system"] for line in lines):
+        rows = [line for line in lines if line["system"] == system]
+        parts[f"predicted {system}"] = _predicted_cell(rows[0])
+        parts[f"choice {system}"] = _choice_cell(rows[-1], rows[0])
+        parts[f"plan {system}"] = "\n" + _table(rows) + "\n"
+    return parts
+
+
+def readable(line: Line) -> str:
+    """A line of the terminal."""
+    return f"{line['system']}: {line['recipe']}: {_published(line)}; predicted {_numbers(line)}; {line['layout_key']}"
+
+
+def _planned(system: str, settings: Sequence[str]) -> tuple[SearchSpec, Plan]:
+    path = Path(presets.__file__).parent / presets.SEARCHES / f"{system}.yaml"
+    spec = load_search_file(path, settings)
+    return spec, plan_of(spec, candidates_of(spec))
+
+
+def _line(system: str, recipe: Recipe, plan: Plan, of_recipe: Explained) -> Line:
+    row = of_recipe.to_json(plan)
+    names = ("layout_key", "place", "step_time_s", TOKENS, "mfu", "hfu", "peak_memory_gib", "fits", "time_s")
+    about = {"system": system, "recipe": recipe.words, "quantity": recipe.quantity, "published": recipe.published}
+    return about | {"num_layouts": len(plan.layouts)} | {name: row[name] for name in names}
+
+
+def _published(line: Line) -> str:
+    if line["published"] is None:
+        return "no speed published"
+    words = {
+        STEP_TIME: f"{line['published']:g} s a step",
+        TOKENS: f"{line['published']:,.0f} tokens/s",
+        SHARE: f"{line['published']:.2%} of the peak",
+    }
+    return f"published {words[line['quantity']]}"
+
+
+def _numbers(line: Line) -> str:
+    speed = f"{line[TOKENS]:,.0f} tokens/s, " if line["quantity"] == TOKENS else ""
+    return f"{speed}{line['step_time_s']:.3g} s a step, {_shares(line)} of the peak, {line['peak_memory_gib']:.3g} GiB"
+
+
+def _shares(line: Line) -> str:
+    mfu, hfu = f"{line['mfu']:.1%}", f"{line['hfu']:.1%}"
+    return mfu if mfu == hfu else f"{mfu} ({hfu} with what is computed again)"
+
+
+def _predicted_cell(line: Line) -> str:
+    names = {"mfu": "", "hfu": " (with what is computed again)"}
+    told = ", ".join(f"{value:+.0%}{names.get(name, '')}" for name, value in line["off"].items())
+    return _numbers(line) + (f"; off {told}" if told else "")
+
+
+def _choice_cell(line: Line, baseline: Line) -> str:
+    faster = baseline["step_time_s"] / line["step_time_s"]
+    return f"`{line['layout_key']}`: {_numbers(line)}; {faster:.2f} x as fast"
+
+
+def _table(rows: Sequence[Line]) -> str:
+    """A row a recipe, and what a step's seconds go to, in columns that say something."""
+    parts = [name for name in _PARTS if any(row["time_s"][name] >= 0.005 * row["step_time_s"] for row in rows)]
+    named = [name.replace("_", " ") for name in parts]
+    heads = ["", "place", "published", "s a step", *named, "MFU", "HFU", "GiB", "fits"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        published = "" if row["published"] is None else _published(row).removeprefix("published ")
+        seconds = [f"{row['time_s'][name]:.3g}" for name in parts]
+        shares = [f"{row['mfu']:.1%}", f"{row['hfu']:.1%}"]
+        cells = [f"{row['recipe']}, `{row['layout_key']}`", f"{row['place']} of {row['num_layouts']}", published]
+        cells += [f"{row['step_time_s']:.3g}", *seconds, *shares]
+        cells += [f"{row['peak_memory_gib']:.3g}", str(row["fits"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--page", type=Path, help="a page whose marks are filled with these numbers")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
