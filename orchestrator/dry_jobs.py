@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.earlier import NOTHING_EARLIER, Earlier, collected_for_plan
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm_files import job_request, write_job_files
 from orchestrator.planning import plan_of
@@ -44,21 +45,23 @@ def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[
     trial is no job of its own, and where nothing can be written.
     """
     _require_jobs(spec)
+    layouts = first_layouts(spec, space, collected_for_plan(spec))
     folder = SearchFolder(place.absolute() / f"{spec.name}-dry-run")
     try:
         folder.path.mkdir(parents=True, mode=0o700)
         return [
             DryJob(what, layout, _write_job(spec, folder, f"t{number:04d}", layout))
-            for number, (what, layout) in enumerate(first_layouts(spec, space).items(), start=1)
+            for number, (what, layout) in enumerate(layouts.items(), start=1)
         ]
     except OSError as error:
         message, fix = f"{folder.path}: {error.strerror or error}", "name a folder that does not hold it yet"
         raise InputError.of("output", message, fix=fix, key="--scripts", value=str(place)) from error
 
 
-def first_layouts(spec: SearchSpec, space: SearchSpace) -> Mapping[str, Layout]:
-    """The baseline, where there is one, and what is expected to be best, where that is another."""
-    first = plan_of(spec, space).layouts[0]
+def first_layouts(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Mapping[str, Layout]:
+    """The baseline, where there is one, and what is expected to be best after these trials of others, where that is
+    another."""
+    first = plan_of(spec, space, earlier).layouts[0]
     if space.baseline is None:
         return {"first": first}
     return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})

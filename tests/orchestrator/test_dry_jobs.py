@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator.dry_jobs import first_layouts, write_first_jobs
+from orchestrator.earlier import collected_for_plan
 from orchestrator.planning import plan_of
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
 from search_spaces.errors import InputError
+from search_spaces.measured import Observation, render_table
 from tests.orchestrator.cli.parlay import parlay, write_search
 from trials.trial import TrialSpec
 
@@ -64,6 +66,22 @@ def test_without_a_baseline_there_is_the_first(spec):
     assert list(first_layouts(spec, replace(candidates_of(spec), baseline=None))) == ["first"]
 
 
+def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec):
+    """All of them took twice the memory that is expected of them."""
+    untaught = plan_of(spec, candidates_of(spec))
+    of_all = ("p", "us", "m", spec.model, spec.cluster, 64)
+    rows = [
+        Observation(*of_all, layout, "ok", step_time_s=1.0, peak_memory_gib=2 * float(gib))
+        for layout, gib in zip(untaught.layouts, untaught.estimates.peak_memory_gib, strict=True)
+    ]
+    (tmp_path / "past.csv").write_text(render_table(rows))
+    taught = load_search_file(tmp_path / "search.yaml", ["search.earlier_trials=past.csv"])
+    space = candidates_of(taught)
+    first = write_first_jobs(taught, space, tmp_path)[-1].layout
+    assert first == plan_of(taught, space, collected_for_plan(taught)).layouts[0]
+    assert first != untaught.layouts[0]
+
+
 def test_what_is_there_stays_as_it_is(tmp_path, spec):
     write_first_jobs(spec, candidates_of(spec), tmp_path)
     with pytest.raises(InputError, match="dry-dry-run: File exists") as caught:
@@ -71,6 +89,7 @@ def test_what_is_there_stays_as_it_is(tmp_path, spec):
     assert caught.value.problems[0].key == "--scripts"
 
 
+@pytest.mark.timeout(60)  # a command line
 @pytest.mark.parametrize(
     ("words", "message"),
     [
