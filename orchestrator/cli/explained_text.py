@@ -37,7 +37,7 @@ def _time_lines(plan: Plan, rows: Sequence[Explained], saved: Mapping[str, float
         whole = float(plan.estimates.step_time_s[each.row])
         unit = 1.0 if known else whole
         parts = [float(plan.estimates.time_s[name][each.row]) / unit for name in names]
-        told = f"{plan.mfu(each.row):9.1%}{each.hfu:9.1%}" if shares else ""
+        told = f"{_share(plan.mfu(each.row))}{_share(each.hfu)}" if shares else ""
         yield f"  {_name(each):{_NAME_WIDTH}}{_numbers(parts)}  {whole / unit:12.4g}{told}"
     if saved is not None:
         cells = "".join(f"  {saved[name]:+13.4g}" for name in names)
@@ -58,6 +58,10 @@ def _memory_lines(plan: Plan, rows: Sequence[Explained]) -> Iterator[str]:
 
 def _name(each: Explained) -> str:
     return f"the {each.what}"
+
+
+def _share(share: float | None) -> str:
+    return f"{'-':>9}" if share is None else f"{share:9.1%}"
 
 
 def _cells(names: Sequence[str]) -> str:
