@@ -18,6 +18,11 @@ _STUDENT_95 = (
     2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110,
     2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+# The same of 99 %.
+_STUDENT_99 = (
+    4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977, 2.947, 2.921, 2.898,
+    2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763, 2.756, 2.750,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ def log_half_width(readings: Sequence[Reading]) -> float:
 def student_95(freedom: int) -> float:
     """The two-sided 95 % quantile of Student's t for at least 4 degrees of freedom; for more than 30 that of 30."""
     return _STUDENT_95[min(freedom - 4, len(_STUDENT_95) - 1)]
+
+
+def student_99(freedom: int) -> float:
+    """The same of 99 %."""
+    return _STUDENT_99[min(freedom - 4, len(_STUDENT_99) - 1)]
 
 
 def middle(values: Sequence[float]) -> float:
