@@ -98,7 +98,8 @@ def run_twin(twin: Twin, work_dir: Path, replay: bool = False, settings: Sequenc
     line = line_of(twin, find_search(str(work_dir / told["search_id"]), None), told)
     line["seconds"] = round(time.monotonic() - began, 1)
     if replay and told["recipe"]:
-        line["replay"] = _parlay(["replay", told["recipe"], "--work-dir", str(work_dir)], work_dir)["verdict"]
+        words = ["replay", told["recipe"], "--occasions", "1", "--work-dir", str(work_dir)]
+        line["replay"] = _parlay(words, work_dir)["verdict"]
     return line
 
 
@@ -243,7 +244,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("twins", nargs="*", metavar="TWIN", help="all of them where none is named")
     parser.add_argument("--work-dir", type=Path, default=Path("runs/gallery"), help="where the searches are kept")
-    parser.add_argument("--replay", action="store_true", help="replay each recipe, too")
+    parser.add_argument("--replay", action="store_true", help="replay each recipe at once, too")
     parser.add_argument("--page", type=Path, help="a page whose marks are filled with what was seen")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     arguments = parser.parse_args()

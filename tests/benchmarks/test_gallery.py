@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,16 @@ def test_the_zero_projects_twin_has_its_five_runs_and_goes_a_step_beyond_an_epoc
     assert not spec.measure.stop_dominated
 
 
+def test_a_replay_asks_for_one_verdict_and_waits_for_no_other_occasion(tmp_path: Path, monkeypatch):
+    told = {"search_id": "s-aaaaaa", "recipe": "recipe", "verdict": "inconclusive"}
+    asked = []
+    monkeypatch.setattr(gallery, "_parlay", lambda words, *_: asked.append(words) or told)
+    monkeypatch.setattr(gallery, "find_search", lambda *_: None)
+    monkeypatch.setattr(gallery, "line_of", lambda *_: {})
+    assert gallery.run_twin(TWINS[0], tmp_path, replay=True)["replay"] == "inconclusive"
+    assert asked[1][:4] == ["replay", "recipe", "--occasions", "1"]
+
+
 def test_the_leaking_copy_keeps_memory_in_each_step_whose_optimizer_is_on_the_host(tmp_path: Path):
     program = (leaking_copy(tmp_path / "copy") / ENGINE).read_text()
     ast.parse(program)
@@ -150,6 +161,11 @@ class TestPage:
 
     def test_a_cell_says_whose_memory_grows_until_when(self):
         assert cell_of(LINE | {"grows": {"t0001": 1244}}).endswith("host memory grows: full at step 1244 (t0001)")
+
+    def test_the_gallery_has_a_place_for_all_that_its_twins_show(self):
+        page = (gallery.SOURCES / "docs/gallery.md").read_text()
+        marks = set(re.findall(r"<!-- ((?:twin|runs) [\w-]+) -->", page))
+        assert marks == {f"twin {twin.name}" for twin in TWINS} | {f"runs {name}" for name in gallery.TABLES}
 
     def test_what_was_seen_goes_between_its_marks_and_nowhere_else(self):
         page = "| a | <!-- twin asc22-yuan -->old<!-- / --> | <!-- twin frontier -->kept<!-- / --> |\n"
