@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,13 +25,20 @@ like one is refused.
 
 The smallest search:
 
-```yaml
+<!-- tested -->
+```console
+$ cat > small.yaml <<'END'
 name: small
 model: gpt2-tiny
 cluster: this-machine
 global_batch_size: 16
 space:
   tensor_parallel: [1, 2]
+END
+$ parlay plan small.yaml
+2 layouts can be tried on 4 ranks, by expected speed and chance to fit:
+...
+$ parlay schema > search.schema.json
 ```
 """
 
@@ -39,8 +47,19 @@ def reference() -> str:
     """The page as Markdown."""
     schema = json_schema()
     definitions = schema["$defs"]
-    parts = [_OPENING, "## Top level\n", _table(schema, definitions), *_sections(schema, definitions, "")]
-    return "\n".join([*parts, *_closing()])
+    sections = [*_sections(schema, definitions, "")]
+    parts = [_OPENING, _contents(sections), "## Top level\n", _table(schema, definitions), *sections]
+    return _with_links("\n".join([*parts, *_closing()]))
+
+
+def _contents(sections: list[str]) -> str:
+    titles = [part.strip("#` \n") for part in sections if part.startswith("## ")]
+    return "Sections: " + ", ".join(f"[{title}](#{title.replace('.', '')})" for title in titles) + ".\n"
+
+
+def _with_links(text: str) -> str:
+    """The descriptions name pages by their paths, since editors show them, too; on a page they are links."""
+    return re.sub(r"\bdocs/([a-z_]+\.md)\b(?!`)", r"[\1](\1)", text)
 
 
 def _sections(owner: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str) -> Iterator[str]:
