@@ -100,7 +100,7 @@ def _row(experiment: Path, spec: SearchSpec) -> Observation | str:
 
 
 def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observation:
-    throughput = _object(path).get("throughput")
+    throughput: Any = _object(path).get("throughput")
     if type(throughput) not in (int, float) or throughput <= 0:
         rule = "metrics.json has a throughput in sequences a second"
         raise InputError.of("cell", f"is {throughput!r:.60}", rule=rule, key="throughput", value=throughput)

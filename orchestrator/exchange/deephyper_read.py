@@ -195,8 +195,8 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     if reason is not None and reason not in OF_THE_LAYOUT:
         return word
     is_oom = reason is FailureReason.GPU_OOM or (reason is None and _OUT_OF_MEMORY.search(word))
-    known = {"failure_reason": None if reason is None else word}
-    return observation_of(spec, KIND, layout, "oom" if is_oom else "failed", **numbers, **known)
+    known = numbers | {"failure_reason": None if reason is None else word}
+    return observation_of(spec, KIND, layout, "oom" if is_oom else "failed", **known)
 
 
 def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, objective: str | None) -> float:
@@ -267,6 +267,8 @@ def _value(field: str, cell: str) -> Any:
         return _SWITCHES[text.lower()]
     if isinstance(default, str):
         return text.lower()
+    if field == "zero_stage" and text.lower() in ("true", "false"):
+        return int(_SWITCHES[text.lower()])  # a parameter that switches stage 1 on
     # pandas writes whole numbers of a column with gaps as 4.0.
     if not re.fullmatch(r"[0-9]{1,9}(\.0+)?", text):
         raise InputError.of("cell", f"is {cell!r:.60}", rule="a whole number", key=field, value=cell[:60])

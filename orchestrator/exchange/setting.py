@@ -16,6 +16,7 @@ from search_spaces.workload import BATCH_FIX, BATCH_RULE, WORLD_FIX, WORLD_RULE
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 """Of these no default is right."""
 _DERIVED = ("data_parallel", "grad_accum_steps")
+_SHORTEST_S, _LONGEST_S = 1e-9, 1e9
 
 
 def layout_of(spec: SearchSpec, told: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
@@ -27,7 +28,7 @@ def layout_of(spec: SearchSpec, told: Mapping[str, Any], num_gpus: int | None = 
     """
     Layout(**told)  # each of them by itself
     unsaid, searched = _unsaid(spec)
-    fields = unsaid | told
+    fields = unsaid | dict(told)
     missing = [name for name in searched if name not in fields]
     if missing:
         raise InputError.of(
@@ -80,7 +81,13 @@ def _fill(
 def observation_of(
     spec: SearchSpec, source: str, layout: Layout, outcome: str, gpus_per_node: int | None = None, **numbers: Any
 ) -> Observation:
-    """A row of a measured table: `numbers` are fields of Observation. The model is the search's."""
+    """A row of a measured table: `numbers` are fields of Observation. The model is the search's. InputError for a time
+    that no step takes."""
+    step_time_s = numbers.get("step_time_s")
+    if step_time_s is not None and not _SHORTEST_S <= step_time_s <= _LONGEST_S:
+        rule = f"a step takes from {_SHORTEST_S:g} to {_LONGEST_S:g} s"
+        message = f"is {step_time_s:.3g} s by these results"
+        raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule)
     name, accelerator = model_name(spec.model), spec.cluster.accelerator
     batch = layout.global_batch_size
     return Observation(

@@ -48,7 +48,7 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
 
 
 def test_a_measured_table_is_checked_and_its_other_machines_left_out(here, capsys):
-    (here / "table.csv").write_text(render_table(only({}, {"tensor_parallel": "4", "data_parallel": "1"})))
+    (here / "table.csv").write_text(render_table(only({}, {"micro_batch_size": "8", "grad_accum_steps": "16"})))
     assert run(words(source="table.csv")) == 2
     assert "the table has no row of cpu with 2 GPUs a node" in capsys.readouterr().err
     assert not (here / "past.csv").exists()
