@@ -75,7 +75,7 @@ def text_of(path: Path) -> str:
     if len(raw) > MOST_BYTES:
         raise _no_text(path, f"larger than {MOST_BYTES} bytes, the most that is read", "name the table itself")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")  # spreadsheets begin what they save with a mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise _no_text(path, "not UTF-8", "name the table that it was made of", line) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ COLUMNS = (
 
 _WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step"}
 _WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", "bucket_mib"}
+_MOST_WHOLE = 2**53
 _WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
 
 
@@ -130,7 +132,8 @@ def _between(begin: float | None, end: float | None) -> float | None:
 def _known(name: str, values: Mapping[str, Any]) -> float | int | None:
     """The number of this name, of its column's kind; None where nobody knows it."""
     value: Any = values.get(name)
-    if type(value) not in (int, float) or not math.isfinite(value):
+    most = _MOST_WHOLE if name in _WHOLE else sys.float_info.max
+    if type(value) not in (int, float) or not abs(value) <= most:
         return None
     return int(value) if name in _WHOLE else float(value)
 

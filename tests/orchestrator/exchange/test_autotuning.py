@@ -95,6 +95,7 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(spec, tmp_path):
         ("exp.json", '{"num_gpus": 0, "num_nodes": 1}', "exp.json: num_gpus: is 0"),
         ("metrics.json", '{"throughput": "fast"}', "throughput: is 'fast'"),
         ("metrics.json", '{"throughput": -1}', "throughput: is -1"),
+        ("metrics.json", '{"throughput": 5e-324}', "step_time_s: is inf s by these results"),
         ("metrics.json", "__reduce__", "metrics.json: not JSON"),
         ("ds_config.json", '{"train_batch_size": "auto"}', "does not say all three batch sizes"),
         (
@@ -103,7 +104,7 @@ def test_experiments_of_less_than_a_node_keep_their_ranks(spec, tmp_path):
             "3 data ranks x 1 stages do not divide 1 nodes x 4 GPUs",
         ),
     ],
-    ids=["list", "no-gpus", "text", "negative", "no-json", "auto", "world"],
+    ids=["list", "no-gpus", "text", "negative", "tiny", "no-json", "auto", "world"],
 )
 def test_a_file_that_cannot_be_is_named(spec, tmp_path, file, text, told):
     folder = write_experiment(tmp_path / "r", "a", METRICS)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.exchange.deephyper_read import SPEEDS, parse_results
 from orchestrator.exchange.deephyper_results import results_of
-from orchestrator.exchange.imported import Imported, table_text
+from orchestrator.exchange.imported import Imported, read_results, table_text
 from orchestrator.search_file import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.measured import parse_table
@@ -46,6 +46,18 @@ def test_others_names_and_failures_are_understood(spec):
     assert (full.outcome, full.layout.micro_batch_size, full.step_time_s) == ("oom", 4, None)
     assert (broke.outcome, broke.failure_reason, broke.source) == ("failed", None, "deephyper")
     assert found.left_out == {"batch": 1, "cancelled": 1}
+
+
+def test_a_file_that_a_spreadsheet_saved_is_read_with_its_first_column(spec, tmp_path):
+    (tmp_path / "results.csv").write_text("p:tp,p:mbs,objective\r\n1,2,256\r\n", encoding="utf-8-sig")
+    (row,) = read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows
+    assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
+
+
+@pytest.mark.parametrize(("cell", "stage"), [("True", 1), ("False", 0), ("1", 1), ("2.0", 2)])
+def test_zero_is_a_stage_or_a_switch_of_the_first_one(spec, cell, stage):
+    (row,) = parse(f"p:tp,p:zero1,p:engine,objective\n1,{cell},deepspeed,256\n", spec).rows
+    assert row.layout.zero_stage == stage
 
 
 def test_what_is_read_is_a_measured_table_of_the_searchs_workload(spec):
@@ -111,6 +123,7 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:tp,objective\n1,fast\n", "results.csv:2: objective: is 'fast'"),
         ("p:tp,objective\n1,nan\n", "results.csv:2: objective: is 'nan'"),
         ("p:tp,objective\n1,0.0\n", "results.csv:2: objective: is 0"),
+        ("p:tp,objective\n1,1e-99\n", "results.csv:2: step_time_s: is 1.28e+101 s by these results"),
         ("p:tp,objective\n1.5,3\n", "results.csv:2: tensor_parallel: is '1.5'"),
         ("p:tp,objective\n=1+1,3\n", "results.csv:2: tensor_parallel: is '=1+1'"),
         ("p:tp,objective\n0,3\n", "tensor_parallel"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -45,6 +46,14 @@ def search(spec) -> SearchRecord:
 
 def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_number_that_no_column_holds_is_unknown(spec):
+    """What a program wrote of a trial that failed is looked at by nobody before."""
+    wild = {"warmup_steps": 10**30, "loss_first": 10**400, "loss_last": math.inf, "epoch_s": math.nan}
+    rows = trial_rows(past(spec, measured("t0001", layouts()[0], **SLOW, **wild)))
+    assert [rows[0][name] for name in wild] == [None] * 4
+    assert parquet_bytes(rows)
 
 
 def test_tidy_csv_has_a_row_a_trial_with_all_that_is_known_of_it(search):
