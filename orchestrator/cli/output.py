@@ -54,9 +54,11 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
         with path.open("xb") as stream:
             is_ours = True
             stream.write(whole)
-    except OSError as error:
+    except BaseException as error:
         if is_ours:
             path.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         message, fix = f"{path}: {error.strerror}", "name a new file"
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
 

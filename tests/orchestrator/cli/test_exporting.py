@@ -97,12 +97,13 @@ def test_other_forms_lie_beside_it_and_are_written_anew(ended, capsys, form, nam
     assert not [path for path in ended.path.iterdir() if path.name.endswith(".part")]
 
 
-class FullDisk:
-    """A file of a disk that takes names and nothing else."""
+class Unwritable:
+    """A file that has a name, and of which no byte is written for this reason."""
 
-    def __init__(self, path: Path, mode: str):
+    def __init__(self, path: Path, mode: str, why: BaseException):
         assert mode == "xb"
         path.touch(exist_ok=False)
+        self._why = why
 
     def __enter__(self):
         return self
@@ -111,12 +112,17 @@ class FullDisk:
         return None
 
     def write(self, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
+        raise self._why
 
 
-def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "open", lambda path, mode: FullDisk(path, mode))
-    with pytest.raises(InputError, match="No space left on device"):
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [(OSError(28, "No space left on device"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)],
+    ids=["full", "interrupted"],
+)
+def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypatch, why, told):
+    monkeypatch.setattr(Path, "open", lambda path, mode: Unwritable(path, mode, why))
+    with pytest.raises(told, match="No space left" if told is InputError else None):
         write_new(tmp_path / "mine.csv", "a,b\n", "--out")
     assert not (tmp_path / "mine.csv").exists()
 
