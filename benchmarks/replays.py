@@ -88,7 +88,8 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
         for number in range(1, arguments.replays + 1)
         for share, recipe in ((0.0, arguments.recipe), (arguments.slower, slower))
     ]
-    with ThreadPoolExecutor(arguments.at_once) as pool:
+    pool = ThreadPoolExecutor(arguments.at_once)
+    try:
         replays = {pool.submit(_replayed, recipe, arguments, folder): rest for *rest, recipe in wanted}
         for replay in as_completed(replays):
             (number, share), told = replays[replay], replay.result()
@@ -96,6 +97,8 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[dict[str, An
                 f"{name}_by_occasion": [o[name] for o in told["occasions"]] for name in ("ratio", "fast_ratio")
             }
             yield {"replay": number, "slower": share, **{name: told[name] for name in _VALUES}, **by_occasion}
+    finally:
+        pool.shutdown(cancel_futures=True)  # none is begun any more where one has failed, or by ctrl-C
 
 
 def _replayed(recipe: Path, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
