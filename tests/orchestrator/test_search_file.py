@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from orchestrator.search_file import (
-    SEARCH_SCHEMA,
     SearchSpec,
     candidates_of,
     json_schema,
@@ -21,6 +20,7 @@ from orchestrator.search_file import (
     require_affordable,
 )
 from orchestrator.search_reference import reference
+from orchestrator.search_spec import SEARCH_SCHEMA
 from search_spaces import presets, space
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
@@ -866,5 +866,5 @@ def test_the_reference_page_says_what_the_schemas_say():
 
 
 def test_the_smallest_search_of_the_reference_page_is_a_search(tmp_path: Path):
-    example = reference().split("```yaml\n")[1].split("```")[0]
+    example = reference().split("<<'END'\n")[1].split("END\n")[0]
     assert loaded(tmp_path, example) == loaded(tmp_path)
