@@ -1,0 +1,46 @@
+"""The pictures of docs/architecture.md show what tests/test_import_direction.py allows, and what is really there."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from tests.docs.console import ROOT
+from tests.test_import_direction import MAY_IMPORT, imported, level_of, modules
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ROOMS, LEVELS = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_rooms_and_their_arrows_are_those_that_the_rule_allows():
+    assert arrows() == {(room, other) for room, others in MAY_IMPORT.items() for other in others}
+
+
+def test_every_arrow_is_an_import_that_somebody_makes():
+    made = {(module.split("/")[0], name.split(".")[0]) for module in modules() for name in imported(module)}
+    assert not arrows() - made
+
+
+def arrows() -> set[tuple[str, str]]:
+    return set(re.findall(r"^ *(\w+) --> (\w+)$", ROOMS, re.MULTILINE))
+
+
+def test_the_levels_of_the_orchestrator_are_drawn_from_the_top_to_the_bottom():
+    drawn = [names.split(", ") for names in re.findall(r'\["(.*?)"\]', LEVELS)]
+    levels = [{level_of(f"orchestrator.{name}") for name in names} for names in drawn]
+    assert all(len(level) == 1 for level in levels)
+    assert all(max(upper) > max(lower) for upper, lower in pairwise(levels))
+    assert all(exists(name) for names in drawn for name in names)
+
+
+def exists(name: str) -> bool:
+    return (ROOT / "orchestrator" / name).is_dir() or (ROOT / "orchestrator" / f"{name}.py").is_file()
+
+
+def test_every_file_that_the_tree_names_lies_in_its_room():
+    room, missing = "", []
+    for line in PAGE.split("```")[1].splitlines():
+        room = found[1] if (found := re.match(r"(\w+)/  ", line)) else room
+        files = [path.rpartition("/")[2] for path in re.findall(r"[\w/]+\.py\b", line)]
+        missing += [f"{room}/{file}" for file in files if not any((ROOT / room).rglob(file))]
+    assert not missing

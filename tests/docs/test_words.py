@@ -1,0 +1,123 @@
+"""What the pages name exists: verbs and options, links and headings, files and modules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from orchestrator.cli.main import app
+from tests.docs.console import ROOT
+from tests.docs.words import (
+    Mention,
+    commands_named,
+    headings,
+    links,
+    make_targets_named,
+    modules_named,
+    options_listed,
+    pages,
+    paths_named,
+)
+
+PAGES = [str(page.relative_to(ROOT)) for page in pages()]
+
+
+@pytest.fixture(scope="module")
+def options() -> dict[str, set[str]]:
+    """Of each verb, a verb of a group with its group's name: `slurm-sandbox start`."""
+    found: dict[str, set[str]] = {}
+    for name, verb in typer.main.get_command(app).commands.items():
+        inner = getattr(verb, "commands", {})
+        found[name] = _options(verb).union(*map(_options, inner.values()))
+        found |= {f"{name} {part}": _options(command) for part, command in inner.items()}
+    return found
+
+
+def _options(command) -> set[str]:
+    return {"--help"}.union(*(parameter.opts + parameter.secondary_opts for parameter in command.params))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_is_named_exists_with_its_options(page, options):
+    mentions = list(commands_named((ROOT / page).read_text()))
+    assert not {mention.verb for mention in mentions} - set(options)
+    unknown = {
+        (mention.verb, option) for mention in mentions for option in set(mention.options) - options[mention.verb]
+    }
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_a_table_explains_is_one_of_a_verb(page, options):
+    assert not options_listed((ROOT / page).read_text()) - set().union(*options.values())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_target_of_make_that_is_named_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert not make_targets_named((ROOT / page).read_text()) - targets
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    for target in links((ROOT / page).read_text()):
+        name, _, anchor = target.partition("#")
+        place = (ROOT / page).parent / name if name else ROOT / page
+        assert place.exists(), target
+        assert not anchor or anchor in headings(place.read_text()), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_and_module_that_is_named_exists(page):
+    text = (ROOT / page).read_text()
+    assert not [path for path in paths_named(text) if not _is_there(path)]
+    modules = [name.replace(".", "/") for name in modules_named(text)]
+    assert not [
+        name for name in modules if not ((ROOT / f"{name}.py").exists() or (ROOT / name / "__main__.py").exists())
+    ]
+
+
+def _is_there(path: str) -> bool:
+    """From the project's folder, or from tests/ as the tables of tests have it."""
+    return any(any(place.glob(path)) for place in (ROOT, ROOT / "tests"))
+
+
+def test_every_page_of_the_folder_is_in_its_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = {Path(target.partition("#")[0]) for target in links(index)}
+    there = {page.relative_to(ROOT / "docs") for page in pages() if (ROOT / "docs") in page.parents}
+    assert not there - listed - {Path("README.md")}
+
+
+# -- how they are found
+
+
+def test_commands_are_found_in_blocks_in_indented_lines_and_between_backticks():
+    text = """\
+Say `parlay run --json`, or parlay --never in prose.
+
+    parlay watch | tee --append log
+
+```console
+$ parlay slurm-sandbox start --nodes 2 \\
+    --install
+```
+"""
+    assert set(commands_named(text)) == {
+        Mention("run", ("--json",)),
+        Mention("watch", ()),
+        Mention("slurm-sandbox start", ("--nodes", "--install")),
+    }
+
+
+def test_headings_are_anchors_as_github_makes_them():
+    assert headings("# In a browser\n## `cluster.links`\n```\n# no heading\n```\n") == {"in-a-browser", "clusterlinks"}
+
+
+def test_paths_and_modules_are_those_of_the_project():
+    text = "`trials/measure.py`, `tests/bad_inputs/*.py`, `recipe/code/`, `trials/NAME.py`; python -m benchmarks.driver"
+    assert paths_named(text) == {"trials/measure.py", "tests/bad_inputs/*.py"}
+    assert modules_named(text) == {"benchmarks.driver"}
