@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm.packages import missing_packages
+from tests.docs.console import assert_as_shown, commands_of, environment_of_a_user, run
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
 from tests.servers import CHROMIUM_PACKAGE, POSTGRES_PACKAGE
 
@@ -20,8 +21,7 @@ MAKEFILE = README.with_name("Makefile")
 
 def commands() -> list[list[str]]:
     """The words of every line that begins with a prompt, in order."""
-    blocks = re.findall(r"```console\n(.*?)```", README.read_text(), re.DOTALL)
-    return [shlex.split(line[2:]) for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [shlex.split(command.typed) for command in commands_of(README.read_text(), marked=False)]
 
 
 def test_every_make_target_named_there_exists():
@@ -33,13 +33,6 @@ def test_every_make_target_named_there_exists():
         assert subprocess.run(plan, cwd=MAKEFILE.parent, capture_output=True).returncode == 0, target
 
 
-def test_every_verb_named_there_exists():
-    verbs = set(re.findall(r"`parlay ([a-z-]+)", README.read_text())) | {w[1] for w in commands() if w[0] == "parlay"}
-    help_text = parlay("--help", cwd=README.parent).out
-    assert len(verbs) >= 10
-    assert not {verb for verb in verbs if not re.search(rf"^│ {verb} ", help_text, re.MULTILINE)}
-
-
 def test_every_package_that_make_installs_is_named():
     venv = re.findall(r"apt-get install -y -qq (\S+);", MAKEFILE.read_text())
     packages = {*venv, *missing_packages(accounting=True, path="/nonexistent"), POSTGRES_PACKAGE, CHROMIUM_PACKAGE}
@@ -47,10 +40,11 @@ def test_every_package_that_make_installs_is_named():
     assert not {package for package in packages if f"`{package}`" not in README.read_text()}
 
 
-def test_every_file_it_links_to_exists():
-    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
-    assert links
-    assert not [link for link in links if not (README.parent / link).exists()]
+@pytest.mark.timeout(60)  # two command lines
+def test_what_runs_no_trial_prints_what_it_shows(tmp_path):
+    quick = commands_of(README.read_text())
+    assert quick
+    assert_as_shown(quick, run(quick, tmp_path, environment_of_a_user(), timeout_s=50))
 
 
 @pytest.mark.processes
