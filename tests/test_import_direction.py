@@ -24,6 +24,7 @@ ONE_DOOR = {
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
     "tokenizers": {"trials/tokenizing.py"},
+    "pandas": {"orchestrator/frames.py"},
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py"},
     "pyarrow": {"orchestrator/exchange/trials_table.py"},
@@ -54,6 +55,7 @@ ORCHESTRATOR = (
         "orchestrator.holding",
         "orchestrator.status",
         "orchestrator.find",
+        "orchestrator.frames",
         "orchestrator.comparing",
         "orchestrator.exchange",
         "orchestrator.notifying",
@@ -74,7 +76,7 @@ ORCHESTRATOR = (
         "orchestrator.ledger_rebuild",
         "orchestrator.late_sync",
     ),
-    ("orchestrator.cli", "orchestrator.service"),
+    ("orchestrator.cli", "orchestrator.service", "orchestrator.api"),
 )
 """Lowest first; a module imports its own level and those below."""
 

@@ -1,0 +1,40 @@
+"""docs/api.md: its examples are run as they stand there, and it names whatever the API has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator import api
+from orchestrator.launchers import factory
+from tests.orchestrator.cli.recorded import write_recorded_search
+from tests.orchestrator.test_replay import ScriptedLauncher
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+
+
+@pytest.mark.timeout(120)
+def test_its_examples_run_in_their_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (ScriptedLauncher(3.5), None))  # of the replay alone
+    write_recorded_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
+    names: dict[str, object] = {}
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
+    assert len(examples) == 5
+    out = capsys.readouterr().out
+    assert "t0002" in out
+    assert "slower" in out
+    assert "did you mean max_trials?" in out
+    assert {"for-others.html", "progress.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_every_name_of_the_api_stands_there():
+    text = PAGE.read_text()
+    functions = {name for name in api.__all__ if name[0].islower()}
+    assert {name for name in functions if f"`{name}(" not in text} == set()
+    members = {name for name in vars(api.Search) if not name.startswith("_")}
+    assert {name for name in members if not re.search(rf"[`( ]{name}[`( ]", text)} == set()

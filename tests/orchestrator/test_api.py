@@ -1,0 +1,398 @@
+"""Parlay from Python: the same searches and answers as on the command line, as objects and data frames."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from inspect import signature
+from pathlib import Path
+
+import pandas
+import pytest
+
+from orchestrator import api
+from orchestrator.cli.main import run as parlay
+from orchestrator.exchange.trials_table import COLUMNS
+from orchestrator.launchers import factory
+from orchestrator.recipe.write import write_recipe
+from orchestrator.replay import ReplayRules
+from orchestrator.search.driver import Driver
+from orchestrator.search.lease import LeaseHeld
+from search_spaces.layout import LAYOUT_FIELDS
+from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
+from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.test_replaying import Signalled
+from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
+from tests.orchestrator.test_replay import ScriptedLauncher
+from trials.ledger.events import EndReason, SearchState
+
+pytestmark = pytest.mark.timeout(120)  # pandas and plotly are large
+
+ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
+
+
+@pytest.fixture
+def question(tmp_path, monkeypatch) -> Path:
+    """A search over a table of three layouts, the second one the fastest; the working directory is its folder."""
+    monkeypatch.chdir(tmp_path)
+    return write_recorded_search(tmp_path, *ROWS)
+
+
+@pytest.fixture
+def ended(question) -> api.Search:
+    return api.run(question, quiet=True)
+
+
+MAPPING = {
+    "name": "mapped",
+    "model": {
+        "num_layers": 16,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "ffn_hidden_size": 8192,
+        "gated_mlp": True,
+        "vocab_size": 131072,
+        "seq_length": 4096,
+    },
+    "cluster": "dgx-h100",
+    "global_batch_size": 256,
+    "space": {"candidates": Path("table.csv")},
+    "search": {"sampler": "grid", "finalists": 0},
+    "launcher": {"kind": "recorded", "table": "table.csv"},
+    "tracking": {"enabled": False},
+}
+
+
+def begun(question: Path, monkeypatch: pytest.MonkeyPatch) -> api.Search:
+    """A search whose driver left before it did anything."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "turn", Driver.interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            api.run(question, quiet=True)
+    return api.load()
+
+
+def told(capsys, *words: str) -> dict:
+    """What the command line says of it."""
+    parlay([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+class TestRunning:
+    def test_a_search_ends_with_the_answer_of_the_command_line(self, ended, capsys):
+        assert (ended.state, ended.end_reason) == (SearchState.COMPLETED, EndReason.SPACE_EXHAUSTED)
+        assert ended.best["trial"] == "t0002"
+        assert json.loads(json.dumps(ended.summary)) == told(capsys, "status", ended.search_id)
+
+    def test_text_and_a_mapping_are_as_good_as_a_file(self, question, ended):
+        text = api.run(question.read_text(), quiet=True)
+        mapping = api.run(MAPPING, quiet=True)
+        for other in (text, mapping):
+            assert other.folder.parent == question.parent / "runs"
+            assert api.compare(ended, other).verdict == "same"
+        assert mapping.search_id.startswith("mapped-")
+
+    def test_a_keyword_changes_a_key_of_its_section_or_the_key_itself(self, question, tmp_path):
+        search = api.run(
+            question, search={"max_trials": 1}, work_dir="elsewhere", objective=["tokens_per_sec_per_gpu"], quiet=True
+        )
+        assert search.folder.parent == tmp_path / "elsewhere"
+        assert len(search.trials) == 1
+        assert search.best["objective"] == "tokens_per_sec_per_gpu"
+        assert search.spec.search.sampler == "grid"
+
+    def test_what_happens_is_told_on_standard_error_unless_it_is_to_be_quiet(self, question, capsys):
+        search = api.run(question)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"search {search.search_id} in {search.folder}" in err
+        assert "t0002 is the best" in err
+        api.run(question, quiet=True)
+        assert capsys.readouterr() == ("", "")
+
+    def test_what_is_written_is_its_users_own_and_the_process_keeps_its_default(self, question, monkeypatch):
+        before = os.umask(0o022)
+        try:
+            search = api.run(question, quiet=True)
+            assert os.umask(0o022) == 0o022
+        finally:
+            os.umask(before)
+        assert (search.folder / "search.json").stat().st_mode & 0o077 == 0
+
+    def test_a_search_that_has_ended_goes_on_to_nothing(self, ended):
+        again = api.resume(ended, quiet=True)
+        assert (again.search_id, len(again.trials)) == (ended.search_id, 3)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("changes", "key", "fix"),
+        [
+            ({"search": {"max_trils": 3}}, "search.max_trils", "max_trials"),
+            ({"serach": {"max_trials": 3}}, "serach", "search"),
+            ({"search": {"max_trials": "many"}}, "search.max_trials", None),
+            ({"launcher": {"kind": object()}}, "launcher.kind", None),
+            ({"search": {"max_trials": math.nan}}, "search.max_trials", None),
+        ],
+        ids=["key", "section", "value", "no value of a file", "not a number"],
+    )
+    @pytest.mark.parametrize("call", [api.plan, api.run], ids=["plan", "run"])
+    def test_a_change_that_cannot_be_names_key_rule_and_fix_and_writes_nothing(
+        self, question, tmp_path, call, changes, key, fix
+    ):
+        with pytest.raises(api.InputError) as refused:
+            call(question, **changes)
+        problem = refused.value.problems[0]
+        assert problem.key == key
+        assert "--set" not in str(refused.value)
+        assert fix is None or fix in problem.fix
+        assert problem.rule
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["search.yaml", "table.csv"]
+
+    def test_a_file_that_is_not_there_and_an_unknown_search(self, question):
+        with pytest.raises(api.InputError, match=r"absent\.yaml"):
+            api.run("absent.yaml")
+        with pytest.raises(api.InputError) as unknown:
+            api.load("nothing")
+        assert unknown.value.problems[0].code == "unknown_id"
+
+    def test_a_report_goes_over_nothing(self, ended, tmp_path):
+        (tmp_path / "there.html").write_text("mine")
+        with pytest.raises(api.InputError, match="name a new file"):
+            ended.report(tmp_path / "there.html")
+        assert (tmp_path / "there.html").read_text() == "mine"
+
+
+class TestLooking:
+    def test_a_search_is_loaded_by_id_by_its_beginning_by_folder_and_as_the_newest(self, ended):
+        for named in (ended.search_id, ended.search_id[:-3], ended.folder, str(ended.folder), ended, None):
+            assert api.load(named).search_id == ended.search_id
+        assert api.searches()["search_id"].tolist() == [ended.search_id]
+
+    def test_trials_are_a_row_each_with_the_contracts_names_and_types(self, ended):
+        trials = ended.trials
+        assert tuple(trials.columns) == COLUMNS
+        assert trials["trial"].tolist() == ["t0001", "t0002", "t0003"]
+        assert trials["state"].tolist() == ["measured", "measured", "failed"]
+        assert trials["step_time_s"].tolist()[:2] == [4.5, 3.5]
+        assert trials["step_time_s"][2] is pandas.NA
+        assert trials["reason"][2] == "gpu_oom"
+        assert str(trials["tensor_parallel"].dtype) == "Int64"
+        assert str(trials["sequence_parallel"].dtype) == "boolean"
+        assert str(trials["ended_at"].dtype).endswith("UTC]")
+        assert trials.loc[trials["tokens_per_sec"].idxmax(), "trial"] == ended.best["trial"]
+
+    def test_a_search_without_a_trial_has_the_same_columns_and_types(self, question, monkeypatch):
+        empty = begun(question, monkeypatch)
+        assert len(empty.trials) == 0
+        assert "no layout has been measured yet" in repr(empty)
+        assert "No layout has been measured yet" in empty._repr_html_()
+        assert empty.figures == {}
+        assert empty.best is None
+        assert empty.recipe is None
+        assert empty.trials.dtypes.to_dict() == api.resume(quiet=True).trials.dtypes.to_dict()
+
+    def test_events_are_the_journals(self, ended):
+        events = ended.events
+        assert events["seq"].tolist() == list(range(1, len(events) + 1))
+        assert events["kind"][0] == "search_created"
+        assert set(events["trial"].dropna()) == {"t0001", "t0002", "t0003"}
+        assert str(events["at"].dtype).endswith("UTC]")
+        assert (ended.folder / "journal.jsonl").read_text().count("\n") == len(events)
+
+    def test_figures_are_those_of_the_report(self, ended):
+        assert set(ended.figures) >= {"progress", "failures", "memory", "heat"}
+        points = ended.figures["progress"].to_plotly_json()["data"]
+        assert points
+
+    def test_the_recipe_is_that_of_the_best_layout(self, ended):
+        assert ended.recipe.trial == ended.best["trial"]
+        assert ended.recipe.layout.to_json() == ended.best["layout"]
+
+    def test_the_report_is_written_anew_or_where_it_is_wanted(self, ended, tmp_path):
+        assert ended.report() == ended.folder / "report.html"
+        wanted = ended.report(tmp_path / "mine.html")
+        assert f"<code>{ended.search_id}</code>" in wanted.read_text()
+
+    def test_a_notebook_shows_the_answer(self, ended):
+        html = ended._repr_html_()
+        assert f"<code>{ended.search_id}</code>" in html
+        assert "tokens/s" in html
+        assert "<script" not in html
+        assert ended.best["trial"] in repr(ended)
+
+    def test_a_search_stays_as_it_was_until_it_is_refreshed(self, question, monkeypatch):
+        before = begun(question, monkeypatch)
+        api.resume(before, quiet=True)
+        assert (before.state, len(before.trials)) == (SearchState.RUNNING, 0)
+        assert (before.refresh().state, len(before.refresh().trials)) == (SearchState.COMPLETED, 3)
+
+
+class TestPlanning:
+    def test_a_plan_is_a_row_for_each_layout_in_the_command_lines_order(self, question, capsys):
+        frame = api.plan(question)
+        listed = told(capsys, "plan", str(question))
+        assert frame["layout_key"].tolist() == [layout["layout_key"] for layout in listed["layouts"]]
+        assert frame["step_time_s"].tolist() == [layout["step_time_s"] for layout in listed["layouts"]]
+        assert frame["memory_gib"].tolist() == [layout["memory_gib"] for layout in listed["layouts"]]
+        assert list(frame.columns[: len(LAYOUT_FIELDS)]) == list(LAYOUT_FIELDS)
+        assert frame.filter(like="time_s.").sum(axis=1).tolist() == pytest.approx(frame["step_time_s"].tolist())
+        assert frame.attrs["notes"] == listed["notes"]
+        assert frame.attrs["num_layouts"] == listed["num_layouts"] == 3
+        assert len(api.plan(question, top=2)) == 2
+
+    def test_what_nobody_knows_is_na_and_its_columns_stay(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        unknown, known = api.plan(TINY_SEARCH), api.plan(TINY_SEARCH, cluster={"accelerator": "h100-80gb"})
+        assert list(unknown.columns) == list(known.columns)
+        assert unknown["step_time_s"].isna().all()
+        assert str(unknown["time_s.compute"].dtype) == str(known["time_s.compute"].dtype) == "Float64"
+        assert unknown["relative_step_time"][0] == 1.0
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replay_asks_for_what_the_command_line_asks_for():
+    told = {name: told.default for name, told in signature(api.replay).parameters.items()}
+    rules = ReplayRules()
+    assert (told["repeats"], told["occasions"], told["margin"]) == (rules.repeats, rules.occasions, rules.margin)
+
+
+def test_two_searches_side_by_side_as_the_command_line_has_them(ended, question, capsys):
+    other = api.run(question, search={"max_trials": 1}, quiet=True)
+    found = api.compare(ended, other.folder / "recipe")
+    assert (found.verdict, found.found.ratio) == ("slower", pytest.approx(3.5 / 4.5))
+    assert json.loads(json.dumps(found.to_json())) == told(
+        capsys, "compare", ended.search_id, str(other.folder / "recipe")
+    )
+
+
+class TestReplaying:
+    @pytest.fixture
+    def recipe(self, tmp_path, monkeypatch) -> Path:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "code").mkdir()
+        return write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
+
+    def test_a_recipes_layout_is_measured_again_in_a_folder_of_its_own(self, recipe, monkeypatch, capsys):
+        launcher = ScriptedLauncher(0.1, 0.101, 0.099)
+        monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+        result = api.replay(recipe, repeats=3, work_dir="replays")
+        assert (result.verdict, len(launcher.requests)) == ("reproduced", 3)
+        [folder] = Path("replays").iterdir()
+        assert json.loads((folder / "replay.json").read_text()) == result.to_json()
+        assert "measuring 3 times in" in capsys.readouterr().err
+
+    def test_an_interrupt_cancels_the_run_in_flight(self, recipe, monkeypatch):
+        launcher = Signalled(signal.SIGINT)
+        monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+        with pytest.raises(KeyboardInterrupt):
+            api.replay(recipe, repeats=1, quiet=True)
+        assert len(launcher.cancelled) == 1
+
+    @pytest.mark.parametrize(
+        ("asked", "key"),
+        [
+            ({"launcher": "loacl"}, "launcher"),
+            ({"repeats": 0}, "repeats"),
+            ({"trainer": {"script": "pretrain.py"}}, "trainer.kind"),
+            ({"trainer": {"kind": "megatron-lm", "scirpt": "pretrain.py"}}, "trainer.scirpt"),
+        ],
+        ids=["launcher", "repeats", "no kind", "key"],
+    )
+    def test_what_cannot_be_asked_is_named(self, recipe, tmp_path, asked, key):
+        with pytest.raises(api.InputError) as refused:
+            api.replay(recipe, **asked)
+        assert refused.value.problems[0].key == key
+        assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("asked", [{"scaling": "strnog"}, {"nodes": [0]}, {"nodes": []}], ids=["scaling", "0", "none"])
+def test_a_forecast_of_what_is_none_names_what_was_asked(ended, asked):
+    with pytest.raises(api.InputError) as refused:
+        api.forecast(ended, **asked)
+    assert refused.value.problems[0].key == next(iter(asked))
+
+
+def test_a_forecast_needs_three_measured_layouts(ended):
+    with pytest.raises(api.InputError, match="at least 3"):
+        api.forecast(ended, nodes=[2])
+
+
+def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    search = api.run(write_recorded_search(tmp_path, *[{"step_time_s": s} for s in ("4.5", "3.5", "5.5")]), quiet=True)
+    frame = api.forecast(search, nodes=[2, 4], scaling="weak")
+    assert frame["num_nodes"].tolist() == [2, 4]
+    assert (frame["step_time_low_s"] < frame["step_time_high_s"]).all()
+    listed = told(capsys, "forecast", search.search_id, "--nodes", "2,4", "--scaling", "weak")
+    assert frame["step_time_s"].tolist() == [forecast["step_time_s"] for forecast in listed["forecasts"]]
+    assert frame.attrs["notes"] == listed["notes"]
+
+
+class TestEnding:
+    """Ctrl-C, a notebook's interrupt, leaves a search in order; a SIGTERM does, and then ends the process."""
+
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_an_interrupt_raises_once_the_driver_has_left_and_the_search_goes_on(self, question, monkeypatch, times):
+        turn = Driver.turn
+
+        def interrupted(driver: Driver) -> None:
+            turn(driver)
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(Driver, "turn", interrupted)
+        with pytest.raises(KeyboardInterrupt, match=r"nothing is lost: api\.resume"):
+            api.run(question, quiet=True)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        left = api.load()
+        assert left.state is SearchState.RUNNING
+        monkeypatch.undo()
+        assert len(api.resume(left, quiet=True).trials) == 3
+
+    def test_sigterm_ends_the_process_as_it_was_to_after_the_driver_has_left(self, question, monkeypatch):
+        heard = []
+        monkeypatch.setattr(Driver, "turn", lambda driver: signal.raise_signal(signal.SIGTERM))
+        before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                api.run(question, quiet=True)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert heard == [signal.SIGTERM]
+        assert api.load().state is SearchState.RUNNING
+
+    def test_another_thread_than_the_main_one_may_run_a_search(self, question):
+        found = []
+        thread = threading.Thread(target=lambda: found.append(api.run(question, quiet=True)))
+        thread.start()
+        thread.join()
+        assert found[0].state is SearchState.COMPLETED
+
+    def test_a_search_that_another_driver_holds_is_left_to_it(self, question, monkeypatch):
+        held = []
+
+        def disturbed(driver: Driver) -> None:
+            with pytest.raises(LeaseHeld) as refused:
+                api.resume(quiet=True)
+            held.append(refused.value)
+            recover(driver)
+
+        recover = Driver.recover
+        monkeypatch.setattr(Driver, "recover", disturbed)
+        assert api.run(question, quiet=True).state is SearchState.COMPLETED
+        assert len(held) == 1
+
+
+def test_importing_it_brings_nothing_heavy(tmp_path):
+    heavy = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "pandas", "plotly", "numpy", "sqlalchemy", "pydantic")
+    program = f"import sys\nfrom orchestrator import api\nprint([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
