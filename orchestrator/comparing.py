@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.recipe.occasions import Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.replay import recorded_runs
@@ -126,7 +126,7 @@ class CompareResult:
         return {
             "schema": COMPARE_SCHEMA,
             "verdict": self.verdict.value,
-            **_ratio_json(self.found),
+            **ratios_json(self.found),
             "not_comparable": list(self.obstacles),
             "detail": self.detail,
             "a": self.a.to_json(),
@@ -140,7 +140,7 @@ class CompareResult:
     def _pair_json(self, pair: Pair) -> dict[str, Any]:
         sides = {"a": _found_json(self.a, pair.a), "b": _found_json(self.b, pair.b)}
         verdict = None if pair.found is None else _VERDICTS[pair.found.verdict].value
-        return {"layout_key": pair.layout_key, **sides, "verdict": verdict, **_ratio_json(pair.found)}
+        return {"layout_key": pair.layout_key, **sides, "verdict": verdict, **ratios_json(pair.found)}
 
 
 def side_of_recipe(loaded: LoadedRecipe) -> Side:
@@ -253,7 +253,7 @@ def _ended(trials: list[Trial]) -> Found:
 def _run(trial: Trial) -> Run:
     last = trial.last_attempt
     steps = () if last is None or last.outcome is None else last.outcome.step_times_s
-    return Run.of(trial.measured or {}, steps, None if last is None else last.started_at)
+    return Run.of(trial.measured or {}, steps, None if last is None else last.started_at, trial.flags)
 
 
 def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:
@@ -272,8 +272,3 @@ def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:
 def _found_json(side: Side, found: Found) -> dict[str, Any]:
     speed = side.tokens_per_sec(found.runs) if found.runs else None
     return {"trial": found.trial, "state": found.state, "reason": found.reason, "tokens_per_sec": speed}
-
-
-def _ratio_json(found: Comparison | None) -> dict[str, Any]:
-    values = (None, None, None) if found is None else (found.ratio, found.low, found.high)
-    return dict(zip(("ratio", "ratio_low", "ratio_high"), values, strict=True))

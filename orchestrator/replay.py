@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local import visible_devices
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
@@ -25,6 +25,7 @@ from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.classify import Verdict
 from trials.folder import SearchFolder, read_json
+from trials.ranking import is_suspect
 from trials.text import counted
 from trials.tokens import require_tokens
 from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_seconds, utc_text
@@ -82,20 +83,13 @@ class ReplayResult:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's object for `parlay replay --json`, with `detail` beside it."""
-        found = self.comparison
-        fast = None if found is None else found.fast
         return {
             "schema": REPLAY_SCHEMA,
             "verdict": self.verdict.value,
             "trainer": self.trainer,
             "recorded": self.recorded_tokens_per_sec,
             "measured": self.measured_tokens_per_sec,
-            "ratio": None if found is None else found.ratio,
-            "ratio_low": None if found is None else found.low,
-            "ratio_high": None if found is None else found.high,
-            "fast_ratio": None if fast is None else fast.value,
-            "fast_ratio_low": None if fast is None else fast.low,
-            "fast_ratio_high": None if fast is None else fast.high,
+            **ratios_json(self.comparison),
             "occasions": list(self._occasions()),
             "differences": [dict(difference) for difference in self.differences],
             "flags": list(self.flags),
@@ -188,10 +182,13 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
 
 
 def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
-    """The runs recipe.yaml rests on; InputError when it names none, or one without a step time."""
+    """The runs recipe.yaml rests on, a suspect one only where there is no other; InputError when it names none, or one
+    without a step time."""
     outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
     try:
-        runs = [_recorded_run(run, outcomes.get(run.get("trial"))) for run in loaded.recipe.evidence["runs"]]
+        told = [(run, outcomes.get(run.get("trial"))) for run in loaded.recipe.evidence["runs"]]
+        sound = [(run, outcome) for run, outcome in told if outcome is None or not is_suspect(outcome)]
+        runs = [_recorded_run(run, outcome) for run, outcome in sound or told]
         if runs and all(run.step_time_s > 0 for run in runs):
             return runs
     except (KeyError, TypeError, AttributeError):
@@ -217,7 +214,7 @@ def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
     if outcome is None:
         return Run.of(run, (), started_s)
     counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}
-    return Run.of(counts | dict(run), outcome.step_times_s, started_s)
+    return Run.of(counts | dict(run), outcome.step_times_s, started_s, outcome.flags)
 
 
 def _started_s(text: Any) -> float | None:
@@ -280,7 +277,7 @@ def _result(
     loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
 ) -> ReplayResult:
     outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
-    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at)) for o in outcomes)
+    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes)
     before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
     if failed is not None:

@@ -12,7 +12,7 @@ from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
 from trials.classify import RETRIES
 from trials.spread import Reading, log_half_width, middle
-from trials.trial import FailureReason, Trial, TrialKind, TrialState, Word
+from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialState, Word
 
 SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
 """Flags of a measurement that has to be repeated before it may be the best."""
@@ -279,9 +279,10 @@ def is_faster(one: Trial, other: Trial, objective: Objective) -> bool:
     return new.value > old.value and not new.overlaps(old)
 
 
-def is_suspect(trial: Trial) -> bool:
-    """Whether the trial was measured, or all runs of it that count, where the machine may have made it slow."""
-    return not SUSPECT_FLAGS.isdisjoint(trial.flags)
+def is_suspect(run: Trial | Outcome) -> bool:
+    """Whether the trial was measured, or all runs of it that count, or this run, where the machine may have made it
+    slow."""
+    return not SUSPECT_FLAGS.isdisjoint(run.flags)
 
 
 def upper_bound_of(trial: Trial, objective: Objective) -> float | None:

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, LedgerUrl
 from orchestrator.cli.output import answer, say
+from orchestrator.cli.replaying import fast_words
 from search_spaces.errors import shown
 from trials.text import counted
 
@@ -162,7 +163,8 @@ def _cell(value: Any) -> str:
 def _verdict_lines(result: CompareResult) -> list[str]:
     if result.found is not None:
         ratio, low, high = result.found.ratio, result.found.low, result.found.high
-        return [f"{result.verdict}: B is {ratio:.3f} times as fast as A (95 % between {low:.3f} and {high:.3f})"]
+        words = f"{result.verdict}: B is {ratio:.3f} times as fast as A (95 % between {low:.3f} and {high:.3f})"
+        return [words, *fast_words(result.found)]
     if result.obstacles:
         return [
             f"not comparable: other {', '.join(result.obstacles)}",

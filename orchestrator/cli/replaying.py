@@ -123,7 +123,7 @@ def _replay_words(result: ReplayResult) -> str:
             f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
             f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
         )
-    lines += [] if found is None else _evidence_words(found)
+    lines += [] if found is None else [*fast_words(found), *_occasion_words(found)]
     if result.detail:
         lines.append(result.detail)
     lines += [f"! {flag_words(flag)}" for flag in result.flags]
@@ -131,12 +131,16 @@ def _replay_words(result: ReplayResult) -> str:
     return "\n".join(lines)
 
 
-def _evidence_words(found: Comparison) -> Iterator[str]:
+def fast_words(found: Comparison) -> Iterator[str]:
+    """What the fast steps say, where they say something."""
     if found.fast is not None:
         yield (
             f"the fastest tenth of the steps: {found.fast.value:.3f} times as fast,"
             f" 95 % between {found.fast.low:.3f} and {found.fast.high:.3f}"
         )
+
+
+def _occasion_words(found: Comparison) -> Iterator[str]:
     if len(found.speed.by_occasion) > 1:
         yield "at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_occasion)
 

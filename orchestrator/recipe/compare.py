@@ -27,12 +27,14 @@ class ReplayVerdict(Word):
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast the later runs are as the earlier ones, with a 95 % interval, and of each occasion of the
-    later runs alone."""
+    """How many times as fast the later runs are as the earlier ones, with a 95 % interval and a 99 % one, and of each
+    occasion of the later runs alone."""
 
     value: float
     low: float
     high: float
+    low_99: float
+    high_99: float
     by_occasion: tuple[float, ...]
 
 
@@ -58,6 +60,12 @@ class Comparison:
         return self.speed.high
 
 
+def ratios_json(found: Comparison | None) -> dict[str, float | None]:
+    """Both ratios with their intervals by the contract's names, None where there is none."""
+    speed, fast = (None, None) if found is None else (found.speed, found.fast)
+    return _named("ratio", speed) | _named("fast_ratio", fast)
+
+
 def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> Comparison:
     """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between occasions."""
     speed, fast = _ratio(recorded, measured), None
@@ -69,27 +77,35 @@ def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> 
 
 def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
     before, after = by_occasion(recorded), by_occasion(measured)
-    change, half_width = log_change(before, after)
-    ratios = tuple(math.exp(log_change(before, [occasion])[0]) for occasion in after)
-    return Ratio(math.exp(change), math.exp(change - half_width), math.exp(change + half_width), ratios)
+    found = log_change(before, after)
+    low, high = (math.exp(found.change + sign * found.half_width_95) for sign in (-1, 1))
+    low_99, high_99 = (math.exp(found.change + sign * found.half_width_99) for sign in (-1, 1))
+    alone = tuple(math.exp(log_change(before, [occasion]).change) for occasion in after)
+    return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
 
 
 def _judged(speed: Ratio, sure: Ratio, margin: float) -> ReplayVerdict:
     """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
     slower machine, library or layout slows all of them, the fast ones, too.
 
-    Slower and faster need a change beyond the margin, an interval without 1, and no occasion that says otherwise: a
-    machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
+    Slower and faster need a change beyond the margin, a 99 % interval without 1, since it is asked again after every
+    occasion, and no occasion that says otherwise: a machine that was as fast as then even once is not slower than then.
+    Doubt is inconclusive.
     """
-    if max(speed.value, sure.value) < 1 - margin and max(sure.high, *sure.by_occasion) < 1:
+    if max(speed.value, sure.value) < 1 - margin and max(sure.high_99, *sure.by_occasion) < 1:
         return ReplayVerdict.SLOWER
-    if min(speed.value, sure.value) > 1 + margin and min(sure.low, *sure.by_occasion) > 1:
+    if min(speed.value, sure.value) > 1 + margin and min(sure.low_99, *sure.by_occasion) > 1:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
     is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin
     if is_near and sure.low > 1 - wide and sure.high < 1 + wide:
         return ReplayVerdict.REPRODUCED
     return ReplayVerdict.INCONCLUSIVE
+
+
+def _named(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    values = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,13 +8,13 @@ grouped by occasion, and it is occasions that are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
 from trials.measure import percentile
-from trials.spread import Reading, student_95
+from trials.spread import Reading, student_95, student_99
 
 OCCASION_S = 300.0
 """Runs that begin sooner than this after an occasion's first run are of it, too."""
@@ -30,6 +30,9 @@ RUN_WEIGHT = 4
 FAST_STEPS = 0.1
 """Share of a run's steps that counts as its fast ones."""
 
+_BY_TURNS = "extrapolated"
+"""The flag of a run that had a shorter and a longer step by turns."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -44,10 +47,17 @@ class Run:
     fast_step_time_s: float | None = None
 
     @classmethod
-    def of(cls, measured: Mapping[str, Any], step_times_s: Sequence[float], started_s: float | None) -> Run:
-        """A run from an outcome's `measured` and all its steps, warm-up first."""
+    def of(
+        cls,
+        measured: Mapping[str, Any],
+        step_times_s: Sequence[float],
+        started_s: float | None,
+        flags: Collection[str] = (),
+    ) -> Run:
+        """A run from an outcome's `measured`, all its steps, warm-up first, and its flags."""
         low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
-        return cls(measured["step_time_s"], low, high, started_s, _fast_step_time_s(measured, step_times_s))
+        fast = _fast_step_time_s(measured, step_times_s, _BY_TURNS in flags)
+        return cls(measured["step_time_s"], low, high, started_s, fast)
 
     @property
     def reading(self) -> Reading:
@@ -96,8 +106,18 @@ def step_time_of(occasions: Sequence[Occasion]) -> float:
     return math.exp(_level(occasions))
 
 
-def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> tuple[float, float]:
-    """The logarithm of how many times as fast the runs after are as those before, and half its 95 % interval's width.
+@dataclass(frozen=True)
+class LogChange:
+    """The logarithm of how many times as fast some runs are as others, and half the widths of its 95 % and its 99 %
+    interval."""
+
+    change: float
+    half_width_95: float
+    half_width_99: float
+
+
+def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> LogChange:
+    """How much faster the runs after are than those before.
 
     A two-sample t interval over occasions with moderated variances (Smyth 2004, doi 10.2202/1544-6115.1027): one
     between occasions, one between the runs of an occasion, and each run's own over its steps.
@@ -108,15 +128,19 @@ def log_change(before: Sequence[Occasion], after: Sequence[Occasion]) -> tuple[f
     variance = squares / freedom * sum(1 / len(side) for side in sides)
     variance += _run_variance(sides) * sum(_share_of_runs(side) for side in sides)
     variance += sum(map(_steps_variance, sides))
-    return _level(before) - _level(after), student_95(freedom) * math.sqrt(variance)
+    error = math.sqrt(variance)
+    return LogChange(_level(before) - _level(after), student_95(freedom) * error, student_99(freedom) * error)
 
 
-def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float]) -> float | None:
+def _fast_step_time_s(measured: Mapping[str, Any], step_times_s: Sequence[float], are_by_turns: bool) -> float | None:
     """None where the steps are not known. A run whose steps were shorter than the layout's, and its median scaled, has
-    its fast ones scaled alike."""
+    its fast ones scaled alike; a shorter and a longer one by turns are one step together."""
     start = measured.get("warmup_steps") or 0
     times = step_times_s[start : start + (measured.get("measured_steps") or 0)]
-    return measured["step_time_s"] * percentile(times, FAST_STEPS) / median(times) if times else None
+    if are_by_turns:
+        times = [short + long for short, long in zip(times[::2], times[1::2], strict=False)]
+    fast = percentile(times, FAST_STEPS) if times else 0.0
+    return measured["step_time_s"] * fast / median(times) if fast > 0 else None
 
 
 def _in_time(runs: Sequence[Run]) -> list[Run]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,11 @@ def side(name: str, best: Found | None, *others: Found, **question: Any) -> Side
     return Side("search", name, f"/runs/{name}", asked, best, 65536, layouts)
 
 
+def with_fast(one: Side, step_time_s: float) -> Side:
+    runs = tuple(replace(run, fast_step_time_s=step_time_s) for run in one.best.runs)
+    return replace(one, best=replace(one.best, runs=runs))
+
+
 class TestVerdict:
     @pytest.mark.parametrize(
         ("step_times_s", "verdict"),
@@ -65,6 +71,14 @@ class TestVerdict:
         assert result.found == compare(a.best.runs, b.best.runs, 0.05)
         ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
         assert math.isclose(result.found.ratio, ratio)
+
+    def test_fast_steps_that_say_otherwise_are_told_beside_it(self):
+        a, b = side("a", found(FAST, 1.0, 1.0)), side("b", found(SLOW, 2.0, 2.0))
+        a, b = (with_fast(one, fast_s) for one, fast_s in ((a, 0.9), (b, 0.91)))
+        answer = compared(a, b, 0.05).to_json()
+        assert (answer["verdict"], answer["ratio"]) == ("inconclusive", pytest.approx(0.5))
+        assert answer["fast_ratio"] == pytest.approx(0.9 / 0.91)
+        assert answer["fast_ratio_low"] < answer["fast_ratio"] < answer["fast_ratio_high"]
 
     @pytest.mark.parametrize(
         "other",

@@ -368,6 +368,19 @@ def test_what_was_recorded_tells_of_fast_steps_as_long_as_its_evidence_does(load
 
 
 @pytest.mark.parametrize(
+    ("flags", "counted"), [(((), ()), 2), ((("suspect_node",), ()), 1), ((("suspect_node",),) * 2, 2)]
+)
+def test_of_the_recorded_runs_a_suspect_one_counts_where_there_is_no_other(loaded, flags, counted):
+    evidence = json.loads((loaded.folder / "evidence.json").read_text())
+    (told,), (listed,) = evidence["runs"], loaded.recipe.evidence["runs"]
+    runs = [told | {"trial": f"t{n}", "outcome": told["outcome"] | {"flags": each}} for n, each in enumerate(flags)]
+    (loaded.folder / "evidence.json").write_text(json.dumps({"runs": runs}))
+    both = [dict(listed) | {"trial": f"t{n}", "step_time_s": time_s} for n, time_s in enumerate((0.5, 0.1))]
+    ran = replace(loaded, recipe=replace(loaded.recipe, evidence={"runs": both}))
+    assert [run.step_time_s for run in recorded_runs(ran)] == [0.5, 0.1][-counted:]
+
+
+@pytest.mark.parametrize(
     "rules", [{"repeats": 0}, {"repeats": True}, {"margin": 0.0}, {"margin": 0.5}, {"occasions": 0}, {"apart_s": 299.0}]
 )
 def test_rules_that_make_no_sense_are_refused(rules):
