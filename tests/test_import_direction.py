@@ -31,7 +31,7 @@ ONE_DOOR = {
     "optuna": {"orchestrator/exchange/optuna_study.py"},
 }
 ORCHESTRATOR = (
-    ("orchestrator.in_time", "orchestrator.file_owner"),
+    ("orchestrator.in_time", "orchestrator.file_owner", "orchestrator.machine_turn"),
     (
         "orchestrator.launchers",
         "orchestrator.samplers",
@@ -73,6 +73,7 @@ ORCHESTRATOR = (
         "orchestrator.doctor",
         "orchestrator.starting",
         "orchestrator.signals",
+        "orchestrator.file_mask",
         "orchestrator.ledger_rebuild",
         "orchestrator.late_sync",
     ),
