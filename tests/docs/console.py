@@ -6,8 +6,9 @@ A mark is a comment of the page, on the line above the block:
     <!-- tested: the last one leaves with 10, 11 or 13 -->
 
 A line that begins with `$ ` is typed; it goes on over lines that end in a backslash, and over a here-document. What
-follows it is what it prints: numbers, ids and the folders of a path may be others, and `...` stands for anything, on a
-line of its own for any lines. A command below which nothing is shown may print what it likes.
+follows it is what it prints: ids, the folders of a path and numbers may be others, but for how many layouts there are,
+and `...` stands for anything, on a line of its own for any lines. A command below which nothing is shown may print what
+it likes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"(?:^<!-- (?P<mark>tested.*?) -->\n)?^```console\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _HERE = re.compile(r"<<'?(\w+)'?")
 _ENDED = "--- the command ended with"
+_MEASURED = re.compile(r"\d[\d,.:]*+(?! (?:layouts|more)\b)")
+"""A number that may be another, which how many layouts there are may not."""
 
 
 @dataclass(frozen=True)
@@ -157,4 +160,4 @@ def _alike(line: str) -> str:
     """The line without what differs from run to run and from machine to machine."""
     line = re.sub(r"(?<![\w.*])/(?:[\w.@+*-]+/)+", "/", line)
     line = re.sub(r"-[a-z2-7]{6}\b", "-*", line)
-    return re.sub(r"\s+", " ", re.sub(r"\d[\d,.:]*", "0", line)).rstrip()
+    return re.sub(r"\s+", " ", _MEASURED.sub("0", line)).rstrip()

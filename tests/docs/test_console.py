@@ -102,6 +102,8 @@ def test_what_may_differ_is_shown_all_the_same(shown, printed):
         (("a",), "a\nb\n"),
         (("a", "b"), "a\n"),
         (("3 layouts",), "3 trials\n"),
+        (("33 layouts can be tried on 4 ranks",), "21 layouts can be tried on 4 ranks\n"),
+        (("  and 30 more (--top N lists N)",), "  and 3 more (--top N lists N)\n"),
         (("a ... c",), "a b\n"),
         (("runs/example",), "runs/other\n"),
     ],
