@@ -16,14 +16,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say, write_new
+from orchestrator.file_mask import own_files
 from search_spaces.errors import InputError, OutsideRefused, did_you_mean
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     from orchestrator.starting import begun, checked
 
     note = _silent if quiet else say
-    with _own_files(), named_as_called():
+    with own_files(), named_as_called():
         started = begun(checked(spec_given(search_file, changes), note), note)
     note(f"search {started.folder.search_id} in {started.folder.path}")
     return _driven(started, quiet)
@@ -219,7 +220,7 @@ def resume(search: Search | Path | str | None = None, /, *, ledger: str | None =
     from orchestrator.find import find_search
     from orchestrator.starting import gone_on
 
-    with _own_files():
+    with own_files():
         started = gone_on(find_search(_named(search), ledger), _silent if quiet else say)
     return _driven(started, quiet)
 
@@ -299,12 +300,16 @@ def replay(
     rules = ReplayRules(repeats, margin, occasions)
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
-    with _own_files(), named_as_called():
+    with own_files(), named_as_called():
         loaded = read_recipe(find_recipe(_named(recipe), ledger), force)
         if loaded.banner:
             note(loaded.banner)
         told, python = with_trainer(loaded, *_other_trainer(trainer))
-        result = replayed(told, python, launcher, rules, Path(work_dir), note, stop)
+        try:
+            result = replayed(told, python, launcher, rules, Path(work_dir), note, stop)
+        finally:
+            if stop.is_terminated:
+                signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order
         note_in_recipe(loaded, told, python, result, note)
     return result
 
@@ -345,7 +350,7 @@ def _driven(started: Started, quiet: bool) -> Search:
     spec, signals = started.spec, Signals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
     watcher = Watcher(driving=signals.steering) if quiet else Watcher(say, view.update, signals.steering)
-    with _own_files(), nullcontext() if quiet else view:
+    with own_files(), nullcontext() if quiet else view:
         record = drive(started.folder, spec, started.candidates, started.tracking, started.ledger_url, watcher)
     if signals.is_terminated:
         signal.raise_signal(signal.SIGTERM)  # what it was to end has only been put in order
@@ -364,16 +369,6 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
         raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule="another trainer has a kind")
     rest = {key: value for key, value in trainer.items() if key != "kind"}
     return trainer["kind"], [*overrides_of({"trainer": rest})]
-
-
-@contextmanager
-def _own_files() -> Iterator[None]:
-    """Within this block what is written is its user's own, as of a command, also where the default is careless."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def _named(search: Search | Path | str | None) -> str | None:

@@ -24,7 +24,7 @@ ONE_DOOR = {
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
     "tokenizers": {"trials/tokenizing.py"},
-    "pandas": {"orchestrator/frames.py"},
+    "pandas": {"orchestrator/frames.py", "orchestrator/api.py"},  # the latter for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},
     "uvicorn": {"orchestrator/service/server.py"},
     "pyarrow": {"orchestrator/exchange/trials_table.py"},

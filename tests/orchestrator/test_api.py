@@ -294,6 +294,17 @@ class TestReplaying:
             api.replay(recipe, repeats=1, quiet=True)
         assert len(launcher.cancelled) == 1
 
+    def test_sigterm_ends_the_process_as_it_was_to_once_the_run_is_cancelled(self, recipe, monkeypatch):
+        launcher, heard = Signalled(signal.SIGTERM), []
+        monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+        before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(len(launcher.cancelled)))
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                api.replay(recipe, repeats=1, quiet=True)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert heard == [1]
+
     @pytest.mark.parametrize(
         ("asked", "key"),
         [
