@@ -42,25 +42,11 @@ def _heat(data: ReportData) -> Figure:
     tensors = sorted({t.layout.tensor_parallel for t in tried})
     stages = sorted({t.layout.pipeline_parallel for t in tried})
     cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
-    values = [[cells[p, t][0] for t in tensors] for p in stages]
     found = {place: speed for place, (speed, _) in cells.items() if speed is not None}
     if not found:
         return Figure("heat", title, "Nothing has been measured yet.")
     (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
-    heat = {
-        "type": "heatmap",
-        "x": list(range(len(tensors))),
-        "y": list(range(len(stages))),
-        "z": values,
-        "text": [[cells[p, t][1] for t in tensors] for p in stages],
-        "texttemplate": "%{text}",
-        "colorscale": SEQUENTIAL,
-        "xgap": 3,
-        "ygap": 3,
-        "hoverongaps": False,
-        "hovertemplate": "%{z:,.4~g} " + unit + "<extra></extra>",
-        "colorbar": {"title": {"text": unit, "side": "right", "font": _QUIET}, "thickness": 12, "outlinewidth": 0},
-    }
+    texts = [[cells[p, t][1] for t in tensors] for p in stages]
     failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
     marks = [
         {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _QUIET}
@@ -73,7 +59,7 @@ def _heat(data: ReportData) -> Figure:
         f"Fastest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
         f" {counted(len(found), 'combination')} measured{more}.",
         plot(
-            [heat],
+            [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
             xaxis=_sizes_axis("tensor", tensors),
             yaxis=_sizes_axis("pipeline", stages),
             annotations=marks,
@@ -81,6 +67,24 @@ def _heat(data: ReportData) -> Figure:
         height=max(300, 130 + 46 * len(stages)),
         note=f"Each cell is the fastest layout of its sizes; {TIMES} marks sizes of which every trial failed.",
     )
+
+
+def _heat_map(values: Sequence[Sequence[float | None]], words: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
+    """A cell for each value, a row of them for each number of stages."""
+    return {
+        "type": "heatmap",
+        "x": list(range(len(values[0]))),
+        "y": list(range(len(values))),
+        "z": values,
+        "text": words,
+        "texttemplate": "%{text}",
+        "colorscale": SEQUENTIAL,
+        "xgap": 3,
+        "ygap": 3,
+        "hoverongaps": False,
+        "hovertemplate": "%{z:,.4~g} " + unit + "<extra></extra>",
+        "colorbar": {"title": {"text": unit, "side": "right", "font": _QUIET}, "thickness": 12, "outlinewidth": 0},
+    }
 
 
 _QUIET = {"size": 12, "color": "@muted"}
@@ -127,10 +131,6 @@ def _parallel(data: ReportData) -> Figure:
     for shade in range(_SHADES):
         chosen = np.flatnonzero(shades == shade).tolist()
         traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
-    shapes = [
-        {"type": "line", "x0": x, "x1": x, "y0": -0.02, "y1": 1.02, "line": {"color": "@grid", "width": 1.5}}
-        for x in range(len(fields) + 1)
-    ]
     labels = [_label(x, y, value_words(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
     labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
     names = [FIELD_WORDS[name] for name in fields] + [unit]
@@ -141,16 +141,7 @@ def _parallel(data: ReportData) -> Figure:
         f" The fastest fifth of the runs {_common(data, fields, shades)}.",
         plot(
             traces,
-            xaxis={
-                "tickvals": list(range(len(names))),
-                "ticktext": [name.replace(" ", "<br>") for name in names],
-                "side": "top",
-                "showgrid": False,
-                "zeroline": False,
-                "range": [-0.3, len(fields) + 0.35],
-            },
-            yaxis={"visible": False, "range": [-0.04, 1.05]},
-            shapes=shapes,
+            **_upright_axes(names),
             annotations=labels,
             meta={"least_width": 76 * len(names)},
             hovermode="closest",
@@ -158,6 +149,23 @@ def _parallel(data: ReportData) -> Figure:
         height=440,
         note="One line a run, slow ones pale, fast ones strong.",
     )
+
+
+def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
+    """An axis that stands upright for each name, side by side."""
+    upright = {"type": "line", "y0": -0.02, "y1": 1.02, "line": {"color": "@grid", "width": 1.5}}
+    return {
+        "xaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [name.replace(" ", "<br>") for name in names],
+            "side": "top",
+            "showgrid": False,
+            "zeroline": False,
+            "range": [-0.3, len(names) - 0.65],
+        },
+        "yaxis": {"visible": False, "range": [-0.04, 1.05]},
+        "shapes": [{**upright, "x0": x, "x1": x} for x in range(len(names))],
+    }
 
 
 def _takes_values(name: str, data: ReportData) -> bool:
