@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.cli import find, ticking
+from orchestrator import find
+from orchestrator.cli import ticking
 from orchestrator.cli.output import Exit
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError
