@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dashboards import mlflow_runs as runs
 from dashboards.mlflow_pages import Held, due_pages
 from dashboards.mlflow_runs import Point, RunStatus, RunView
-from dashboards.stores import is_database, require_usable_store
+from dashboards.stores import SQLITE_FILE, is_database, require_usable_store, tracking_uri
 from dashboards.text import masked, one_line
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
@@ -42,7 +42,6 @@ _ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-_SQLITE_FILE = "sqlite:///"
 _PARAMS_OR_TAGS_PER_BATCH = 100
 _POINTS_PER_BATCH = 1000
 _RUNS_PER_PAGE = 1000
@@ -72,15 +71,6 @@ class SyncReport:
     num_runs: int
     refused_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-
-
-def tracking_uri(given: str | None, home: Path) -> str:
-    """The address to use: the one given, a file's path made absolute, or an SQLite file in Parlay's home directory."""
-    if given is None:
-        return f"{_SQLITE_FILE}{home.resolve()}/mlflow.db"
-    if given.startswith(_SQLITE_FILE):
-        return _SQLITE_FILE + str(Path(given.removeprefix(_SQLITE_FILE)).expanduser().resolve())
-    return given
 
 
 class MlflowSync:
@@ -320,7 +310,7 @@ class _Store:
         from mlflow.tracking import MlflowClient
 
         # An SQLite file gets its tables here, on first use, and of several processes at once all but one would fail.
-        with _alone(self._home / "mlflow.lock") if self._uri.startswith(_SQLITE_FILE) else nullcontext():
+        with _alone(self._home / "mlflow.lock") if self._uri.startswith(SQLITE_FILE) else nullcontext():
             return MlflowClient(self._uri)
 
     @cached_property

@@ -1,4 +1,5 @@
-"""What can be known of MLflow's database before MLflow is asked, which tries one that can never work for minutes."""
+"""Where MLflow's runs are kept, and what can be known of a database before MLflow is asked, which tries one that can
+never work for minutes."""
 
 from __future__ import annotations
 
@@ -11,9 +12,19 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from dashboards.text import masked
 from search_spaces.errors import InputError
 
+SQLITE_FILE = "sqlite:///"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SQLITE_HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "name another file, or move what is there away"
+
+
+def tracking_uri(given: str | None, home: Path) -> str:
+    """The address to use: the one given, a file's path made absolute, or an SQLite file in Parlay's home directory."""
+    if given is None:
+        return f"{SQLITE_FILE}{home.resolve()}/mlflow.db"
+    if given.startswith(SQLITE_FILE):
+        return SQLITE_FILE + str(Path(given.removeprefix(SQLITE_FILE)).expanduser().resolve())
+    return given
 
 
 def is_database(uri: str) -> bool:

@@ -1,17 +1,29 @@
-"""A search in the contract's words: what `parlay status --json` prints, and whoever asked is told at its end."""
+"""Searches in the contract's words: what `parlay status --json` and its like print, what the service answers, and what
+whoever asked is told at a search's end."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.search_file import SearchSpec
 from trials.answer import best_json
-from trials.folder import SearchFolder, read_json
+from trials.folder import AttemptFolder, SearchFolder, read_json
 from trials.ledger.events import SearchRecord
-from trials.trial import TrialState
+from trials.text import tail
+from trials.trial import Attempt, TrialState
+
+if TYPE_CHECKING:
+    from trials.ledger.reader import SearchSummary
 
 STATUS_SCHEMA = "parlay.status/1"
+BEST_SCHEMA = "parlay.best/1"
+SEARCHES_SCHEMA = "parlay.searches/1"
+LOGS_SCHEMA = "parlay.logs/1"
+SEARCH_NAMES = ("search_id", "state", "end_reason", "num_trials", "best_trial", "folder")
+"""What is told of each of several searches."""
+_EXCERPT_LINES = 40
 
 
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
@@ -34,6 +46,31 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
         "recipe": recipe_path(folder),
         "mlflow": _mlflow(folder),
     }
+
+
+def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any] | None:
+    """The contract's object of `parlay best`; None where nothing counts as best."""
+    best = best_json(spec.ranking_of(search.trials))
+    if best is None:
+        return None
+    return {"schema": BEST_SCHEMA, "search_id": search.search_id, **best, "recipe": recipe_path(folder)}
+
+
+def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:
+    """The contract's object of `parlay status --all`."""
+    rows = [{name: getattr(search, name) for name in SEARCH_NAMES} for search in searches]
+    return {"schema": SEARCHES_SCHEMA, "searches": rows}
+
+
+def logs_summary(attempt: Attempt, folder: AttemptFolder, log: str | None = None) -> dict[str, Any]:
+    """The contract's object of `parlay logs`, with `log` as its excerpt; without one the first real error, or the end
+    of the first rank's log, null where there is none."""
+    files = folder.rank_logs()
+    excerpt = attempt.excerpt if log is None else log
+    if excerpt is None and files:
+        excerpt = tail(files[0], _EXCERPT_LINES)
+    named = {"trial": attempt.trial, "attempt": attempt.attempt}
+    return {"schema": LOGS_SCHEMA, **named, "files": [str(file) for file in files], "excerpt": excerpt}
 
 
 def trial_counts(search: SearchRecord) -> dict[str, int]:

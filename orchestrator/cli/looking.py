@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,16 +12,9 @@ from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import answer, fail, say
 from search_spaces.errors import InputError, Problem
-from trials.text import counted, tail
+from trials.text import counted
 
-if TYPE_CHECKING:
-    pass
-
-BEST_SCHEMA = "parlay.best/1"
-LOGS_SCHEMA = "parlay.logs/1"
 DASHBOARD_SCHEMA = "parlay.dashboard/1"
-SEARCHES_SCHEMA = "parlay.searches/1"
-EXCERPT_LINES = 40
 
 
 def add_to(app: typer.Typer) -> None:
@@ -62,23 +55,21 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     from dashboards.trial_words import flag_words, time_words
     from orchestrator.cli.summary import answer_in_words
     from orchestrator.find import find_search
-    from orchestrator.status import recipe_path
-    from trials.answer import best_json, none_words
+    from orchestrator.status import best_summary
+    from trials.answer import none_words
     from trials.pareto import trades
 
     found = find_search(search, ledger)
     spec = found.spec
     ranking = spec.ranking_of(found.record.trials)
-    winner = best_json(ranking)
-    if winner is None:
+    data = best_summary(found.record, spec, found.folder)
+    if data is None:
         yet = "" if found.record.state.is_ended else " yet"
         why = none_words(ranking) or f"it has measured no layout{yet}"
         problem = Problem("no_measurement", f"search {found.record.search_id}: {why}")
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
-    data = {"schema": BEST_SCHEMA, "search_id": found.record.search_id} | winner
-    data |= {"recipe": recipe_path(found.folder)}
-    lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(winner)]
-    lines += map(flag_words, winner["flags"])
+    lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(data)]
+    lines += map(flag_words, data["flags"])
     lines.append(f"recipe: {data['recipe'] or 'not written yet'}")
     answer(data, as_json, "\n".join(filter(None, lines)))
 
@@ -96,29 +87,18 @@ def logs(
     from dashboards.trial_words import failure_words
     from orchestrator.cli.summary import what_to_try
     from orchestrator.find import find_attempt, find_search
+    from orchestrator.status import logs_summary
 
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
-    excerpt = attempt.excerpt
-    if rank is not None:
-        excerpt = _whole_log(folder.rank_log(rank))
-    elif excerpt is None and folder.rank_logs():
-        excerpt = tail(folder.rank_logs()[0], EXCERPT_LINES)
-    paths = [str(path) for path in folder.rank_logs()]
-    data = {
-        "schema": LOGS_SCHEMA,
-        "trial": which.trial,
-        "attempt": attempt.attempt,
-        "files": paths,
-        "excerpt": excerpt,
-    }
+    data = logs_summary(attempt, folder, None if rank is None else _whole_log(folder.rank_log(rank)))
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
     if words := failure_words(attempt, found.spec.measure.memory_limit_gib):
         heading.append(words)
     if advice := what_to_try(attempt.reason, found.spec):
         heading.append(f"to try: {advice}")
-    answer(data, as_json, "\n".join([*heading, *paths, "", excerpt or "(nothing was written)"]))
+    answer(data, as_json, "\n".join([*heading, *data["files"], "", data["excerpt"] or "(nothing was written)"]))
 
 
 def dashboard(
@@ -127,8 +107,8 @@ def dashboard(
     as_json: AsJson = False,
 ) -> None:
     """Open MLflow's UI on what was recorded, on this machine's loopback, until ctrl-C."""
-    from dashboards.mlflow_sync import tracking_uri
     from dashboards.server import ServerFailed, show_dashboard
+    from dashboards.stores import tracking_uri
     from trials.ledger.place import home_folder
 
     home = home_folder()
@@ -141,24 +121,14 @@ def dashboard(
 
 
 def _list_searches(ledger: str | None, as_json: bool) -> None:
+    from orchestrator.status import searches_summary
     from trials.ledger.place import ledger_url
     from trials.ledger.reader import LedgerReader
 
     with closing(LedgerReader(ledger_url(ledger))) as reader:
         searches = reader.searches()
-    rows = [
-        {
-            "search_id": s.search_id,
-            "state": s.state,
-            "end_reason": s.end_reason,
-            "num_trials": s.num_trials,
-            "best_trial": s.best_trial,
-            "folder": s.folder,
-        }
-        for s in searches
-    ]
     lines = [f"{s.search_id}  {s.state}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
-    answer({"schema": SEARCHES_SCHEMA, "searches": rows}, as_json, "\n".join(lines) or "no search yet")
+    answer(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")
 
 
 def _whole_log(path: Path) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from dashboards.mlflow_sync import MlflowSync, tracking_uri
+from dashboards.mlflow_sync import MlflowSync
 from dashboards.schema import TrackingSection
+from dashboards.stores import tracking_uri
 from dashboards.text import masked
 from orchestrator.doctor.finding import Finding, error, errors_of, ok, warning
 from search_spaces.errors import InputError, OutsideRefused

@@ -19,9 +19,9 @@ from orchestrator.search_file import SearchSpec, load_search_text
 from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
 from orchestrator.starting import begun, checked
-from orchestrator.status import recipe_path, search_summary
+from orchestrator.status import best_summary, logs_summary, search_summary, searches_summary
 from search_spaces.errors import InputError
-from trials.answer import best_json, none_words
+from trials.answer import none_words
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, fold
@@ -32,7 +32,6 @@ from trials.text import tail
 from trials.trial import Attempt, Trial, utc_text
 
 VERSION = version("parlay")
-EXCERPT_LINES = 40
 _LOG_LINES = 10_000
 
 
@@ -69,9 +68,7 @@ class Desk:
 
     def searches(self) -> dict[str, Any]:
         with closing(LedgerReader(self._url)) as reader:
-            found = reader.searches()
-        names = ("search_id", "state", "end_reason", "num_trials", "best_trial", "folder")
-        return {"schema": "parlay.searches/1", "searches": [{n: getattr(s, n) for n in names} for s in found]}
+            return searches_summary(reader.searches())
 
     def status(self, search: str) -> dict[str, Any]:
         found = self._found(search)
@@ -86,12 +83,11 @@ class Desk:
 
     def best(self, search: str) -> dict[str, Any]:
         found = self._found(search)
-        spec, search_id = found.spec, found.record.search_id
-        ranking = spec.ranking_of(found.record.trials)
-        best = best_json(ranking)
+        best = best_summary(found.record, found.spec, found.folder)
         if best is None:
-            raise NotYet(f"search {search_id}: {none_words(ranking) or 'it has measured no layout'}")
-        return {"schema": "parlay.best/1", "search_id": search_id, **best, "recipe": recipe_path(found.folder)}
+            words = none_words(found.spec.ranking_of(found.record.trials)) or "it has measured no layout"
+            raise NotYet(f"search {found.record.search_id}: {words}")
+        return best
 
     def recipe(self, search: str) -> dict[str, Any]:
         found = self._found(search)
@@ -105,16 +101,12 @@ class Desk:
         found = self._found(search)
         trial, attempt = find_attempt(found.record, name)
         folder = found.folder.attempt(trial.trial, attempt.attempt)
-        files, excerpt = folder.rank_logs(), attempt.excerpt
-        if of_rank is not None:
-            log = folder.rank_log(of_rank)
-            if log not in files:
-                raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank)
-            excerpt = tail(log, _LOG_LINES)
-        elif excerpt is None and files:
-            excerpt = tail(files[0], EXCERPT_LINES)
-        named = {"trial": trial.trial, "attempt": attempt.attempt}
-        return {"schema": "parlay.logs/1", **named, "files": [str(file) for file in files], "excerpt": excerpt}
+        if of_rank is None:
+            return logs_summary(attempt, folder)
+        log = folder.rank_log(of_rank)
+        if log not in folder.rank_logs():
+            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank)
+        return logs_summary(attempt, folder, tail(log, _LOG_LINES))
 
     def cancel(self, search: str) -> dict[str, Any]:
         """Ask for the search's end: its driver hears of it, and where nobody drives it the service does."""

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from dashboards.mlflow_runs import NOTE, NOTE_MARK, system_points, trial_points
-from dashboards.mlflow_sync import MlflowSync, tracking_uri
+from dashboards.mlflow_sync import MlflowSync
+from dashboards.stores import tracking_uri
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
