@@ -19,7 +19,8 @@ from typing import Any, cast
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.planning import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.course import Goal, Hooks
+from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search_file import candidates_of, load_search_file

@@ -32,7 +32,8 @@ from orchestrator.recipe.write import write_recipe
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.outlook import Task
 from orchestrator.search.attempts import TrialProgram
-from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.course import Goal, Hooks
+from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits, layouts_left
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room

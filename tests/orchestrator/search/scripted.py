@@ -10,7 +10,8 @@ from pathlib import Path
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import TrialProgram
-from orchestrator.search.driver import Driver, Goal, Hooks
+from orchestrator.search.course import Goal, Hooks
+from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from search_spaces.cluster import ACCELERATORS, Cluster

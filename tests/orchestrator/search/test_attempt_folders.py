@@ -16,7 +16,7 @@ from orchestrator.in_time import InTime
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search import attempts
 from orchestrator.search.attempts import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.search.scripted import NODE, Rig, Script, ScriptedLauncher, measured_outcome
 from trials import folder as folders

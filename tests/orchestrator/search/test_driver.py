@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
+from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search import history as history_module
 from orchestrator.search import time_limits
 from orchestrator.search.attempts import TrialProgram, longest_attempt_s
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
@@ -577,13 +578,12 @@ def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
 
 
-def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig):
+def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig, monkeypatch):
     answers, asked = iter([0] * 20), []
     rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
-    driver = rig.open_driver()
-    ask = driver._sampler.ask
-    driver._sampler.ask = lambda count, history: asked.append(count) or ask(count, history)
-    assert len(driver.run().trials) == 9
+    ask = GridSampler.ask
+    monkeypatch.setattr(GridSampler, "ask", lambda sampler, n, known: asked.append(n) or ask(sampler, n, known))
+    assert len(rig.open_driver().run().trials) == 9
     assert next(answers, None) is None
     assert len(asked) <= 1 + 9
 

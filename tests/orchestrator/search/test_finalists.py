@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.launchers import slurm_files
 from orchestrator.search import attempts
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
 from tests.orchestrator.search.scripted import Script

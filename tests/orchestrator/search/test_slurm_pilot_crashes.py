@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.launchers import slurm_pilot, slurm_pilot_jobs, slurm_pilot_record
 from orchestrator.search import attempts
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S
-from orchestrator.search.driver import Driver, Hooks
+from orchestrator.search.course import Hooks
+from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from orchestrator.samplers.base import history_of
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.standing import LATEST, Standing
 from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script

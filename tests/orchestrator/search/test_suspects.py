@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of

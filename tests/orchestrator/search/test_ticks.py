@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.driver import Hooks
+from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig
