@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import api
-from orchestrator.launchers import factory
+from orchestrator import api, replaying
 from tests.orchestrator.cli.recorded import write_recorded_search
 from tests.orchestrator.test_replay import ScriptedLauncher
 
@@ -18,7 +18,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 @pytest.mark.timeout(120)
 def test_its_examples_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (ScriptedLauncher(3.5), None))  # of the replay alone
+    of_the_replay = SimpleNamespace(make_launcher=lambda *_, **__: (ScriptedLauncher(3.5), None))
+    monkeypatch.setattr(replaying, "factory", of_the_replay)  # searches have the real ones, whoever is imported first
     write_recorded_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
     names: dict[str, object] = {}
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
