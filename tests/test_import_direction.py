@@ -40,7 +40,6 @@ ORCHESTRATOR = (
         "orchestrator.code_snapshot",
     ),
     ("orchestrator.search",),
-    ("orchestrator.search",),
     ("orchestrator.recipe",),
     (
         "orchestrator.observations",

@@ -8,15 +8,15 @@ it failed.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.exchange.imported import Imported, text_of
+from orchestrator.exchange.imported import Imported, gathered, text_of
 from orchestrator.exchange.setting import layout_of, observation_of
 from orchestrator.search_file import SearchSpec
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.measured import Observation
 from trials.text import tail
@@ -53,22 +53,8 @@ def read_autotuning(folder: Path, spec: SearchSpec) -> Imported:
             rule="DeepSpeed's autotuning_results/ has a folder for each experiment",
             fix="name that folder",
         )
-    rows: list[Observation] = []
-    left_out: Counter[str] = Counter()
-    problems: list[Problem] = []
-    for experiment in experiments:
-        try:
-            found = _row(experiment, spec)
-        except InputError as error:
-            problems += error.at(file=str(experiment)).problems
-            continue
-        if isinstance(found, Observation):
-            rows.append(found)
-        else:
-            left_out[found] += 1
-    if problems:
-        raise InputError(*problems)
-    return Imported(KIND, tuple(rows), dict(sorted(left_out.items())), (_OVERSTATES,))
+    results = (({"file": str(experiment)}, partial(_row, experiment, spec)) for experiment in experiments)
+    return gathered(KIND, results, (_OVERSTATES,))
 
 
 def _experiments(folder: Path) -> Iterator[Path]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from orchestrator.exchange.deephyper_results import FAILED, METADATA, OBJECTIVE, PARAMETER
-from orchestrator.exchange.imported import Imported
+from orchestrator.exchange.imported import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
 from orchestrator.observations import OF_THE_LAYOUT
 from orchestrator.search_file import SearchSpec
@@ -60,22 +60,11 @@ def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None,
         raise _unknown_objective(file)
     if objective is not None and objective not in SPEEDS:
         raise _bad_objective(objective)
-    rows: list[Observation] = []
-    left_out: Counter[str] = Counter()
-    problems: list[Problem] = []
-    for line, cells in lines[1:]:
-        try:
-            found = _row(dict(zip(header, cells, strict=True)), fields, spec, objective)
-        except InputError as error:
-            problems += error.at(file=file, line=line).problems
-            continue
-        if isinstance(found, Observation):
-            rows.append(found)
-        else:
-            left_out[found] += 1
-    if problems:
-        raise InputError(*problems)
-    return Imported(KIND, tuple(rows), dict(sorted(left_out.items())))
+    results = (
+        ({"file": file, "line": line}, partial(_row, dict(zip(header, cells, strict=True)), fields, spec, objective))
+        for line, cells in lines[1:]
+    )
+    return gathered(KIND, results)
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:

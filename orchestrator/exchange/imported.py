@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from orchestrator.search_file import SearchSpec
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.measured import Observation, render_table
 
 MOST_BYTES = 64 * 2**20
@@ -54,6 +56,31 @@ def read_results(
         " DeepSpeed's autotuning results are a folder",
         fix="name one of these",
     )
+
+
+def gathered(
+    kind: str, results: Iterable[tuple[Mapping[str, Any], Callable[[], Observation | str]]], notes: tuple[str, ...] = ()
+) -> Imported:
+    """What the results of one program come to, each read by a function that gives its row or a word for why it is none.
+
+    InputError with the problems of all that cannot be read, each with where its result stands.
+    """
+    rows: list[Observation] = []
+    left_out: Counter[str] = Counter()
+    problems: list[Problem] = []
+    for where, read in results:
+        try:
+            found = read()
+        except InputError as error:
+            problems += error.at(**where).problems
+            continue
+        if isinstance(found, Observation):
+            rows.append(found)
+        else:
+            left_out[found] += 1
+    if problems:
+        raise InputError(*problems)
+    return Imported(kind, tuple(rows), dict(sorted(left_out.items())), notes)
 
 
 def table_text(imported: Imported, source: Path) -> str:
