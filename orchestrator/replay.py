@@ -306,4 +306,5 @@ def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
 
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
-    return InputError.of("replay", f"{name} is {value!r}", key=name, value=value, rule=rule)
+    fix = "leave it out for the usual one"
+    return InputError.of("replay", f"{name} is {value!r}", key=name, value=value, rule=rule, fix=fix)

@@ -144,7 +144,8 @@ def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
     try:
         install_packages(missing)
     except InstallFailed as error:
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error)), as_json)
+        fix = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=fix), as_json)
 
 
 def _missing(packages: Sequence[str], can_install: bool) -> Problem:
@@ -168,9 +169,10 @@ def _explained(as_json: bool) -> Iterator[None]:
     except InputError:
         raise
     except ValueError as error:
-        raise InputError.of("slurm_sandbox", str(error)) from error
+        raise InputError.of("slurm_sandbox", str(error), fix="change what is named there, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error)), as_json)
+        fix = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=fix), as_json)
 
 
 def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
