@@ -50,9 +50,9 @@ class Layout:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             _require_count(name, getattr(self, name))
-        for name in ("sequence_parallel", "torch_compile", "overlap_comm"):
+        for name in SWITCHES:
             _require_bool(name, getattr(self, name))
-        for name, known in _WORDS.items():
+        for name, known in WORDS.items():
             _require_word(name, getattr(self, name), known)
         if type(self.zero_stage) is not int or not 0 <= self.zero_stage <= 3:
             raise _bad("zero_stage", self.zero_stage, "a ZeRO stage is 0, 1, 2 or 3")
@@ -148,7 +148,8 @@ _COUNTS = (
     "grad_accum_steps",
     "virtual_pipeline_stages",
 )
-_WORDS = {
+SWITCHES = ("sequence_parallel", "torch_compile", "overlap_comm")
+WORDS: Mapping[str, tuple[str, ...]] = {
     "offload": OFFLOADS,
     "activation_checkpointing": ACTIVATION_CHECKPOINTINGS,
     "pipeline_schedule": PIPELINE_SCHEDULES,
@@ -157,6 +158,8 @@ _WORDS = {
     "engine": ENGINES,
     "rank_order": RANK_ORDERS,
 }
+"""The fields of words, and which words each may be."""
+
 _LARGEST_COUNT = 10**9
 
 

@@ -8,21 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from search_spaces import layout as names
-from search_spaces.layout import LAYOUT_FIELDS, Layout
-
-WORDS: Mapping[str, tuple[str, ...]] = {
-    "offload": names.OFFLOADS,
-    "activation_checkpointing": names.ACTIVATION_CHECKPOINTINGS,
-    "pipeline_schedule": names.PIPELINE_SCHEDULES,
-    "precision": names.PRECISIONS,
-    "attention_kernel": names.ATTENTION_KERNELS,
-    "engine": names.ENGINES,
-    "rank_order": names.RANK_ORDERS,
-}
-"""The columns of words; a word is held as its place in this list."""
-
-SWITCHES = ("sequence_parallel", "torch_compile", "overlap_comm")
+from search_spaces.layout import LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, WORDS, Layout
 
 _NO_VALUE = 0
 """In a column of counts: no whole number fits (data_parallel, grad_accum_steps), the engine's own (bucket_mib)."""
@@ -30,7 +16,8 @@ _NO_VALUE = 0
 
 @dataclass(frozen=True)
 class LayoutTable:
-    """One int64 column per layout field, all of one length. A derived field that is no whole number is 0."""
+    """One int64 column per layout field, all of one length. A derived field that is no whole number is 0, a word is its
+    place in `WORDS`."""
 
     columns: Mapping[str, np.ndarray]
 
@@ -84,7 +71,7 @@ class LayoutTable:
             virtual_pipeline_stages=np.where(piped, self["virtual_pipeline_stages"], 1),
             sequence_parallel=np.where(self["tensor_parallel"] > 1, self["sequence_parallel"], 0),
             zero_stage=np.where(alone, 0, self["zero_stage"]),
-            rank_order=np.where(ordered, self["rank_order"], code("rank_order", names.RANK_ORDERS[0])),
+            rank_order=np.where(ordered, self["rank_order"], code("rank_order", RANK_ORDERS[0])),
             overlap_comm=np.where(alone, 0, self["overlap_comm"]),
             bucket_mib=np.where(alone, _NO_VALUE, self["bucket_mib"]),
         )

@@ -14,7 +14,7 @@ from typing import Any
 from search_spaces.cells import cell_text, text_cell
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, did_you_mean
-from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.presets import accelerator_named
 
@@ -175,10 +175,9 @@ COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 _TEXTS = {
     *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
-    *("kind", "activation_checkpointing", "attention_kernel", "offload", "pipeline_schedule", "precision", "engine"),
-    "rank_order",
+    *("kind", *WORDS),
 }
-_SWITCHES = {"gated_mlp", "tied_embeddings", "sequence_parallel", "torch_compile", "overlap_comm"}
+_SWITCHES = {"gated_mlp", "tied_embeddings", *SWITCHES}
 _NUMBERS = {"step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
 _MODEL_COLUMNS = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
