@@ -142,12 +142,6 @@ class TimeBelief:
         return np.exp([_weighted_median(column, self.weights) for column in _log_constants(self._draws).T])
 
     @property
-    def log_deviations(self) -> np.ndarray:
-        """How uncertain each still is: the standard deviation of its logarithm."""
-        logs = _log_constants(self._draws)
-        return np.sqrt(self.weights @ (logs - self.weights @ logs) ** 2)
-
-    @property
     def summary(self) -> TimePrior:
         """The draws as a normal distribution."""
         means = self.weights @ self._draws

@@ -152,13 +152,6 @@ class Links:
         inside = self.domains[-1].latency_us if self.domains and stride < gpus_per_node else 0.0
         return inside + hops * fabric.latency_us
 
-    def p2p_latency_us(self, num_ranks: int, stride: int) -> float:
-        """The time of a small message to the next of the group, at the group's slowest crossing; 0 for one rank."""
-        if num_ranks == 1:
-            return 0.0
-        domain = self._domain_around(num_ranks * stride)
-        return self._fabric_for(num_ranks, stride).latency_us if domain is None else domain.latency_us
-
     def to_json(self) -> dict[str, Any]:
         """Plain data that `from_json` reads."""
         return asdict(self)

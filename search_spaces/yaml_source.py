@@ -254,9 +254,9 @@ class _Builder:
         self._require_plain_node(event, path)
         key = _scalar(event) if isinstance(event, yaml.ScalarEvent) else None
         if not isinstance(key, str):
-            shown = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
+            found = event.value if isinstance(event, yaml.ScalarEvent) else "a list or mapping"
             _refuse(
-                f"{shown!r} as a key",
+                f"{found!r} as a key",
                 self._place(event),
                 key=dotted(path) or None,
                 rule="a key is a word",
