@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slurm.lengths import clock_s
+from slurm.printed import clock_s, limit
 from slurm.request import JobOptions
 
 ASSOCIATION_FORMAT = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall"
@@ -89,8 +88,8 @@ def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:
             partition=partition or None,
             qos=tuple(name for name in qos.split(",") if name),
             default_qos=default or None,
-            max_jobs=_count(jobs),
-            max_submit=_count(submit),
+            max_jobs=limit(jobs),
+            max_submit=limit(submit),
             max_wall_s=clock_s(wall),
         )
         for of, account, partition, qos, default, jobs, submit, wall in _rows(stdout, ASSOCIATION_FORMAT)
@@ -108,8 +107,8 @@ def parse_qos(stdout: str) -> tuple[Qos, ...]:
             lifts_least_nodes="PartitionMinNodes" in flags.split(","),
             is_before_partitions="OverPartQOS" in flags.split(","),
             max_wall_s=clock_s(wall),
-            max_jobs=_count(jobs),
-            max_submit=_count(submit),
+            max_jobs=limit(jobs),
+            max_submit=limit(submit),
             max_nodes=_resource(resources, "node"),
             max_gpus=_resource(resources, "gres/gpu"),
         )
@@ -123,11 +122,7 @@ def _rows(stdout: str, format: str) -> Iterator[list[str]]:
     return (row for row in rows if len(row) == format.count(",") + 1)
 
 
-def _count(text: str) -> float:
-    return float(text) if re.fullmatch(r"[0-9]{1,9}", text) else math.inf
-
-
 def _resource(text: str, name: str) -> float:
     """The count of a trackable resource in `cpu=4,gres/gpu=2,node=1`."""
     counts = dict(resource.partition("=")[::2] for resource in text.split(","))
-    return _count(counts.get(name, ""))
+    return limit(counts.get(name, ""))

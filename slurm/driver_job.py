@@ -16,6 +16,9 @@ PAUSE_S = 60
 """How long after its submission a link of the chain starts at the earliest: should drivers die as soon as they start,
 they follow each other a minute apart and not as fast as Slurm can."""
 
+_SHARED = ("account", "partition", "qos", "reservation", "comment")
+"""Who pays, and where."""
+
 
 @dataclass(frozen=True)
 class DriverJob(JobRequest):
@@ -33,26 +36,13 @@ class DriverJob(JobRequest):
 
 
 def options_of_driver(options: JobOptions) -> JobOptions:
-    """Of the options of a search's trials those that a driver shares: who pays, and where. It needs no GPU."""
-    return JobOptions(
-        account=options.account,
-        partition=options.partition,
-        qos=options.qos,
-        reservation=options.reservation,
-        comment=options.comment,
-    )
+    """Of the options of a search's trials those that a driver shares. It needs no GPU."""
+    return JobOptions(**{name: getattr(options, name) for name in _SHARED})
 
 
 def place_directives(options: JobOptions) -> list[str]:
-    """Who pays, and where: what `options_of_driver` leaves of a search's options."""
-    values = {
-        "account": options.account,
-        "partition": options.partition,
-        "qos": options.qos,
-        "reservation": options.reservation,
-        "comment": options.comment,
-    }
-    return [f"--{key}={value}" for key, value in values.items() if value is not None]
+    """What `options_of_driver` leaves of a search's options."""
+    return [f"--{name}={value}" for name in _SHARED if (value := getattr(options, name)) is not None]
 
 
 def render_driver_script(job: DriverJob) -> str:

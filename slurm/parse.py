@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from slurm.hostlist import HostListError, expand
 from slurm.interface import SlurmSettings, Submission, SubmitStatus
 from slurm.jobs import JobSnapshot, JobState
+from slurm.printed import field_of, whole_number
 
 SQUEUE_FORMAT = "%A|%u|%T|%r|%N|%V|%S|%e|%j"
 """id, user, state, reason, nodes, submit, start, end, name: the name last, since it alone may hold anything."""
@@ -192,14 +193,14 @@ def parse_scontrol_job(stdout: str, job_id: str) -> JobSnapshot | None:
     if match is None:
         return None
     rest = " " + match["rest"]
-    code, signal = parse_exit_code(_field(rest, "ExitCode"))
+    code, signal = parse_exit_code(field_of(rest, "ExitCode"))
     return _snapshot(
-        (job_id, match["user"], match["state"], match["reason"], _field(rest, "NodeList")),
-        (_field(rest, "SubmitTime"), _field(rest, "StartTime"), _field(rest, "EndTime")),
+        (job_id, match["user"], match["state"], match["reason"], field_of(rest, "NodeList")),
+        (field_of(rest, "SubmitTime"), field_of(rest, "StartTime"), field_of(rest, "EndTime")),
         match["name"],
         exit_code=code,
         signal=signal,
-        restarts=_whole_number(_field(rest, "Restarts")),
+        restarts=whole_number(field_of(rest, "Restarts")),
     )
 
 
@@ -291,15 +292,6 @@ def parse_exit_code(text: str) -> tuple[int | None, int | None]:
     """Slurm's `code:signal`; a signal above 64 is one of Slurm's own marks (0:125 out of memory, 0:53 no directory)."""
     match = _EXIT_CODE.fullmatch(text)
     return (int(match[1]), int(match[2])) if match else (None, None)
-
-
-def _field(rest: str, key: str) -> str:
-    match = re.search(rf" {key}=(\S*)", rest)
-    return match[1] if match else ""
-
-
-def _whole_number(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 # -- the configuration

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm.allowance import Qos, as_kept
-from slurm.lengths import clock_s
+from slurm.printed import clock_s, field_of, limit, whole_number
 from slurm.request import JobRequest
 
 LIFTS_NOTHING = Qos("")
@@ -108,43 +108,29 @@ def _partition(line: str) -> PartitionSnapshot | None:
         return None
     return PartitionSnapshot(
         name=name[1],
-        is_default=_field(line, "Default") == "YES",
-        state_text=_field(line, "State"),
-        max_time_s=clock_s(_field(line, "MaxTime")),
-        min_nodes=int(_count(_field(line, "MinNodes"), none=0)),
-        max_nodes=_count(_field(line, "MaxNodes"), none=math.inf),
-        num_nodes=_whole(_field(line, "TotalNodes")),
-        over_time_s=_over_time_s(_field(line, "OverTimeLimit")),
-        allowed_accounts=_names(_field(line, "AllowAccounts")),
-        denied_accounts=_names(_field(line, "DenyAccounts")) or (),
-        allowed_qos=_names(_field(line, "AllowQos")),
-        denied_qos=_names(_field(line, "DenyQos")) or (),
-        allowed_groups=_names(_field(line, "AllowGroups")),
-        qos=(_names(_field(line, "QoS")) or (None,))[0],
+        is_default=field_of(line, "Default") == "YES",
+        state_text=field_of(line, "State"),
+        max_time_s=clock_s(field_of(line, "MaxTime")),
+        min_nodes=int(limit(field_of(line, "MinNodes"), none=0)),
+        max_nodes=limit(field_of(line, "MaxNodes")),
+        num_nodes=whole_number(field_of(line, "TotalNodes")),
+        over_time_s=_over_time_s(field_of(line, "OverTimeLimit")),
+        allowed_accounts=_names(field_of(line, "AllowAccounts")),
+        denied_accounts=_names(field_of(line, "DenyAccounts")) or (),
+        allowed_qos=_names(field_of(line, "AllowQos")),
+        denied_qos=_names(field_of(line, "DenyQos")) or (),
+        allowed_groups=_names(field_of(line, "AllowGroups")),
+        qos=(_names(field_of(line, "QoS")) or (None,))[0],
     )
-
-
-def _field(line: str, key: str) -> str:
-    match = re.search(rf" {key}=(\S*)", line)
-    return match[1] if match else ""
 
 
 def _names(text: str) -> tuple[str, ...] | None:
     return None if text in _EVERYBODY else tuple(text.split(","))
 
 
-def _whole(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-
-
-def _count(text: str, none: float) -> float:
-    found = _whole(text)
-    return none if found is None else float(found)
-
-
 def _over_time_s(text: str) -> float | None:
     """Minutes, or UNLIMITED; None for NONE, where the cluster's own limit holds."""
     if text == "UNLIMITED":
         return math.inf
-    minutes = _whole(text)
+    minutes = whole_number(text)
     return None if minutes is None else 60.0 * minutes

@@ -1,0 +1,33 @@
+"""Single values as Slurm's commands print them: fields, counts, lengths of time. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_CLOCK = re.compile(r"(?:([0-9]{1,6})-)?([0-9]{1,6}):([0-9]{2}):([0-9]{2})")
+
+
+def field_of(line: str, key: str) -> str:
+    """The value of ` key=value` in a line of scontrol's; "" where there is none."""
+    match = re.search(rf" {key}=(\S*)", line)
+    return match[1] if match else ""
+
+
+def whole_number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def limit(text: str, none: float = math.inf) -> float:
+    """A count that is a limit; `none` where it is no number, as UNLIMITED."""
+    found = whole_number(text)
+    return none if found is None else float(found)
+
+
+def clock_s(text: str) -> float:
+    """Seconds of `[days-]hh:mm:ss`; infinite for UNLIMITED, and for what is no such time."""
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
