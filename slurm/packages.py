@@ -18,9 +18,12 @@ _PACKAGE_OF = {
 _PACKAGE_OF_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
 _POLICY = Path("/usr/sbin/policy-rc.d")
 
+_UPDATE_TIMEOUT_S, _INSTALL_TIMEOUT_S = 300.0, 1800.0
+"""A server that sends ever less would be waited for all day."""
+
 
 class InstallFailed(Exception):
-    """apt-get refused; the words are its own."""
+    """apt-get refused, in words of its own, or was not done in time."""
 
 
 def missing_packages(accounting: bool, path: str | None = None) -> tuple[str, ...]:
@@ -46,18 +49,28 @@ def can_install() -> bool:
 
 
 def install_packages(packages: Sequence[str], policy: Path = _POLICY) -> None:
-    """Install them; none of their services is started. InstallFailed if apt-get refuses.
+    """Install them; none of their services is started. InstallFailed if apt-get refuses, or takes half an hour.
 
     `policy` is the file that Debian's packages ask whether they may start services.
     """
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     with _no_service_starts(policy):
         # An index that cannot be brought up to date may still be good enough; installing says so if not.
-        subprocess.run(("apt-get", "update", "-qq"), env=environment, capture_output=True)
-        install = ("apt-get", "install", "--yes", "-qq", "--no-install-recommends", *packages)
-        done = subprocess.run(install, env=environment, capture_output=True, text=True, errors="replace")
-    if done.returncode != 0:
-        raise InstallFailed(f"apt-get could not install {' '.join(packages)}: {done.stderr.strip()}")
+        _apt_get(("update", "-qq"), _UPDATE_TIMEOUT_S)
+        fault = _apt_get(("install", "--yes", "-qq", "--no-install-recommends", *packages), _INSTALL_TIMEOUT_S)
+    if fault is not None:
+        raise InstallFailed(f"apt-get could not install {' '.join(packages)}: {fault}")
+
+
+def _apt_get(words: Sequence[str], timeout_s: float) -> str | None:
+    """What it says where it refuses; None where it did as it was told."""
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        done = subprocess.run(
+            ("apt-get", *words), env=environment, capture_output=True, text=True, errors="replace", timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        return f"it was not done within {timeout_s:g} s"
+    return None if done.returncode == 0 else done.stderr.strip()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm import packages
 from slurm.packages import InstallFailed, install_packages, missing_packages
 
 APT_GET = """\
@@ -70,4 +71,14 @@ def test_a_refusal_is_in_apt_gets_words(apt_get, tmp_path):
     apt_get(code=100, words="Unable to locate package slurmd")
     with pytest.raises(InstallFailed, match="could not install slurmd: E: Unable to locate package slurmd"):
         install_packages(["slurmd"], tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+def test_an_apt_get_that_hangs_is_given_up(apt_get, tmp_path, monkeypatch):
+    apt_get()
+    (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(packages, "_UPDATE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(packages, "_INSTALL_TIMEOUT_S", 0.2)
+    with pytest.raises(InstallFailed, match=r"could not install munge: it was not done within 0\.2 s"):
+        install_packages(["munge"], tmp_path / "policy")
     assert not (tmp_path / "policy").exists()
