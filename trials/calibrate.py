@@ -162,6 +162,11 @@ class GroupTime:
         passes = 2 if self.kind is Collective.ALL_REDUCE else 1
         return passes * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds / 1e9
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GroupTime:
+        """Of what `asdict` made of it."""
+        return cls(**data | {"kind": Collective(data["kind"])})
+
 
 @dataclass(frozen=True)
 class PairTime:
@@ -204,7 +209,7 @@ class Measurements:
                 "products": tuple(
                     ProductRate(**rate | {"product": Product(**rate["product"])}) for rate in data["products"]
                 ),
-                "groups": tuple(GroupTime(**time | {"kind": Collective(time["kind"])}) for time in data["groups"]),
+                "groups": tuple(map(GroupTime.from_json, data["groups"])),
                 "pairs": tuple(PairTime(**time) for time in data["pairs"]),
             }
         )

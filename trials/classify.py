@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from trials.trial import (
     TrialSpec,
     TrialState,
     Word,
+    is_finite_number,
     utc_seconds,
 )
 
@@ -205,7 +205,7 @@ def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
     """Of what is relied on, whatever became of the trial: which ranks were slow, and with which Python they ran."""
     probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
-    is_list = isinstance(probes_ms, (list, tuple)) and all(_is_number(ms) and ms > 0 for ms in probes_ms)
+    is_list = isinstance(probes_ms, (list, tuple)) and all(is_finite_number(ms) and ms > 0 for ms in probes_ms)
     if probes_ms is not None and not is_list:
         return f"probe_ms_by_rank is {probes_ms!r:.80}, not a list of positive numbers"
     if executable is not None and not isinstance(executable, str):
@@ -215,18 +215,18 @@ def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
 
 def _bound_fault(measured: Mapping[str, Any]) -> str | None:
     bound = measured.get("tokens_per_sec_high", 0)
-    if not measured or (_is_number(bound) and bound > 0):
+    if not measured or (is_finite_number(bound) and bound > 0):
         return None
     return f"tokens_per_sec_high is {bound!r}, not a positive number"
 
 
 def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     measured = outcome.measured
-    if not all(map(_is_number, outcome.step_times_s)):
+    if not all(map(is_finite_number, outcome.step_times_s)):
         return "step_times_s are not all finite numbers"
     for name, value in measured.items():
         parts = value.values() if name in _DIVIDED and isinstance(value, Mapping) else (value,)
-        if not all(part is None or _is_number(part) for part in parts):
+        if not all(part is None or is_finite_number(part) for part in parts):
             return f"{name} is {value!r:.80}, not a finite number"
     for name in (*_TIMES_AND_RATES, "measured_steps"):
         if (measured.get(name) or 0) <= 0:
@@ -234,11 +234,6 @@ def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     if measured["measured_steps"] < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
         return f"{measured['measured_steps']} measured steps, {spec.measure.min_steps} are the least that counts"
     return _order_fault(measured) or _peak_fault(spec, outcome)
-
-
-def _is_number(value: Any) -> bool:
-    """Finite, and none of those whole numbers that no float can hold."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _order_fault(measured: Mapping[str, Any]) -> str | None:
@@ -310,7 +305,7 @@ def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
     some steps may have been short, a whole number of micro-batches."""
     layout = spec.layout
     per_step = layout.micro_batch_size * (layout.grad_accum_steps if short_steps_of(spec) is None else 1)
-    is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(_is_number, samples))
+    is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))
     if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
         return f"samples per data rank are {samples!r}, not {layout.data_parallel} times a multiple of {per_step}"
     return None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trials.calibrate import Collective, GroupTime
+from trials.calibrate import GroupTime
 from trials.folder import read_json, write_json
 from trials.trial import require_schema
 
@@ -62,9 +62,7 @@ class Sights:
     def from_json(cls, data: Mapping[str, Any]) -> Sights:
         """The inverse of `to_json`; ValueError for another schema."""
         require_schema(data, SIGHTS_SCHEMA)
-        ranks = (RankSight.from_json(rank) for rank in data["ranks"])
-        groups = (GroupTime(**time | {"kind": Collective(time["kind"])}) for time in data["groups"])
-        return cls(tuple(ranks), tuple(groups))
+        return cls(tuple(map(RankSight.from_json, data["ranks"])), tuple(map(GroupTime.from_json, data["groups"])))
 
     def write(self, folder: Path) -> None:
         write_json(folder / "sights.json", self.to_json())

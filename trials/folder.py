@@ -204,7 +204,7 @@ def read_json(path: Path, most_bytes: int | None = None) -> dict[str, Any] | Non
     ValueError when it is something else, holds a number that is not finite, or stands in no plain file.
     """
     try:
-        data = json.loads(read_plain(path, most_bytes), parse_constant=_finite, parse_float=_finite)
+        data = json.loads(read_plain(path, most_bytes), parse_constant=finite_number, parse_float=finite_number)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -246,7 +246,8 @@ def leads_out(path: Path, root: Path) -> bool:
     return not path.resolve().is_relative_to(root.resolve())
 
 
-def _finite(text: str) -> float:
+def finite_number(text: str) -> float:
+    """What json is given for floats and constants: ValueError for NaN, and for what is infinite as a float."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text} is not a finite number")

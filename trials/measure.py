@@ -204,21 +204,21 @@ def warmup_length(step_times_s: Sequence[float], max_warmup_steps: int) -> int |
     return max_warmup_steps if len(step_times_s) >= max_warmup_steps else None
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """A distribution-free interval of the median with at least this confidence; None with too few values.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """A distribution-free interval of the median with a confidence of at least 95 %; None with too few values.
 
     The k-th smallest and k-th largest values enclose the median unless fewer than k values fall on one side of it:
     coverage is 1 - 2 P(Binomial(n, 1/2) < k).
     """
     ordered, n = sorted(values), len(values)
-    k = _values_cut_off(n, confidence)
+    k = _values_cut_off(n)
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 
 @lru_cache
-def _values_cut_off(n: int, confidence: float) -> int:
+def _values_cut_off(n: int) -> int:
     """The largest k of the interval above. In whole numbers: 2^-n is no float from a thousand steps on."""
-    most = math.floor(Fraction(1 - confidence) * 2 ** (n - 1)) if n else 0
+    most = math.floor(Fraction(1 - CONFIDENCE) * 2 ** (n - 1)) if n else 0
     tail, ways, k = 0, 1, 0
     while (tail := tail + ways) <= most:
         ways = ways * (n - k) // (k + 1)

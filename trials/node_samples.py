@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trials.folder import read_plain
-from trials.trial import utc_seconds
+from trials.trial import is_finite_number, utc_seconds
 
 MOST_NODES = 16
 """So many nodes of a trial are sampled, the first ones: of hundreds nobody reads the charts, and each is a file."""
@@ -47,7 +46,7 @@ class NodeSample:
             raise ValueError(f"not a node's sample: {data!r:.80}")
         utc_seconds(data["time"])
         values = {name: value for name, value in data.items() if _NAME.fullmatch(name)}
-        if not all(_is_number(value) for value in values.values()):
+        if not all(is_finite_number(value) for value in values.values()):
             raise ValueError(f"a node's sample with what is no number: {data!r:.80}")
         return cls(data["time"], values)
 
@@ -71,8 +70,3 @@ def read_samples(path: Path) -> list[NodeSample]:
         return [NodeSample.from_json(json.loads(line)) for line in whole_lines]
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path.name}: {error}") from error
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a finite one; JSON has whole numbers that no float can be."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

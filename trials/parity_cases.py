@@ -17,10 +17,11 @@ from typing import Any
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.covering import cover, tuples_of
 from search_spaces.engines import broken_engine_rules
-from search_spaces.layout import ENGINES, Layout
+from search_spaces.layout import Layout
 from search_spaces.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_broken
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
+from search_spaces.trainer_rules import OWN_ENGINES
 from search_spaces.workload import Workload
 from trials.selftest import Case, Expected
 
@@ -76,7 +77,7 @@ TIED: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (0, 1, 2, 3),
     "offload": ("none", "optimizer"),
     "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)),
-    "engine": tuple(engine for engine in ENGINES if engine in ("deepspeed", "torch")),
+    "engine": OWN_ENGINES,
     "precision": ("fp32", "bf16", "fp16"),
     "micro_batch_size": (1, 2),
 }

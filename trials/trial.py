@@ -5,6 +5,7 @@ Standard library only: the trial program imports this on a compute node.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
@@ -315,6 +316,11 @@ class Trial:
         """The same trial with this attempt added, or put in the place of the one with its name."""
         kept = tuple(a for a in self.attempts if a.attempt != attempt.attempt)
         return replace(self, attempts=tuple(sorted((*kept, attempt), key=lambda a: int(a.attempt[1:]))))
+
+
+def is_finite_number(value: Any) -> bool:
+    """Whether it is one, and none of those whole numbers of JSON that no float can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def require_schema(data: Mapping[str, Any], schema: str) -> None:

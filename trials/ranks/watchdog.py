@@ -10,6 +10,7 @@ import traceback
 
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import EXCERPT_CHARACTERS
+from trials.ranks.program import leave_at_once
 from trials.ranks.report import Report
 from trials.trial import FailureReason, MeasureRules
 
@@ -81,6 +82,4 @@ class Watchdog(threading.Thread):
 
     def _end(self) -> None:
         """End this process at once."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        leave_at_once(1)

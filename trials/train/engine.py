@@ -16,6 +16,7 @@ from trials.train.weights import WeightSource
 from trials.train.world import World
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By precision."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trials.train.engine import Training
+from trials.train.gradients import gradient_of
 from trials.train.layers import is_sharded, sees_part_of_sequence
 from trials.train.model import Stage
 from trials.train.reductions import Reduction, reduce_in_place
@@ -117,6 +118,4 @@ def _present(parameter: nn.Parameter) -> int:
 
 
 def _local_gradient(parameter: nn.Parameter) -> torch.Tensor:
-    if parameter.grad is None:
-        raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
-    return cast(DTensor, parameter.grad).to_local()
+    return cast(DTensor, gradient_of(parameter)).to_local()

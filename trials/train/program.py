@@ -35,7 +35,7 @@ _SPLIT = {
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Run this rank and end the process at once: an interpreter's tidy end takes a second with torch, or for ever."""
+    """Run this rank, and end the process with it."""
     run_program("trials.train", arguments, read_spec, run_rank, leave_at_once)
 
 

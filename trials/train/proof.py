@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trials.measure import ShortSteps
-from trials.train.exchange import RankCount
+from trials.ranks.failures import TrialFailure
+from trials.train.device import Device
+from trials.train.exchange import RankCount, RankPlace, exchange_places
 from trials.train.world import Coordinates
-from trials.trial import TrialSpec
+from trials.trial import FailureReason, TrialSpec
 
 
 def proof_of(
@@ -40,6 +43,17 @@ def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
         if samples != expected:
             return f"data rank {rank} trained {samples} samples in {len(planned)} steps, the spec says {expected}"
     return None
+
+
+def placed_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
+    """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
+
+    Collective over the world; a GPU must be current.
+    """
+    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
+    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
+        raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+    return places
 
 
 def placement_fault(spec: TrialSpec, hosts: Sequence[str]) -> str | None:

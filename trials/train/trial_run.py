@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -20,12 +19,12 @@ from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
 from trials.train.engine import Engine, Training, build_engine
-from trials.train.exchange import RankCount, RankPlace, exchange_counts, exchange_places, meet
+from trials.train.exchange import RankCount, RankPlace, exchange_counts, meet
 from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.host_memory import available_gib
 from trials.train.loop import TrainingLoop, open_metrics
 from trials.train.optimizer import Optimisation
-from trials.train.proof import placement_fault, proof_of, samples_fault
+from trials.train.proof import placed_ranks, proof_of, samples_fault
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
 from trials.trial import FailureReason, Outcome, TrialSpec
@@ -40,9 +39,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     startup.end_of("import")
     report.progress()
     world = join_world(spec, folder, env, device)
-    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
-    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
-        raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+    places = placed_ranks(spec, device)
     startup.end_of("rendezvous")
     report.enter("build")
     if spec.measure.memory_limit_gib is not None:

@@ -86,6 +86,8 @@ def join_world(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, dev
 def _form_groups(layout: Layout, rank: int, tied: bool) -> World:
     at = Coordinates.of(rank, layout)
     stages = range(layout.pipeline_parallel)
+    # The ends come last: torch names a group after its ranks and after how many groups each of them has, which has to
+    # be equally many for them to find each other, and stages in between have no such group.
     return World(
         layout=layout,
         at=at,

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError, Problem, shown
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import stage_layers
-from trials.trainers.found import Found
+from trials.trainers.found import BATCH_RULE, Found
 from trials.trainers.json_text import json_object
 
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -69,7 +69,7 @@ def _require_batch(layout: Layout, global_batch_size: int) -> None:
             f"{layout.data_parallel} = {layout.global_batch_size}, but the global batch is {global_batch_size}",
             key="global_batch_size",
             value=global_batch_size,
-            rule="global batch = micro batch x accumulation x data parallel",
+            rule=BATCH_RULE,
         )
 
 
@@ -153,7 +153,7 @@ def _data_ranks(total: int, micro: int, steps: int) -> int:
             f"train_batch_size {total} is no multiple of micro batch {micro} x accumulation {steps}",
             key="train_batch_size",
             value=total,
-            rule="global batch = micro batch x accumulation x data parallel",
+            rule=BATCH_RULE,
         )
     return total // (micro * steps)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from search_spaces.errors import InputError
+from trials.folder import finite_number
 
 _MOST_DIGITS = 18
 
@@ -20,7 +20,7 @@ def json_object(text: str, code: str, what: str) -> dict[str, Any]:
     rule = f"{what} is a JSON object"
     try:
         data = json.loads(
-            text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite, parse_int=_integer
+            text, object_pairs_hook=_object, parse_float=finite_number, parse_constant=finite_number, parse_int=_integer
         )
     except RecursionError:
         raise InputError.of(code, "nested too deep", rule=rule) from None
@@ -40,13 +40,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice")
     return found
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is not a finite number")
-    return value
 
 
 def _integer(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from search_spaces.errors import InputError
 from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.found import Found
+from trials.trainers.found import BATCH_RULE, WORLD_RULE, Found
 from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES
 from trials.trainers.options import option_name
 from trials.trainers.shell_script import Script, read_script
@@ -282,8 +282,7 @@ def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Fou
 
 
 def _contradiction(name: str, numbers: str) -> InputError:
-    rule = "global batch = micro batch x accumulation x data parallel, and world = tensor x pipeline x data"
-    return InputError.of("contradiction", f"{name} is {numbers}", key=name, rule=rule)
+    return InputError.of("contradiction", f"{name} is {numbers}", key=name, rule=f"{BATCH_RULE}, and {WORLD_RULE}")
 
 
 def _num_nodes(options: _Options, gpus_per_node: int | None) -> int | None:
@@ -303,7 +302,7 @@ def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_n
             "world",
             f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are no multiple of tensor {tensor} x pipeline "
             f"{pipeline} = {tensor * pipeline}",
-            rule="world = tensor x pipeline x data",
+            rule=WORLD_RULE,
         )
     layout["num_nodes"] = num_nodes
     _add(layout, "data_parallel", world // (tensor * pipeline))
@@ -333,6 +332,6 @@ def _add_accumulation(layout: dict[str, Any], batch: int | None) -> None:
             f"global batch {batch} is no multiple of micro batch {micro} x data {data} = {micro * data}",
             key="global_batch_size",
             value=batch,
-            rule="global batch = micro batch x accumulation x data parallel",
+            rule=BATCH_RULE,
         )
     _add(layout, "grad_accum_steps", batch // (micro * data))

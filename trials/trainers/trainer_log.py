@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trials.text import without_escapes
-from trials.tracebacks import first_cause, tracebacks
+from trials.tracebacks import TRACEBACK, first_cause, tracebacks
 from trials.trainers.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
 from trials.trial import TrialSpec
 
@@ -186,7 +186,7 @@ class LastWords:
 
     def _collect(self, line: str) -> None:
         """Keep the traceback this line belongs to, whole."""
-        if not self._current and not line.startswith("Traceback (most recent call last):"):
+        if not self._current and not line.startswith(TRACEBACK):
             return
         self._current.append(line)
         is_last = len(self._current) > 1 and line and not line[0].isspace()

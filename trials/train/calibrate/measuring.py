@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -29,29 +28,24 @@ from trials.calibrate import (
 )
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.device import Device, open_device
-from trials.train.exchange import RankPlace, exchange_places
+from trials.train.engine import DTYPES
 from trials.train.fingerprint import fingerprint
-from trials.train.proof import placement_fault
+from trials.train.proof import placed_ranks
 from trials.train.world import COLLECTIVE_LIMIT, join_world
-from trials.trial import FailureReason, TrialSpec, utc_text
+from trials.trial import TrialSpec, utc_text
 
 Work = Callable[[], object] | None
 """What a rank does in a measurement; None where it only waits."""
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Measurements:
     """Everything, on every rank of the world; the same on all of them."""
     device = open_device(spec, env.local_rank)
     join_world(spec, folder, env, device)
-    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
-    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
-        raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+    places = placed_ranks(spec, device)
     report.enter("measured")
     effort = ON_CPU if device.is_cpu else ON_GPU
     bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
@@ -84,9 +78,9 @@ class Bench:
         fastest = 0.0
         for product in (*square_products(self._effort), *model_products(self._spec.model)):
             too_slow = fastest and product.flops / fastest > self._effort.seconds
-            if too_slow or product.num_elements * _DTYPES[precision].itemsize > self._effort.product_bytes:
+            if too_slow or product.num_elements * DTYPES[precision].itemsize > self._effort.product_bytes:
                 continue
-            flops = product.flops / self._product_s(product, _DTYPES[precision])
+            flops = product.flops / self._product_s(product, DTYPES[precision])
             fastest = max(fastest, flops)
             yield ProductRate(product, precision, flops / 1e12)
 

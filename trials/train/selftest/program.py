@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ranks.environment import RankEnvironment, prepare_process
+from trials.ranks.program import leave_at_once
 from trials.selftest import (
     CASE_LIMIT_S,
     Case,
@@ -47,23 +48,23 @@ def main(arguments: Sequence[str]) -> NoReturn:
     """Run this rank's part of all cases."""
     if len(arguments) != 1:
         print("usage: python -m trials.train.selftest SPEC_PATH", file=sys.stderr)
-        _exit(2)
+        leave_at_once(2)
     path = Path(arguments[0])
     try:
         spec, env = TrialSpec.from_json(read_json(path) or {}), RankEnvironment.read(os.environ)
         cases = read_cases(path.parent)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
-        _exit(2)
+        leave_at_once(2)
     try:
         prepare_process(replace(spec, layout=replace(spec.layout, engine="deepspeed")), os.environ)
         _import_engines()
         if spec.accelerator != "cpu":
             require_untouched_devices()
-        _exit(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
+        leave_at_once(0 if Supervisor(spec, path.parent, env).run(cases) else 1)
     except BaseException:
         traceback.print_exc()
-        _exit(1)
+        leave_at_once(1)
 
 
 def _import_engines() -> None:
@@ -214,10 +215,10 @@ def _run_child(work: Callable[[], bool], limit_s: float) -> int | None:
 
 def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
     try:
-        _exit(0 if work() else 1)
+        leave_at_once(0 if work() else 1)
     except BaseException:
         traceback.print_exc()
-        _exit(1)
+        leave_at_once(1)
 
 
 def _fingerprint(spec: TrialSpec) -> dict[str, Any]:
@@ -234,9 +235,3 @@ def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:
     from trials.train.selftest.training import train_reference
 
     return asdict(train_reference(case, open_device(spec, 0)))
-
-
-def _exit(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -57,7 +57,7 @@ def train_layout(
     )
 
 
-def train_reference(case: Case, device: Device, steps: int = STEPS) -> Trained:
+def train_reference(case: Case, device: Device) -> Trained:
     """The same by the plain GPT on this device alone, under autocast where the case's precision is not fp32."""
     gpt = PlainGpt(case.model).to(device.torch_device)
     weights = WeightSource(SEED, device.torch_device)
@@ -66,7 +66,7 @@ def train_reference(case: Case, device: Device, steps: int = STEPS) -> Trained:
     settings = optimisation_of(case.layout.precision)
     losses, norms = train_plainly(
         gpt,
-        [_micro_batches(case, device, step) for step in range(steps)],
+        [_micro_batches(case, device, step) for step in range(STEPS)],
         settings.learning_rate,
         settings.epsilon,
         settings.max_grad_norm,
