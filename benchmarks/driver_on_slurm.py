@@ -4,8 +4,8 @@
 
 prints `{what, trials, cpu_s, commands_cpu_s, started_cpu_s}`: CPU seconds of this process and of the commands it
 started, and of those commands alone, from where everything is imported until all trials have ended, and those it took
-until then. SLURM_CONF names the cluster, but Ray
-Tune's trials are processes of a Ray of their own, whose servers are not counted. IN_FLIGHT trials go on at once.
+until then. SLURM_CONF names the cluster, but Ray Tune's trials are processes of a Ray of their own, whose servers are
+not counted. IN_FLIGHT trials go on at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
 
 def parlay(folder: Path, trials: int) -> Iterator[None]:
     """A search whose trials leave what a table says, at once."""
-    from orchestrator import session
+    from orchestrator import session, starting
     from orchestrator.search_file import candidates_of, load_search_file
     from tests.orchestrator.tabled_parlay import snapshot_tabled_code
     from trials.ledger.place import ledger_url
@@ -77,12 +77,12 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     path.write_text(SEARCH)
     table.write_text("{}")
     os.environ["PARLAY_TEST_TABLE"] = str(table)
-    session.snapshot_code = snapshot_tabled_code
+    starting.snapshot_code = snapshot_tabled_code
     settings = [f"search.max_trials={trials}", f"search.parallel_trials={IN_FLIGHT}", f"work_dir={folder / 'runs'}"]
     spec = load_search_file(path, settings)
     candidates, url = candidates_of(spec).feasible, ledger_url()
     yield
-    search = session.drive(session.create_search(spec, url), spec, candidates, None, url, session.Watcher())
+    search = session.drive(starting.create_search(spec, url), spec, candidates, None, url, session.Watcher())
     if len(search.trials) != trials or search.best_trial is None:
         raise RuntimeError(f"{len(search.trials)} of {trials} trials, best {search.best_trial}")
     yield

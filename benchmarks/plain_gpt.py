@@ -64,28 +64,19 @@ class PlainGpt(nn.Module):
 
 
 class PlainTrainer:
-    """Accumulation, clipping and AdamW around a `PlainGpt`; bf16 weights with fp32 masters are not its business."""
+    """Accumulation, clipping and AdamW around a `PlainGpt` in fp32."""
 
-    def __init__(
-        self,
-        model: ModelShape,
-        device: torch.device,
-        autocast: torch.dtype | None = None,
-        is_distributed: bool = False,
-    ):
+    def __init__(self, model: ModelShape, device: torch.device, is_distributed: bool = False):
         gpt = PlainGpt(model).to(device)
         self._gpt = DistributedDataParallel(gpt) if is_distributed else gpt
         is_cuda = device.type == "cuda"
         self._optimizer = torch.optim.AdamW(self._gpt.parameters(), lr=LEARNING_RATE, fused=is_cuda)
-        self._autocast = torch.autocast(device.type, autocast or torch.bfloat16, enabled=autocast is not None)
 
     def train_step(self, ids: torch.Tensor, targets: torch.Tensor, micro_batches: int) -> None:
         """One optimizer step on ids and targets (micro-batches x B, S)."""
         self._optimizer.zero_grad()
         for inputs, wanted in zip(ids.chunk(micro_batches), targets.chunk(micro_batches), strict=True):
-            with self._autocast:
-                logits = self._gpt(inputs)
-            loss = F.cross_entropy(logits.float().flatten(0, 1), wanted.flatten())
+            loss = F.cross_entropy(self._gpt(inputs).flatten(0, 1), wanted.flatten())
             (loss / micro_batches).backward()
         nn.utils.clip_grad_norm_(self._gpt.parameters(), MAX_GRAD_NORM)
         self._optimizer.step()

@@ -1,0 +1,24 @@
+"""The benchmark of the trainer runs all that it compares; how fast they are is no test's business."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WITH_A_SMALL_MODEL = "from benchmarks import trainer; trainer.STEPS_MODEL = trainer.STARTUP_MODEL; trainer.main()"
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_each_engine_is_compared_with_plain_pytorch_in_its_steps_and_its_start():
+    command = [sys.executable, "-c", WITH_A_SMALL_MODEL, "--rounds", "1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=270)
+    ratios = json.loads(done.stdout.splitlines()[-1])
+    steps = ["step_torch", "step_deepspeed", "step_deepspeed_over_torch"]
+    assert list(ratios) == [*steps, "startup_torch", "startup_deepspeed"]
+    assert all(ratio > 0 for ratio in ratios.values())
