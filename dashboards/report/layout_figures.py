@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from dashboards.report.data import ReportData
 from dashboards.report.figure import SEQUENTIAL, Figure, axis, line, plot
 from dashboards.report.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
 from dashboards.report.schedule import Box, Timeline, timeline_of
+from dashboards.report.time_parts import TimeParts
 from dashboards.report.words import FIELD_WORDS, TIMES, UNITS, amount, percent, shape_words, trial_words, value_words
 from trials.text import counted
 from trials.trial import TrialState
@@ -220,18 +221,6 @@ def _importance(data: ReportData) -> Figure:
     if not found.is_telling:
         words = f"Not shown: it would rest on {rests}, less than {percent(LEAST_EXPLAINED)}."
         return Figure("importance", title, words)
-    names = list(found.effects)[::-1]
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": [FIELD_WORDS[name] for name in names],
-        "x": [found.effects[name] for name in names],
-        "text": [percent(found.effects[name]) for name in names],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": "@accent"},
-        "hovertemplate": "%{y} moves the speed by %{x:.1%}<extra></extra>",
-    }
     first = next(iter(found.effects))
     return Figure(
         "importance",
@@ -239,15 +228,31 @@ def _importance(data: ReportData) -> Figure:
         f"{FIELD_WORDS[first].capitalize()} matters most: on the average layout its value moves the speed by"
         f" {percent(found.effects[first])}. This rests on {rests}.",
         plot(
-            [bars],
+            [_effect_bars(found.effects)],
             xaxis=axis(
                 "moves the speed by, up or down", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]
             ),
             yaxis={"automargin": True},
         ),
-        height=max(240, 110 + 34 * len(names)),
+        height=max(240, 110 + 34 * len(found.effects)),
         note="Mean absolute Shapley value of each axis over the measured layouts, of a kernel regression of log speed.",
     )
+
+
+def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
+    """How far each axis moves the speed, the farthest on top."""
+    names = list(effects)[::-1]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [FIELD_WORDS[name] for name in names],
+        "x": [effects[name] for name in names],
+        "text": [percent(effects[name]) for name in names],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": "@accent"},
+        "hovertemplate": "%{y} moves the speed by %{x:.1%}<extra></extra>",
+    }
 
 
 def _time(data: ReportData) -> Figure:
@@ -256,31 +261,14 @@ def _time(data: ReportData) -> Figure:
     if not data.time_parts:
         words = "Not known: nothing was profiled (measure.profile), and nobody knows the speed of this accelerator."
         return Figure("time", title, words if data.answer else "Nothing has been measured yet.")
-    labels = [_time_label(p.label, p.is_profiled) for p in data.time_parts][::-1]
     shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_parts)]
-    bars = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name.replace("_", " "),
-            "y": labels,
-            "x": [p.shares.get(name, 0.0) for p in data.time_parts][::-1],
-            "text": [_inside(p.shares.get(name, 0.0)) for p in data.time_parts][::-1],
-            "textposition": "inside",
-            "textangle": 0,
-            "insidetextanchor": "middle",
-            "marker": {"color": _PART_COLORS[name], "line": {"color": "@paper", "width": 1.5}},
-            "hovertemplate": "%{fullData.name}: %{x:.1%}<extra></extra>",
-        }
-        for name in shown
-    ]
     told = [_shares_words(p.label, p.shares, p.is_profiled) for p in data.time_parts]
     return Figure(
         "time",
         title,
         " ".join(told),
         plot(
-            bars,
+            [_part_bars(name, data.time_parts) for name in shown],
             barmode="stack",
             uniformtext={"mode": "hide", "minsize": 9},
             xaxis=axis("", tickformat=".0%", range=[0, 1], showgrid=False),
@@ -288,8 +276,25 @@ def _time(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.25, "x": 0, "traceorder": "normal"},
             showlegend=True,
         ),
-        height=150 + 60 * len(labels),
+        height=150 + 60 * len(data.time_parts),
     )
+
+
+def _part_bars(name: str, layouts: Sequence[TimeParts]) -> dict[str, Any]:
+    """What this part is of each layout's step, the first layout on top."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name.replace("_", " "),
+        "y": [_time_label(parts.label, parts.is_profiled) for parts in layouts][::-1],
+        "x": [parts.shares.get(name, 0.0) for parts in layouts][::-1],
+        "text": [_inside(parts.shares.get(name, 0.0)) for parts in layouts][::-1],
+        "textposition": "inside",
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "marker": {"color": _PART_COLORS[name], "line": {"color": "@paper", "width": 1.5}},
+        "hovertemplate": "%{fullData.name}: %{x:.1%}<extra></extra>",
+    }
 
 
 def _time_label(label: str, is_profiled: bool) -> str:

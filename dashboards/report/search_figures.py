@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -36,23 +37,6 @@ def _progress(data: ReportData) -> Figure:
         return Figure("progress", title, "Nothing has been measured yet.")
     scale, hour_word = _time_scale(data)
     ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
-    traces = [
-        dots(
-            [_when(t) * scale for t in measured],
-            [t.speed for t in measured],
-            [f"{trial_words(t)}<br>{amount(t.speed)} {unit}" for t in measured],
-            "measured",
-            "@c1",
-            opacity=0.55,
-        ),
-        line([_when(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
-        | {"line": {"shape": "hv", "width": 3, "color": "@accent"}},
-        *_failed_below(data, scale),
-    ]
-    if data.baseline_speed is not None and ended:
-        ends = [0.0, _when(ended[-1]) * scale]
-        today = line(ends, [data.baseline_speed] * 2, "what you run today", "@ink", line={"dash": "dot", "width": 1.5})
-        traces.append(today)
     best = ended[-1].best_so_far if ended else None
     summary = f"{counted(len(measured), 'run')} measured; the fastest layout reached {amount(best)} {unit}"
     if (first := _first_near(ended)) is not None:
@@ -62,7 +46,7 @@ def _progress(data: ReportData) -> Figure:
         title,
         summary + ".",
         plot(
-            traces,
+            list(_progress_traces(data, measured, ended, scale)),
             xaxis=axis(f"{hour_word} since the search began", rangemode="tozero"),
             yaxis=axis(unit, rangemode="tozero"),
             legend={"orientation": "h", "y": 1.12, "x": 0},
@@ -72,6 +56,21 @@ def _progress(data: ReportData) -> Figure:
         if any(t.state is TrialState.FAILED for t in data.trials)
         else None,
     )
+
+
+def _progress_traces(
+    data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
+) -> Iterator[dict]:
+    """What was measured, the best of it so far, what failed, and what runs today."""
+    words = [f"{trial_words(t)}<br>{amount(t.speed)} {UNITS[data.objective]}" for t in measured]
+    x = [_when(t) * scale for t in measured]
+    yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
+    best = line([_when(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
+    yield best | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
+    yield from _failed_below(data, scale)
+    if data.baseline_speed is not None and ended:
+        ends = [0.0, _when(ended[-1]) * scale]
+        yield line(ends, [data.baseline_speed] * 2, "what you run today", "@ink", line={"dash": "dot", "width": 1.5})
 
 
 def _when(trial: TrialView) -> float:
@@ -107,25 +106,13 @@ def _failures(data: ReportData) -> Figure:
     for trial in failed:
         by_reason[trial.reason][int(_when(trial) * scale / width)] += 1
     ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
-    bars = [
-        {
-            "type": "bar",
-            "name": str(reason or "failed").replace("_", " "),
-            "x": [(place + 0.5) * width for place in sorted(by_reason[reason])],
-            "y": [by_reason[reason][place] for place in sorted(by_reason[reason])],
-            "width": width * 0.92,
-            "marker": {"color": reason_color(reason)},
-            "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
-        }
-        for reason in ordered
-    ]
     counts = ", ".join(f"{by_reason[r].total()} {str(r or 'failed').replace('_', ' ')}" for r in ordered)
     return Figure(
         "failures",
         title,
         f"{counted(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.",
         plot(
-            bars,
+            [_failure_bars(reason, by_reason[reason], width) for reason in ordered],
             barmode="stack",
             xaxis=axis(f"{hour_word} since the search began", range=[0, last * 1.02], tick0=0, dtick=_round(last / 6)),
             yaxis=axis("trials", rangemode="tozero", dtick=_whole_ticks(by_reason.values())),
@@ -134,6 +121,20 @@ def _failures(data: ReportData) -> Figure:
         ),
         note=_DOMINATED_NOTE if FailureReason.DOMINATED in by_reason else None,
     )
+
+
+def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], width: float) -> dict[str, Any]:
+    """How many failed for this reason in each span of time of this width."""
+    places = sorted(by_place)
+    return {
+        "type": "bar",
+        "name": str(reason or "failed").replace("_", " "),
+        "x": [(place + 0.5) * width for place in places],
+        "y": [by_place[place] for place in places],
+        "width": width * 0.92,
+        "marker": {"color": reason_color(reason)},
+        "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
+    }
 
 
 def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
@@ -219,46 +220,69 @@ def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequen
 def _predictions(data: ReportData) -> Figure:
     """What was foretold of time and memory when a trial was proposed, against what was measured."""
     title = "Foretold and measured"
-    pairs = {
-        "time": [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials],
-        "memory": [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials],
-    }
-    known = {what: [(t, p, m) for t, p, m in rows if p and m] for what, rows in pairs.items()}
-    if not known["time"] and not known["memory"]:
+    times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
+    peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
+    both = (
+        _Foretold(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
+        _Foretold(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
+    )
+    known = [panel for panel in both if panel.rows]
+    if not known:
         return Figure("predictions", title, "No trial that was measured had a prediction.")
-    traces: list[dict] = []
-    errors = []
-    axes: dict[str, Any] = {}
-    drawn = (("time", "step time", "s", "@c1"), ("memory", "peak memory", "GiB", "@c3"))
-    for place, (what, title_words, unit, color) in enumerate(drawn, 1):
-        rows = known[what]
-        if not rows:
-            continue
-        text = [f"{trial_words(t)}<br>foretold {amount(p)} {unit}, measured {amount(m)} {unit}" for t, p, m in rows]
-        which = {"xaxis": f"x{place}", "yaxis": f"y{place}", "showlegend": False}
-        low = min(min(p, m) for _, p, m in rows) * 0.9
-        high = max(max(p, m) for _, p, m in rows) * 1.1
-        traces.append(line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which)
-        traces.append(dots([m for _, _, m in rows], [p for _, p, _ in rows], text, what, color, opacity=0.8) | which)
-        off = median(abs(math.log(p / m)) for _, p, m in rows)
-        errors.append(f"{percent(math.expm1(off))} in {what} ({counted(len(rows), 'trial')})")
-        kind = logarithmic(low, high) if high > _LOG_FROM * low else {"type": "linear"}
-        axes |= {
-            f"xaxis{place}": axis(f"measured {title_words} ({unit})", **kind),
-            f"yaxis{place}": axis(f"foretold ({unit})", **kind),
-        }
     return Figure(
         "predictions",
         title,
-        f"Half of the predictions were off by no more than {' and '.join(errors)}.",
+        f"Half of the predictions were off by no more than {' and '.join(panel.error_words for panel in known)}.",
         plot(
-            traces,
+            [trace for panel in known for trace in panel.traces()],
             grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.2},
-            **{name.removesuffix("1"): settings for name, settings in axes.items()},
+            **{name: settings for panel in known for name, settings in panel.axes().items()},
         ),
         height=360,
         note="Each prediction is the one that stood when the trial was proposed. On the dotted line it was right.",
     )
+
+
+@dataclass(frozen=True)
+class _Foretold:
+    """One half of the figure, the left (1) or the right one (2): trials with what was foretold and was measured."""
+
+    place: int
+    what: str
+    name: str
+    unit: str
+    color: str
+    rows: Sequence[tuple[TrialView, float, float]]
+
+    @property
+    def error_words(self) -> str:
+        off = median(abs(math.log(p / m)) for _, p, m in self.rows)
+        return f"{percent(math.expm1(off))} in {self.what} ({counted(len(self.rows), 'trial')})"
+
+    def traces(self) -> Iterator[dict]:
+        """A point for each trial, and the line on which a prediction is right."""
+        low, high = self._range()
+        which = {"xaxis": f"x{self.place}", "yaxis": f"y{self.place}", "showlegend": False}
+        yield line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which
+        text = [self._words(*row) for row in self.rows]
+        foretold, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
+        yield dots(measured, foretold, text, self.what, self.color, opacity=0.8) | which
+
+    def _words(self, trial: TrialView, foretold: float, measured: float) -> str:
+        told = f"foretold {amount(foretold)} {self.unit}, measured {amount(measured)} {self.unit}"
+        return f"{trial_words(trial)}<br>{told}"
+
+    def axes(self) -> dict[str, Any]:
+        low, high = self._range()
+        kind = logarithmic(low, high) if high > _LOG_FROM * low else {"type": "linear"}
+        number = "" if self.place == 1 else str(self.place)
+        return {
+            f"xaxis{number}": axis(f"measured {self.name} ({self.unit})", **kind),
+            f"yaxis{number}": axis(f"foretold ({self.unit})", **kind),
+        }
+
+    def _range(self) -> tuple[float, float]:
+        return min(min(p, m) for _, p, m in self.rows) * 0.9, max(max(p, m) for _, p, m in self.rows) * 1.1
 
 
 def _time_scale(data: ReportData) -> tuple[float, str]:

@@ -52,7 +52,7 @@ _END_WORDS: Mapping[EndReason, str] = {
     EndReason.CONVERGED: "no layout that is left promises to be worth its trial",
     EndReason.SPACE_EXHAUSTED: "every layout was tried",
     EndReason.WALL_TIME: "search.max_wall_time is over",
-    EndReason.IDLE: "nothing got better for as long as search.idle_limit allows",
+    EndReason.IDLE: "no trial started, ran or ended for as long as search.idle_limit allows",
     EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
     EndReason.SCRIPT_ERROR: "the training script failed in every trial",
     EndReason.CANCELLED_BY_USER: "it was cancelled",
