@@ -34,17 +34,23 @@ def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
 
 
 def write_job_files(job: JobRequest) -> None:
-    """Write the job's script, and beside it a copy of what it sources: what ran is on record, whatever becomes of that.
-
-    OutsideRefused where the setup file cannot be read just now.
-    """
-    if job.options.setup_file is not None:
-        try:
-            text = setup_text(job.options.setup_file)
-        except InputError as error:
-            raise OutsideRefused(str(error), error.problems[0].fix) from error
-        write_text(job.directory / SETUP_NAME, text)
+    """Write the job's script, and beside it a copy of what it sources. OutsideRefused as `write_setup_copy`."""
+    write_setup_copy(job)
     write_text(job.script, render_script(job))
+
+
+def write_setup_copy(job: JobRequest) -> None:
+    """Copy the setup file, where there is one, into the job's folder: what ran is on record, whatever becomes of that.
+
+    OutsideRefused where it cannot be read just now.
+    """
+    if job.options.setup_file is None:
+        return
+    try:
+        text = setup_text(job.options.setup_file)
+    except InputError as error:
+        raise OutsideRefused(str(error), error.problems[0].fix) from error
+    write_text(job.directory / SETUP_NAME, text)
 
 
 def setup_text(path: str) -> str:

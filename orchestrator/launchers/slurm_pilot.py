@@ -192,12 +192,12 @@ class SlurmPilotLauncher(Launcher):
 
     def _pilot_of(self, step: Step) -> Pilot:
         """The pilot that it waits for from now on; raises as `Launcher.launch` does."""
-        if (ending := self._ending(step)) is not None:
-            return ending
+        if (pilot := self._pilot_that_ends_first(step)) is not None:
+            return pilot
         found = self._pilot_for(step.request)  # which may let go the one that it waits for
-        return found or self._ending(step) or self._pilots.submit(step.request)
+        return found or self._pilot_that_ends_first(step) or self._pilots.submit(step.request)
 
-    def _ending(self, step: Step) -> Pilot | None:
+    def _pilot_that_ends_first(self, step: Step) -> Pilot | None:
         """The pilot it waits for, where that takes no more steps and nothing was begun in it: its end, which tells what
         is to be paid, is waited for before another is asked for."""
         pilot = step.waits_for

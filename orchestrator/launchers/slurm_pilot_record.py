@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.launchers.rank_groups import program_environment
-from orchestrator.launchers.slurm_files import setup_text
+from orchestrator.launchers.slurm_files import write_setup_copy
 from orchestrator.launchers.slurm_pilot_plan import STARTUP_S, TAIL_S
-from slurm.request import SETUP_NAME, JobOptions, JobRequest
+from slurm.request import JobOptions, JobRequest
 from slurm.script import render_pilot_script
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, write_text
@@ -129,8 +129,7 @@ def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
 
 def write_pilot_files(job: JobRequest) -> None:
     """The pilot's script, and the setup file that it sources; OutsideRefused as `write_job_files`."""
-    if job.options.setup_file is not None:
-        write_text(job.directory / SETUP_NAME, setup_text(job.options.setup_file))
+    write_setup_copy(job)
     write_text(job.script, render_pilot_script(job))
 
 
