@@ -79,28 +79,17 @@ def untried(candidates: Mapping[str, Layout], history: Sequence[Told]) -> dict[s
     return {key: layout for key, layout in candidates.items() if key not in tried}
 
 
-def history_of(
-    trials: Sequence[Trial],
-    objective: Callable[[Trial], float],
-    upper_bound: Callable[[Trial], float | None] = lambda trial: None,
-    floor: MemoryFloor | None = None,
-) -> list[Told]:
-    """The layouts as a sampler learns them, each once; `objective` maps a measured trial to its value, larger is
-    better, `upper_bound` another one to what it reaches at most; `floor` is the memory that has to stay free. The value
-    of a layout that was measured several times is the median of the runs that count."""
-    by_layout: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_layout.setdefault(trial.layout.key, []).append(trial)
-    return [told_of(group, objective, upper_bound, floor) for group in by_layout.values()]
-
-
 def told_of(
     trials: Sequence[Trial],
     objective: Callable[[Trial], float],
     upper_bound: Callable[[Trial], float | None],
     floor: MemoryFloor | None,
 ) -> Told:
-    """One layout, all trials of which these are, as `history_of` tells it."""
+    """The layout of which these are all trials, as a sampler learns it; of several runs that count the median is told.
+
+    `objective` maps a measured trial to its value, larger is better, `upper_bound` another one to what it reaches at
+    most; `floor` is the memory that has to stay free.
+    """
     layout = trials[0].layout
     measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
     if measured:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from orchestrator.samplers.base import history_of
 from orchestrator.search.course import Hooks
 from orchestrator.search.standing import LATEST, Standing
 from search_spaces.memory_floor import MemoryFloor
+from tests.orchestrator.samplers.histories import history_of
 from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script
 from tests.trials.ledger.stories import Story, stories
 from tests.trials.test_pareto import on

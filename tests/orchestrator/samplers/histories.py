@@ -1,0 +1,22 @@
+"""The history of a search as samplers learn it, worked out anew from all its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestrator.samplers.base import Told, told_of
+from search_spaces.memory_floor import MemoryFloor
+from trials.trial import Trial
+
+
+def history_of(
+    trials: Sequence[Trial],
+    objective: Callable[[Trial], float],
+    upper_bound: Callable[[Trial], float | None] = lambda trial: None,
+    floor: MemoryFloor | None = None,
+) -> list[Told]:
+    """The layouts in the order in which they were proposed, each once; the arguments are those of `told_of`."""
+    by_layout: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_layout.setdefault(trial.layout.key, []).append(trial)
+    return [told_of(group, objective, upper_bound, floor) for group in by_layout.values()]
