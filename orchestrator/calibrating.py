@@ -7,7 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher
-from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results
+from orchestrator.one_job import (
+    JobWatcher,
+    new_job,
+    run_to_its_end,
+    wait_for_results,
+    words_of_launcher,
+    words_of_rank,
+)
 from orchestrator.search_file import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
@@ -15,7 +22,7 @@ from search_spaces.layout import PRECISIONS
 from search_spaces.model_shape import ModelShape
 from trials.calibrate import Measurements, trainer_of
 from trials.classify import Ending
-from trials.folder import AttemptFolder, SearchFolder, read_json
+from trials.folder import AttemptFolder, SearchFolder
 
 START_S = 300.0
 MEASURING_S = 300.0
@@ -84,11 +91,7 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
 
 def _why_not(ending: Ending, folder: AttemptFolder) -> NotMeasured:
     """In the words of the rank that told it, else in the launcher's."""
-    outcome = read_json(folder.outcome(ending.restart))
-    if outcome is None:
-        words = ending.detail or (str(ending.reason) if ending.reason else "its ranks left no measurements")
-        return NotMeasured(words, folder.path)
-    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
-    return NotMeasured(
-        ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line]), folder.rank_log(outcome["rank"])
-    )
+    if (told := words_of_rank(folder, ending)) is None:
+        return NotMeasured(words_of_launcher(ending, "its ranks left no measurements"), folder.path)
+    rank, words = told
+    return NotMeasured(words, folder.rank_log(rank))

@@ -1,4 +1,4 @@
-"""A program of Parlay's own as one attempt of a search's launcher: what selftest and calibrate have in common."""
+"""A program of Parlay's own as one attempt of a search's launcher: for selftest, calibrate and doctor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Life
-from trials.folder import SearchFolder, write_json
+from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
 POLL_INTERVAL_S = 0.5
@@ -90,6 +90,20 @@ def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
     since = launcher.now()
     while not are_there() and launcher.now() - since < RESULTS_GRACE_S:
         launcher.wait(POLL_INTERVAL_S)
+
+
+def words_of_rank(folder: AttemptFolder, ending: Ending) -> tuple[int, str] | None:
+    """The rank that told why an attempt ended without an answer, and its words; None where none did."""
+    outcome = read_json(folder.outcome(ending.restart))
+    if outcome is None:
+        return None
+    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
+    return outcome["rank"], ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])
+
+
+def words_of_launcher(ending: Ending, otherwise: str) -> str:
+    """Why an attempt ended, in the launcher's words, or `otherwise` where it has none."""
+    return ending.detail or (str(ending.reason) if ending.reason else otherwise)
 
 
 def _is_launched(launcher: Launcher, request: LaunchRequest, watcher: JobWatcher) -> bool:

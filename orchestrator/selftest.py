@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.base import Launcher
-from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results
+from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results, words_of_launcher
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from trials.classify import Ending
@@ -172,5 +172,5 @@ class _Seen:
 
 
 def _why_unfinished(ending: Ending, found: Results, num_cases: int) -> str:
-    words = ending.detail or (str(ending.reason) if ending.reason else "the ranks' logs may say why")
+    words = words_of_launcher(ending, "the ranks' logs may say why")
     return f"{len(found.results)} of {num_cases} cases were run: {words}"

@@ -15,8 +15,8 @@ from orchestrator.doctor.folders import examine_folder
 from orchestrator.doctor.machine import examine_machine
 from orchestrator.doctor.ranks import examine_ranks
 from orchestrator.doctor.records import examine_home, examine_ledger, examine_mlflow
+from orchestrator.doctor.slurm import COMMANDS, examine_slurm, no_commands
 from orchestrator.doctor.slurm_jobs import examine_jobs
-from orchestrator.doctor.slurm_site import COMMANDS, examine_slurm, no_commands
 from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.launchers.factory import POLL_INTERVAL_S
 from orchestrator.launchers.local import local_slots

@@ -11,13 +11,20 @@ from orchestrator.doctor.ranks import selftest_findings
 from orchestrator.doctor.sights import Moments, findings_of
 from orchestrator.doctor.transport import NcclLog, parse_nccl_log, together
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from orchestrator.one_job import JobWatcher, new_job, run_to_its_end, wait_for_results
+from orchestrator.one_job import (
+    JobWatcher,
+    new_job,
+    run_to_its_end,
+    wait_for_results,
+    words_of_launcher,
+    words_of_rank,
+)
 from orchestrator.search_file import SearchSpec
 from orchestrator.trainer_check import python_of, ranks_run_here
 from search_spaces.cluster import Cluster
 from trials.classify import Ending
 from trials.doctor import Sights
-from trials.folder import SearchFolder, read_json
+from trials.folder import SearchFolder
 from trials.ledger.place import home_folder
 from trials.text import counted
 
@@ -67,11 +74,9 @@ def _read(log: Path) -> str:
 
 def _failure(ending: Ending, request: LaunchRequest) -> Finding:
     """In the words of the rank that told it, else in the launcher's."""
-    outcome = read_json(request.folder.outcome(ending.restart))
     fix = f"see the logs in {request.folder.path}"
-    if outcome is None:
-        words = ending.detail or (str(ending.reason) if ending.reason else "its ranks left no answer")
-        hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
-        return error("job", f"the job ended without an answer: {words}", fix + hint)
-    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
-    return error("job", ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line]), fix)
+    if (told := words_of_rank(request.folder, ending)) is not None:
+        return error("job", told[1], fix)
+    words = words_of_launcher(ending, "its ranks left no answer")
+    hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
+    return error("job", f"the job ended without an answer: {words}", fix + hint)

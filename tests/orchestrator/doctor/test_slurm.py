@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.doctor.finding import Finding, Level
-from orchestrator.doctor.slurm_site import COMMANDS, examine_slurm, unreachable_finding
+from orchestrator.doctor.slurm import COMMANDS, examine_slurm, unreachable_finding
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
 from slurm.fake_placement import FakeNode
