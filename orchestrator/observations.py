@@ -108,8 +108,8 @@ def _row_or_why_not(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Obs
         "step_time_s": measured.get("step_time_s"),
         "step_time_p95_s": measured.get("step_time_p95_s"),
         "peak_memory_gib": measured.get("peak_memory_gib"),
-        "recorded_duration_s": _between(attempt.started_at, attempt.ended_at),
-        "queue_wait_s": _between(attempt.submitted_at, attempt.started_at),
+        "recorded_duration_s": seconds_between(attempt.started_at, attempt.ended_at),
+        "queue_wait_s": seconds_between(attempt.submitted_at, attempt.started_at),
     }
     if not _are_possible(numbers, ran) or not _fills_nodes(spec, trial):
         return DAMAGED
@@ -122,8 +122,8 @@ def _is_measured_in_part(trial: Trial) -> bool:
     return trial.reason is FailureReason.DOMINATED and outcome is not None and "step_time_s" in outcome.measured
 
 
-def _between(begin: float | None, end: float | None) -> float | None:
-    """Seconds; clocks of several machines may differ by a moment."""
+def seconds_between(begin: float | None, end: float | None) -> float | None:
+    """None where one of the two is not known; clocks of several machines may differ by a moment."""
     return None if begin is None or end is None else max(0.0, end - begin)
 
 

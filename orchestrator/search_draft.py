@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from search_spaces.model_shape import ModelShape
+from search_spaces.validation import FILL_IN
+from search_spaces.yaml_source import is_printable
+
+MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,35 @@ def search_name(path: Path) -> str:
     """The file's name as a search's name."""
     name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
     return name[:41].strip("-") or "search"
+
+
+def made_from(path: Path, source: str) -> str:
+    """The title of a draft from this file."""
+    return f"Made by `parlay init --from {path.name}`, which reads like {source}."
+
+
+def printable_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Notes that may hold words of the file."""
+    return tuple("".join(c if is_printable(c) else " " for c in note) for note in notes)
+
+
+def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes: list[str]) -> dict[str, Any]:
+    """The cluster, what is not known of its size to be filled in, and said so."""
+    for name, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
+        if value is None:
+            notes.append(f"cluster.{name} is not in the file: fill it in.")
+    return {"accelerator": accelerator, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+
+
+def size_of(cluster: Mapping[str, Any]) -> tuple[int, int]:
+    """GPUs of a node, and nodes; 8 of what is to be filled in."""
+    gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
+    return gpus, nodes
+
+
+def powers_of_two(most: int) -> list[int]:
+    """From 1 on, up to `most`."""
+    return [2**n for n in range(most.bit_length()) if 2**n <= most]
 
 
 def render(draft: Draft) -> str:

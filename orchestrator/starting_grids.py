@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from orchestrator.search_draft import Draft, search_name
+from orchestrator.search_draft import (
+    MODEL_FIELDS,
+    Draft,
+    cluster_section,
+    made_from,
+    powers_of_two,
+    printable_notes,
+    search_name,
+    size_of,
+)
 from search_spaces.errors import InputError
-from search_spaces.model_shape import ModelShape
 from search_spaces.presets import accelerator_named
 from search_spaces.validation import FILL_IN
-from search_spaces.yaml_source import MAX_BYTES, is_printable, read_document
+from search_spaces.yaml_source import MAX_BYTES, read_document
 
 SUFFIXES = (".yaml", ".yml", ".toml")
 NEMO, CLOUDAI = "a search of NeMo's auto-configurator", "a test of CloudAI"
@@ -35,7 +42,6 @@ _OTHER_DEGREES = {
 """Degrees that are no axes of a search."""
 _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
 _SEQUENCES = ("seq_length", "sequence_length")
-_MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 _MOST = 100_000
 _AUTO = ("auto", None)
 
@@ -59,13 +65,13 @@ def grid_draft(path: Path) -> Draft:
     notes += _left_out(keys)
     notes.append("Trials run Parlay's own trainer; to measure with Megatron-LM, see trainer in docs/trainers.md.")
     return Draft(
-        title=f"Made by `parlay init --from {path.name}`, which reads like {source}.",
+        title=made_from(path, source),
         name=search_name(path),
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
         space=space,
-        notes=tuple("".join(c if is_printable(c) else " " for c in note) for note in notes),
+        notes=printable_notes(notes),
     )
 
 
@@ -140,10 +146,7 @@ def _cluster(keys: Keys, notes: list[str]) -> dict[str, Any]:
     if nodes is None and world is not None and gpus is not None and world % gpus == 0:
         nodes = world // gpus
     accelerator = _accelerator(keys, notes)
-    for name, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
-        if value is None:
-            notes.append(f"cluster.{name} is not in the file: fill it in.")
-    return {"accelerator": accelerator, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+    return cluster_section(accelerator, gpus, nodes, notes)
 
 
 def _accelerator(keys: Keys, notes: list[str]) -> str:
@@ -160,11 +163,11 @@ def _accelerator(keys: Keys, notes: list[str]) -> str:
 
 
 def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
-    told = {name: keys[name] for name in _MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
+    told = {name: keys[name] for name in MODEL_FIELDS if type(keys.get(name)) in (int, bool)}
     sequence = _one_of(keys, _SEQUENCES, "length of a sequence", notes)
     if sequence is not None:
         told["seq_length"] = sequence
-    model = {name: told.get(name, FILL_IN) for name in _MODEL_FIELDS}
+    model = {name: told.get(name, FILL_IN) for name in MODEL_FIELDS}
     missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
     size = keys.get("model_size_in_b")
     recipe = keys.get("recipe_name", keys.get("model_recipe_name"))
@@ -177,13 +180,13 @@ def _model(keys: Keys, notes: list[str]) -> dict[str, Any]:
 
 def _space(keys: Keys, cluster: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The grid's axes; what it leaves to its program is every power of two that may fit."""
-    gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
+    gpus, nodes = size_of(cluster)
     given = {ours: _counts(theirs, keys[theirs]) for theirs, ours in _AXES.items() if theirs in keys}
     if not given:
         rule = "a grid has degrees or micro-batches, such as " + ", ".join([*_AXES][:3])
         raise InputError.of("file", "says nothing of a layout", rule=rule, fix="name a file with a grid")
     most = {"tensor_parallel": gpus, "pipeline_parallel": min(gpus * nodes, 64), "micro_batch_size": 8}
-    axes: dict[str, Any] = {name: given.get(name) or _powers(limit) for name, limit in most.items()}
+    axes: dict[str, Any] = {name: given.get(name) or powers_of_two(limit) for name, limit in most.items()}
     chunks = given.get("virtual_pipeline_stages")
     if chunks and chunks != [1]:
         axes["virtual_pipeline_stages"] = sorted({1, *chunks})
@@ -260,7 +263,3 @@ def _whole(value: Any) -> int | None:
     if type(value) is int:
         return value
     return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 7 else None
-
-
-def _powers(most: int) -> list[int]:
-    return [2**n for n in range(most.bit_length()) if 2**n <= most]

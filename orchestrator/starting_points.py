@@ -7,18 +7,29 @@ in starting_grids.py. Nothing in them is executed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.search_draft import Draft, render, scalar, search_name
+from orchestrator.search_draft import (
+    MODEL_FIELDS,
+    Draft,
+    cluster_section,
+    made_from,
+    powers_of_two,
+    printable_notes,
+    render,
+    scalar,
+    search_name,
+    size_of,
+)
 from orchestrator.starting_grids import SUFFIXES, grid_draft
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import FILL_IN
-from search_spaces.yaml_source import MAX_BYTES, is_printable
+from search_spaces.yaml_source import MAX_BYTES
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.found import Found
 from trials.trainers.hf_config import read_hf_config
@@ -26,7 +37,6 @@ from trials.trainers.json_text import json_object
 from trials.trainers.megatron_args import read_megatron_script
 
 _DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
-_MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
 _MOST_RANKS_LISTED = 64
 _KINDS = (
     "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
@@ -112,7 +122,7 @@ def _read(text: str, is_json: bool) -> Found:
 
 def _draft(found: Found, path: Path) -> Draft:
     notes = [*found.notes]
-    model = {name: found.model.get(name, FILL_IN) for name in _MODEL_FIELDS}
+    model = {name: found.model.get(name, FILL_IN) for name in MODEL_FIELDS}
     if not found.model:
         notes.append("The file says nothing about the model: fill the model section in.")
     elif FILL_IN in model.values():
@@ -126,14 +136,14 @@ def _draft(found: Found, path: Path) -> Draft:
         batch = None if found.says_layout else 32
         notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
     return Draft(
-        title=f"Made by `parlay init --from {path.name}`, which reads like {found.source}.",
+        title=made_from(path, found.source),
         name=search_name(path),
         model=model,
         cluster=cluster,
         global_batch_size=batch or FILL_IN,
         baseline=_baseline(layout, notes) if found.says_layout else {},
         space=_space(layout, cluster, model, batch or 32),
-        notes=tuple("".join(c if is_printable(c) else " " for c in note) for note in notes),
+        notes=printable_notes(notes),
     )
 
 
@@ -147,10 +157,7 @@ def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
         # Such a config knows data ranks only.
         gpus, nodes = found.layout.get("data_parallel"), 1
         notes.append("A DeepSpeed config does not say where it runs: one node with its data ranks was taken.")
-    for key, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
-        if value is None:
-            notes.append(f"cluster.{key} is not in the file: fill it in.")
-    return {"accelerator": FILL_IN, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+    return cluster_section(FILL_IN, gpus, nodes, notes)
 
 
 def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
@@ -211,7 +218,7 @@ def _space(
     layout: Mapping[str, Any], cluster: Mapping[str, Any], model: Mapping[str, Any], batch: int
 ) -> dict[str, Any]:
     """Axes around the layout: every power of two that may fit, and what is run today."""
-    gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
+    gpus, nodes = size_of(cluster)
     layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MOST_RANKS_LISTED
     engine = layout.get("engine", "torch")
     axes: dict[str, Any] = {
@@ -230,8 +237,7 @@ def _space(
 
 
 def _around(today: int | None, most: int) -> list[int]:
-    powers = [2**n for n in range(7) if 2**n <= min(most, _MOST_RANKS_LISTED)]
-    return sorted(_with_todays(powers, today))
+    return sorted(_with_todays(powers_of_two(min(most, _MOST_RANKS_LISTED)), today))
 
 
 def _with_todays(values: list[Any], today: Any) -> list[Any]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from orchestrator.observations import seconds_between
 from search_spaces.cells import text_cell
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from trials.ledger.events import SearchRecord
@@ -114,19 +115,14 @@ def _of_attempts(attempts: tuple[Attempt, ...]) -> Row:
     times = {name: None if last is None else getattr(last, name) for name in TIMES[1:]}
     known = [attempt.node_hours for attempt in attempts if attempt.node_hours is not None]
     return {
-        "queue_wait_s": _between(times["submitted_at"], times["started_at"]),
-        "duration_s": _between(times["started_at"], times["ended_at"]),
+        "queue_wait_s": seconds_between(times["submitted_at"], times["started_at"]),
+        "duration_s": seconds_between(times["started_at"], times["ended_at"]),
         "node_hours": math.fsum(known) if known else None,
         "num_attempts": len(attempts),
         "job_id": None if last is None else last.job_id,
         "nodes": " ".join(last.nodes) or None if last is not None else None,
         **times,
     }
-
-
-def _between(begin: float | None, end: float | None) -> float | None:
-    """Seconds; clocks of several machines may differ by a moment."""
-    return None if begin is None or end is None else max(0.0, end - begin)
 
 
 def _known(name: str, values: Mapping[str, Any]) -> float | int | None:
