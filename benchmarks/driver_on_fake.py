@@ -25,7 +25,8 @@ from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
 from orchestrator.search_file import candidates_of, load_search_file
 from orchestrator.service.shares import Shares
-from orchestrator.session import create_search, program_of
+from orchestrator.session import program_of
+from orchestrator.starting import create_search
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import JobPlan, StartedJob

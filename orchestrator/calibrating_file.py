@@ -66,7 +66,7 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
     return fields
 
 
-def is_calibrates(path: Path) -> bool:
+def is_by_calibrate(path: Path) -> bool:
     """Whether calibrate wrote this file; OSError where it cannot be read."""
     with path.open(encoding="utf-8", errors="replace") as stream:
         return stream.readline().rstrip("\n") == FIRST_LINE

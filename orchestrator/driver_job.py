@@ -44,6 +44,12 @@ RETRY_S = 60.0
 """Between two attempts to submit the next link; also how long a submission without an answer is left to appear."""
 
 
+def own_command(*words: str) -> tuple[str, ...]:
+    """This Parlay's command line, by this process's interpreter, wherever it is started."""
+    # -P: a file in the working directory must not stand in for one of ours or of Python's.
+    return (sys.executable, "-P", "-m", "orchestrator.cli.main", *words)
+
+
 def job_name(search_id: str) -> str:
     return f"{search_id}.driver"
 
@@ -69,7 +75,7 @@ def job_time_s(text: str | None) -> float:
 
 def require_slurm(spec: SearchSpec) -> None:
     """InputError for a search whose trials would not leave the driver's own job."""
-    if not spec.launcher.kind.startswith("slurm"):
+    if not spec.launcher.uses_slurm:
         raise InputError.of(
             "as_job",
             f"launcher.kind is {spec.launcher.kind}",
@@ -82,8 +88,7 @@ def require_slurm(spec: SearchSpec) -> None:
 def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_limit_s: float) -> DriverJob:
     """The first link: `parlay resume --as-job` with this process's interpreter."""
     path = folder.path.absolute()
-    # -P: a file in the working directory must not stand in for one of ours or of Python's.
-    command = (sys.executable, "-P", "-m", "orchestrator.cli.main", "resume", str(path), "--ledger", ledger_url)
+    command = own_command("resume", str(path), "--ledger", ledger_url)
     return DriverJob(
         name=job_name(folder.search_id),
         directory=path,
@@ -174,8 +179,7 @@ class DriverChain:
         """Return when the search is free, LEASE_WAIT_S are over, or this driver is told to stop."""
         deadline = self._clock() + LEASE_WAIT_S
         while not self.was_told_to_stop and self._clock() < deadline:
-            lease = leases.current(folder)
-            if lease is None or not lease.is_held(time.time()):
+            if leases.holder(folder, time.time()) is None:
                 return
             sleep(1.0)
 

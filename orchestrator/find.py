@@ -81,22 +81,6 @@ def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str],
     return side_of_recipe(loaded)
 
 
-def _names_no_search(given: str) -> bool:
-    """Whether what a person names is a path at which no search lies."""
-    return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
-
-
-def _folder_named(given: str) -> SearchFolder | None:
-    """The search's folder, where what a person typed is a path and not an id."""
-    try:
-        path = Path(given).resolve()
-        if path.is_file():
-            raise _is_a_file(given)
-        return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
-    except OSError as error:
-        raise _no_search(given, error.strerror or str(error)) from error
-
-
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
     """The attempt that `t0001` (its last one) or `t0001.a2` names; InputError when there is none."""
     trial_name, _, attempt_name = name.partition(".")
@@ -113,6 +97,22 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
         rule="an attempt is named t0001 (its last one) or t0001.a2",
         fix=f"one of: {known}",
     )
+
+
+def _names_no_search(given: str) -> bool:
+    """Whether what a person names is a path at which no search lies."""
+    return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
+
+
+def _folder_named(given: str) -> SearchFolder | None:
+    """The search's folder, where what a person typed is a path and not an id."""
+    try:
+        path = Path(given).resolve()
+        if path.is_file():
+            raise _is_a_file(given)
+        return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
+    except OSError as error:
+        raise _no_search(given, error.strerror or str(error)) from error
 
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:

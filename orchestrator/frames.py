@@ -1,6 +1,7 @@
 """Searches, trials and plans as pandas' data frames, for notebooks and people's own programs.
 
-Columns have the contract's names and units; what is unknown is pandas.NA. pandas is imported here alone.
+Columns have the contract's names and units; what is unknown is pandas.NA. pandas is imported here alone, but for the
+names of types in api.py.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
     with _collected(problems, document, "launcher", "slurm", "site"):
         launcher = launcher.with_site()
     problems += [placed(problem, places) for problem in notify_problems(file.notify)]
-    if launcher.kind.startswith("slurm"):
+    if launcher.uses_slurm:
         problems += [placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
     with _collected(problems, document, "work_dir"):
         work_dir = resolved_path(here, file.work_dir)

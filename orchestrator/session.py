@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +12,15 @@ from typing import Any
 from dashboards.mlflow_sync import MlflowSync
 from dashboards.mlflow_worker import MlflowWorker
 from dashboards.report.worker import ReportWorker
-from orchestrator.code_snapshot import snapshot_code
-from orchestrator.earlier import NOTHING_EARLIER, Earlier, freeze, frozen
+from orchestrator.earlier import frozen
 from orchestrator.holding import Hold, held
 from orchestrator.last_words import MLFLOW_INTERRUPTED_S, MLFLOW_LAST_CALL_S, say_last_words
 from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.factory import make_launcher
-from orchestrator.launchers.local import LocalLauncher, local_slots
+from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
-from orchestrator.own_files import YAML_SHA256, require_own_files, yaml_sha256
+from orchestrator.own_files import require_own_files
 from orchestrator.pilots_left import end_pilots
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
@@ -36,21 +32,13 @@ from orchestrator.search.course import Goal, Hooks
 from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits, layouts_left
-from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
-from orchestrator.trainer_check import python_of, ranks_run_here, require_trainer
-from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
-from search_spaces.errors import InputError
+from orchestrator.search_file import SearchSpec
+from orchestrator.trainer_check import python_of
 from search_spaces.layout import Layout
-from search_spaces.space import SearchSpace
-from search_spaces.yaml_source import Place
-from slurm.environment import carried_options
-from trials.folder import SearchFolder, write_json, write_text
-from trials.ledger.events import Event, EventKind, SearchRecord
+from trials.folder import SearchFolder
+from trials.ledger.events import Event, SearchRecord
 from trials.ledger.place import home_folder
 from trials.ledger.reader import LedgerReader
-from trials.ledger.writer import LedgerWriter
-
-_ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 @dataclass(frozen=True)
@@ -69,45 +57,6 @@ class Watcher:
     may_begin: Callable[[int, int], int] = lambda held, more: more
 
 
-def prepare(spec: SearchSpec) -> SearchSpace:
-    """Check what can be checked without writing or launching anything; InputError says what is wrong, and where.
-
-    Returns what may be tried.
-    """
-    try:
-        require_places(spec)
-        spec.trainer.data.pinned(spec.model)  # the file may have gone since the search began
-        space = candidates_of(spec)
-        require_affordable(spec, space)
-        require_pilot_room(spec, space)
-        if ranks_run_here(spec):
-            local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
-        require_trainer(spec)
-    except InputError as error:
-        raise located(error, spec) from error
-    return space
-
-
-def with_carried_options(spec: SearchSpec, environ: Mapping[str, str], note: Callable[[str], None]) -> SearchSpec:
-    """The search with the account, partition and the like that this shell sets for sbatch, where its file names none.
-
-    Jobs are submitted without those variables, since they would override what stands in a job's script; so they are
-    said, and written into the search, whoever drives it later. InputError names the variable of a bad one.
-    """
-    if not spec.launcher.kind.startswith("slurm"):
-        return spec
-    given = [key.removeprefix("launcher.slurm.") for key in spec.places]
-    carried = spec.launcher.slurm.missing_of(carried_options(environ), given)
-    if not carried:
-        return spec
-    section = spec.launcher.slurm.with_carried(carried)
-    words = [f"launcher.slurm.{name} {getattr(section, name)} ({o.variable})" for name, o in carried.items()]
-    note(f"from the environment: {', '.join(words)}")
-    places = {f"launcher.slurm.{name}": Place(option.variable, None) for name, option in carried.items()}
-    launcher = spec.launcher.model_copy(update={"slurm": section})
-    return replace(spec, launcher=launcher, places={**spec.places, **places})
-
-
 def open_tracking(spec: SearchSpec, note: Callable[[str], None]) -> MlflowSync | None:
     """The way to MLflow, asked for its experiment before the first trial; None where the file wants no tracking.
 
@@ -124,39 +73,6 @@ def tracking_of(spec: SearchSpec) -> MlflowSync | None:
     if not spec.tracking.enabled:
         return None
     return MlflowSync(spec.tracking.mlflow_uri, spec.tracking.experiment, home_folder())
-
-
-def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_EARLIER) -> SearchFolder:
-    """Write a new search down: its folder with the code all its trials will run and the trials of others that it learns
-    from, its journal and its ledger row.
-
-    The folder is whole before it has its name, and gone again when the search could not be recorded, so neither a
-    crash nor a refusal leaves half a search. InputError when `work_dir` or the ledger cannot be used.
-    """
-    search_id = f"{spec.name}-{''.join(secrets.choice(_ID_LETTERS) for _ in range(6))}"
-    folder = SearchFolder(spec.work_dir / search_id)
-    part = SearchFolder(folder.path.with_name(f".{search_id}.part"))
-    with closing(LedgerWriter(ledger_url)):  # made, migrated or refused before anything else is written
-        pass
-    try:
-        part.path.mkdir(mode=0o700, parents=True)
-        write_text(part.yaml, spec.yaml_text)
-        write_json(part.json, spec.to_json())
-        freeze(part, earlier)
-        code = snapshot_code(part.code)
-        part.path.rename(folder.path)
-    except OSError as error:
-        raise bad_work_dir(spec.work_dir, error.strerror or str(error), OTHER_WORK_DIR) from error
-    finally:
-        shutil.rmtree(part.path, ignore_errors=True)
-    try:
-        with held(folder, ledger_url) as hold, hold.opened_history() as history:
-            row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
-            history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    return folder
 
 
 def drive(

@@ -65,7 +65,7 @@ def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], Non
     search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
     submitted.
     """
-    if not spec.launcher.kind.startswith("slurm"):
+    if not spec.launcher.uses_slurm:
         return
     slurm = SlurmClient() if slurm is None else slurm
     try:

@@ -25,7 +25,7 @@ def require_trainer(spec: SearchSpec) -> None:
 
 def python_of(spec: SearchSpec) -> str:
     """The interpreter of the ranks: the one the file names, the image's own, or the one that runs Parlay."""
-    container = spec.launcher.slurm.container if spec.launcher.kind.startswith("slurm") else None
+    container = spec.launcher.slurm.container if spec.launcher.uses_slurm else None
     has_its_own = container is not None and container.runtime is not None
     return spec.trainer.python or ("python3" if has_its_own else sys.executable)
 

@@ -22,7 +22,7 @@ _LONGEST_WORK_DIR = 3800  # with a search's own paths below it, within what Linu
 def require_places(spec: SearchSpec) -> None:
     """InputError unless the search's jobs can get their folders, and find their setup file."""
     _require_work_dir(spec.work_dir)
-    if spec.launcher.kind.startswith("slurm"):
+    if spec.launcher.uses_slurm:
         container = spec.launcher.slurm.job_options().container
         _require_slurm_work_dir(spec.work_dir, has_mounts=container is not None and container.runtime is not None)
         _require_setup_file(spec.launcher.slurm.setup_file)

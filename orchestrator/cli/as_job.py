@@ -48,14 +48,11 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
     from slurm.client import SlurmClient
 
     require_slurm(spec)
-    lease = leases.current(folder)
-    if lease is not None and lease.is_held(now := time.time()):
-        raise leases.LeaseHeld(lease, now)
+    leases.require_free(folder, time.time())
     try:
         return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except AlreadyQueued as queued:
-        fix = "wait for it, or cancel the search"
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=fix), as_json)
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=leases.HELD_FIX), as_json)
 
 
 def end_driver_jobs(folder: SearchFolder) -> list[str]:

@@ -107,7 +107,7 @@ def _verdict(found: Examination) -> str:
 def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
     """The search, with what this shell sets for sbatch; None without a file."""
     from orchestrator.search_file import load_search_file
-    from orchestrator.session import with_carried_options
+    from orchestrator.starting import with_carried_options
 
     if search_file is None:
         return None

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 @contextmanager
 def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
-    from orchestrator.search.lease import LeaseHeld, LeaseLost
+    from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
     from trials.ledger.events import Fenced
 
     try:
         yield
     except LeaseHeld as held:
-        fix = "wait for it, or cancel the search" if held.lease.is_fresh(time.time()) else None
+        fix = HELD_FIX if held.lease.is_fresh(time.time()) else None
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
     except (LeaseLost, Fenced) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)

@@ -77,9 +77,10 @@ def _turn(started: Started, stop: Stop) -> TurnResult:
 
 def _fail(result: TurnResult, started: Started, as_json: bool) -> NoReturn:
     """What ended the actor's turn early, as `explained` tells it of a driver in this process."""
+    from orchestrator.search.lease import HELD_FIX
     from orchestrator.service.driving import TurnEnd
 
     if result.end is TurnEnd.HELD:
-        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix="wait for it, or cancel the search"), as_json)
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", result.detail, fix=HELD_FIX), as_json)
     code = ExitCode.BAD_INPUT if result.end is TurnEnd.REFUSED else ExitCode.REFUSED
     fail(code, Problem("refused", result.detail, fix=resume_fix(started.folder)), as_json)

@@ -34,7 +34,7 @@ def status(
         _list_searches(ledger, as_json)
         return
     from orchestrator.cli.summary import show_search
-    from orchestrator.cli.watching import seen_standing, who_drives
+    from orchestrator.cli.watching import seen_driver, who_drives
     from orchestrator.find import find_search
     from orchestrator.status import search_summary
 
@@ -46,7 +46,7 @@ def status(
         show_search(found.record, spec, found.folder)
     if found.record.state.is_ended or not found.folder.is_one:
         return
-    if (words := seen_standing(found.folder, who_drives).words) is not None:
+    if (words := seen_driver(found.folder, who_drives).words) is not None:
         say(words)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -115,20 +115,10 @@ def submit(
         return
     if job_time_s is not None:
         _submit_driver(started, job_time_s, as_json)
-        return
-    if by_ticks:
+    elif by_ticks:
         _leave_to_ticks(started, as_json)
-        return
-    folder = started.folder
-    pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
-    words = "is driven by the service, process" if pid else "runs as process"
-    pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
-    answer(
-        {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "pid": pid},
-        as_json,
-        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
-        f"look: parlay status {folder.search_id}    end it: parlay cancel {folder.search_id}",
-    )
+    else:
+        _leave_to_process(started, executor, no_service, as_json)
 
 
 def resume(
@@ -248,18 +238,58 @@ def _submit_driver(started: Started, job_time_s: float, as_json: bool) -> None:
     with explained(folder, as_json):
         job_id = submit_driver(folder, started.spec, started.ledger_url, job_time_s, as_json)
     answer(
-        {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), "job_id": job_id},
+        _submitted(folder, job_id=job_id),
         as_json,
         f"search {folder.search_id} is driven by Slurm job {job_id}; its log is {folder.driver_log}\n"
         f"look: parlay status {folder.path}    end it: parlay cancel {folder.path}",
     )
 
 
+def _leave_to_ticks(started: Started, as_json: bool) -> None:
+    """Say what drives the search from now on, which is for the user to set up."""
+    folder = started.folder
+    write_tick_script(folder, started.ledger_url)
+    crontab, scrontab = tick_lines(folder, started.spec)
+    answer(
+        _submitted(folder, crontab=crontab, scrontab=scrontab),
+        as_json,
+        "\n".join(
+            [
+                f"search {folder.search_id} waits for its ticks. For `crontab -e`:",
+                crontab,
+                "or, where the site has it, for `scrontab -e`:",
+                *scrontab,
+                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.search_id}` says that"
+                " it has ended",
+            ]
+        ),
+    )
+
+
+def _leave_to_process(started: Started, executor: str, no_service: bool, as_json: bool) -> None:
+    """Have the user's service drive the search, where one runs, or else a process of its own."""
+    folder = started.folder
+    pid = None if no_service else hand_over(folder, started.spec, started.ledger_url)
+    words = "is driven by the service, process" if pid else "runs as process"
+    pid = pid or _start_driver(folder, started.ledger_url, executor, as_json)
+    answer(
+        _submitted(folder, pid=pid),
+        as_json,
+        f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
+        f"look: parlay status {folder.search_id}    end it: parlay cancel {folder.search_id}",
+    )
+
+
+def _submitted(folder: SearchFolder, **driven_by: Any) -> dict[str, Any]:
+    """The contract's object of `parlay submit`, with what drives the search from now on."""
+    return {"schema": SUBMIT_SCHEMA, "search_id": folder.search_id, "folder": str(folder.path), **driven_by}
+
+
 def _start_driver(folder: SearchFolder, url: str, executor: str, as_json: bool) -> int:
     """Start `parlay resume` as a process of its own session and wait until it holds the search; its pid."""
-    # -P: a file in the working directory must not stand in for one of ours or of Python's.
-    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "resume", str(folder.path), "--ledger", url]
-    command += ["--executor", executor]
+    from orchestrator.driver_job import own_command
+
+    command = own_command("resume", str(folder.path), "--ledger", url, "--executor", executor)
     created = _fencing(folder)
     log = os.open(folder.driver_log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     try:
@@ -301,8 +331,7 @@ def _cancelled(found: Found) -> SearchRecord:
     with closing(LedgerReader(found.ledger_url)) as reader:
         record = found.record
         while not record.state.is_ended and time.monotonic() < deadline:
-            lease = leases.current(found.folder)
-            if lease is None or not lease.is_held(time.time()):
+            if leases.holder(found.folder, time.time()) is None:
                 return _cancel_ourselves(found)
             if not asked:
                 request_cancel(found.ledger_url, record.search_id, time.time())
@@ -318,33 +347,6 @@ def _cancel_ourselves(found: Found) -> SearchRecord:
 
     tracking, watcher = open_tracking(found.spec, say), Watcher(note=say, driving=_for_a_while)
     return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
-
-
-def _leave_to_ticks(started: Started, as_json: bool) -> None:
-    """Say what drives the search from now on, which is for the user to set up."""
-    folder = started.folder
-    write_tick_script(folder, started.ledger_url)
-    crontab, scrontab = tick_lines(folder, started.spec)
-    answer(
-        {
-            "schema": SUBMIT_SCHEMA,
-            "search_id": folder.search_id,
-            "folder": str(folder.path),
-            "crontab": crontab,
-            "scrontab": scrontab,
-        },
-        as_json,
-        "\n".join(
-            [
-                f"search {folder.search_id} waits for its ticks. For `crontab -e`:",
-                crontab,
-                "or, where the site has it, for `scrontab -e`:",
-                *scrontab,
-                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.search_id}` says that"
-                " it has ended",
-            ]
-        ),
-    )
 
 
 @contextmanager

@@ -29,6 +29,8 @@ SandboxFolder = Annotated[
     Path | None, typer.Argument(metavar="[FOLDER]", help="Where all its files lie; in Parlay's home if absent.")
 ]
 
+_TRY_AGAIN = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
+
 commands = typer.Typer(
     name="slurm-sandbox", help="A real Slurm on this machine, to try Parlay on.", no_args_is_help=True
 )
@@ -144,8 +146,7 @@ def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
     try:
         install_packages(missing)
     except InstallFailed as error:
-        fix = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=fix), as_json)
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
 
 
 def _missing(packages: Sequence[str], can_install: bool) -> Problem:
@@ -171,8 +172,7 @@ def _explained(as_json: bool) -> Iterator[None]:
     except ValueError as error:
         raise InputError.of("slurm_sandbox", str(error), fix="change what is named there, or leave it out") from error
     except (SandboxFailed, subprocess.TimeoutExpired) as error:
-        fix = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
-        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=fix), as_json)
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
 
 
 def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:

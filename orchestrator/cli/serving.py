@@ -98,7 +98,7 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     if found is None:
         return None
     client, health = found
-    if spec.launcher.kind.startswith("slurm") and (other := _other_slurm(health.get("slurm"))):
+    if spec.launcher.uses_slurm and (other := _other_slurm(health.get("slurm"))):
         say(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
         return None
     try:

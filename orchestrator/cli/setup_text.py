@@ -14,7 +14,7 @@ def setup_json(spec: SearchSpec) -> dict[str, str] | None:
     from orchestrator.launchers.slurm_files import setup_text
 
     path = spec.launcher.slurm.setup_file
-    if path is None or not spec.launcher.kind.startswith("slurm"):
+    if path is None or not spec.launcher.uses_slurm:
         return None
     return {"path": path, "text": setup_text(path)}
 

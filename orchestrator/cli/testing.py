@@ -173,10 +173,10 @@ def _require_launching(spec: SearchSpec, verb: str) -> None:
 
 def _require_place(path: Path) -> None:
     """InputError unless a cluster file may be written there: nobody's own is written over."""
-    from orchestrator.calibrating_file import is_calibrates
+    from orchestrator.calibrating_file import is_by_calibrate
 
     try:
-        fault = None if not path.exists() or is_calibrates(path) else "exists, and calibrate has not written it"
+        fault = None if not path.exists() or is_by_calibrate(path) else "exists, and calibrate has not written it"
         if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
             fault = "lies in no folder that may be written to"
     except OSError as error:
@@ -203,7 +203,7 @@ def _run(
 def with_launcher(spec: SearchSpec, world: Cluster, run: Callable[[Launcher, Stop], T], verb: str, as_json: bool) -> T:
     """What `run` answers with the search's launcher; ends the command where it is interrupted."""
     from orchestrator.launchers.factory import make_launcher
-    from orchestrator.session import with_carried_options
+    from orchestrator.starting import with_carried_options
 
     spec, stop = with_carried_options(spec, os.environ, say), Stop()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,12 +76,12 @@ def require_jobs_that_stay(launcher: LauncherSection, key: str) -> None:
 
 def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
     """What cron is to start for this search: this interpreter, with this shell's way to Slurm; all paths absolute."""
+    from orchestrator.driver_job import own_command
     from slurm.crontab import render_repeated
     from trials.folder import write_text
 
     path = folder.path.absolute()
-    # -P: a file in the working directory must not stand in for one of ours or of Python's.
-    argv = (sys.executable, "-P", "-m", "orchestrator.cli.main", "tick", str(path), "--ledger", ledger_url)
+    argv = own_command("tick", str(path), "--ledger", ledger_url)
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
     write_text(folder.tick_script, render_repeated(argv, path / folder.driver_log.name, environ))
 
@@ -101,8 +100,9 @@ def _ticked(found: Found) -> SearchRecord:
     """The search's record after one turn; one that has ended is left in order, once."""
     from orchestrator.notifying import is_owed
     from orchestrator.search.driver import Driver
-    from orchestrator.session import Watcher, drive, prepare, tracking_of
+    from orchestrator.session import Watcher, drive, tracking_of
     from orchestrator.signals import Signals
+    from orchestrator.starting import prepare
 
     is_in_order = found.folder.measured.exists() and not is_owed(found.folder, found.spec)
     if found.record.state.is_ended and is_in_order:

@@ -71,7 +71,7 @@ def _terms_interrupt() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Standing:
+class WhoDrives:
     """Who drives a search, or why nobody does, in `words`; None where a driver is at work. `is_expected`: one is, or
     will be, without anybody's doing."""
 
@@ -95,14 +95,14 @@ class Watch:
         folder: SearchFolder,
         view: View,
         note: Callable[[str], None],
-        standing: Callable[[SearchFolder], Standing],
+        look: Callable[[SearchFolder], WhoDrives],
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ):
         self._folder = folder
         self._view = view
         self._note = note
-        self._standing = standing
+        self._look = look
         self._clock = clock
         self._wait = wait
         self._said: str | None = None
@@ -154,9 +154,9 @@ class Watch:
         if self._driver_looked_at is not None and now - self._driver_looked_at < DRIVER_LOOK_S:
             return False
         self._driver_looked_at = now
-        standing = seen_standing(self._folder, self._standing)
-        self._say(standing.words)
-        if standing.is_expected:
+        found = seen_driver(self._folder, self._look)
+        self._say(found.words)
+        if found.is_expected:
             self._undriven_since = None
             return False
         self._undriven_since = now if self._undriven_since is None else self._undriven_since
@@ -165,7 +165,7 @@ class Watch:
     def _let_it_settle(self) -> None:
         """Wait for the recipe and for MLflow, which its driver sees to after the last event."""
         deadline = self._clock() + SETTLE_S
-        while self._clock() < deadline and seen_standing(self._folder, self._standing).words is None:
+        while self._clock() < deadline and seen_driver(self._folder, self._look).words is None:
             self._wait(LOOK_S)
 
     def _say(self, words: str | None) -> None:
@@ -175,15 +175,15 @@ class Watch:
         self._said = words
 
 
-def seen_standing(folder: SearchFolder, standing: Callable[[SearchFolder], Standing]) -> Standing:
-    """The same, also where it cannot be looked at just now."""
+def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives]) -> WhoDrives:
+    """What a look tells; also where it cannot be taken just now."""
     try:
-        return standing(folder)
+        return look(folder)
     except (OSError, ValueError, OutsideRefused) as error:
-        return Standing(f"who drives the search cannot be seen: {error}")
+        return WhoDrives(f"who drives the search cannot be seen: {error}")
 
 
-def who_drives(folder: SearchFolder) -> Standing:
+def who_drives(folder: SearchFolder) -> WhoDrives:
     """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
     where nobody holds the lease, and of jobs that drive."""
     from orchestrator.search import lease as leases
@@ -192,15 +192,15 @@ def who_drives(folder: SearchFolder) -> Standing:
     now = time.time()
     lease = leases.current(folder)
     if lease is not None and lease.is_held(now):
-        return Standing() if lease.is_fresh(now) else Standing(str(leases.LeaseHeld(lease, now)))
-    if (standing := _in_service(folder.search_id)) is not None:
-        return standing
+        return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(leases.LeaseHeld(lease, now)))
+    if (kept := _in_service(folder.search_id)) is not None:
+        return kept
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.tick_script.exists():
-        return Standing(f"{nobody}: {_next_tick(folder)}")
+        return WhoDrives(f"{nobody}: {_next_tick(folder)}")
     if folder.driver_script.exists():
         return _next_job(folder, nobody)
-    return Standing(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
+    return WhoDrives(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
 
 
 def _next_tick(folder: SearchFolder) -> str:
@@ -214,7 +214,7 @@ def _next_tick(folder: SearchFolder) -> str:
     return "it waits for its next tick, which cron starts"
 
 
-def _next_job(folder: SearchFolder, nobody: str) -> Standing:
+def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
     """Where the driver's job is that takes the search next; while Slurm does not answer there may be one."""
     from orchestrator import driver_queue
     from slurm.interface import SlurmUnreachable
@@ -223,14 +223,14 @@ def _next_job(folder: SearchFolder, nobody: str) -> Standing:
         words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
     except SlurmUnreachable as error:
         fix = f"{resume_fix(folder)} goes on with it, too"
-        return Standing(f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}")
+        return WhoDrives(f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}")
     if words is None:
         fix = f"{resume_fix(folder)} --as-job goes on with it"
-        return Standing(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
-    return Standing(f"{nobody}: {words}")
+        return WhoDrives(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
+    return WhoDrives(f"{nobody}: {words}")
 
 
-def _in_service(search_id: str) -> Standing | None:
+def _in_service(search_id: str) -> WhoDrives | None:
     """How the search stands with the service, where one runs that drives it."""
     from orchestrator.service.client import running_service
     from trials.ledger.place import home_folder
@@ -241,8 +241,8 @@ def _in_service(search_id: str) -> Standing | None:
         return None
     if driver["state"] == "stopped":
         words = f"the service drives it no more: {driver['detail']}; parlay resume {search_id} goes on with it"
-        return Standing(words, is_expected=False)
-    return Standing("the search waits for the service to drive it")
+        return WhoDrives(words, is_expected=False)
+    return WhoDrives("the search waits for the service to drive it")
 
 
 def _not_seen(folder: SearchFolder) -> InputError:

@@ -59,7 +59,7 @@ def make_launcher(
     Raises InputError when this machine cannot hold the trials or the table cannot be read, LaunchRefused when the
     named Ray cannot be reached.
     """
-    if section.kind in ("slurm", "slurm_pilot"):
+    if section.uses_slurm:
         rules = None if section.kind == "slurm" else pilot_rules(section, cluster, parallel_trials)
         return _slurm_of(section, cluster, note, keep, memory, rules, work_left)
     if section.table_path is not None:

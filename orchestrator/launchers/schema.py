@@ -78,6 +78,11 @@ class LauncherSection(Section):
         return self.model_copy(update={"slurm": with_site(self.slurm)})
 
     @property
+    def uses_slurm(self) -> bool:
+        """Whether trials are Slurm's jobs, or steps of one."""
+        return self.kind in ("slurm", "slurm_pilot")
+
+    @property
     def table_path(self) -> Path | None:
         return None if self.table is None else Path(self.table)
 

@@ -1,4 +1,4 @@
-"""The loop of a search: watch, obey, settle, propose, submit; until there is nothing left to do.
+"""The loop of a search: watch, obey, settle, propose, launch; until there is nothing left to do.
 
 The driver keeps no state of its own. What it does next follows from the search's record alone, so a driver that was
 killed anywhere goes on where it stood: every step first writes down what it is about to do.

@@ -27,6 +27,9 @@ LEASE_DURATION_S = 120.0
 
 HEARTBEAT_S = LEASE_DURATION_S / 4
 
+HELD_FIX = "wait for it, or cancel the search"
+"""What to do about a search that somebody else drives."""
+
 
 class LeaseLost(Exception):
     """Another driver took this one's lease over: it stops and writes nothing more."""
@@ -190,6 +193,18 @@ def current(folder: SearchFolder) -> Lease | None:
     if written is None or written["fencing"] < newest:
         return _claimed(folder, newest) if newest else None
     return Lease.from_json(written)
+
+
+def holder(folder: SearchFolder, now: float) -> Lease | None:
+    """The lease of whoever drives the search, or may go back to it; None where nobody does."""
+    newest = current(folder)
+    return newest if newest is not None and newest.is_held(now) else None
+
+
+def require_free(folder: SearchFolder, now: float) -> None:
+    """Raises LeaseHeld where somebody drives the search."""
+    if (lease := holder(folder, now)) is not None:
+        raise LeaseHeld(lease, now)
 
 
 def _mine(folder: SearchFolder, fencing: int, now: float, duration_s: float) -> Lease:

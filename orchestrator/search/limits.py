@@ -51,7 +51,7 @@ def is_idle(standing: Standing, limits: Limits, now: float) -> bool:
     if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in standing.in_flight):
         return False
     begun = (attempt.started_at for attempt in standing.in_flight if attempt.started_at is not None)
-    return now - max(standing.last_moment, *begun, standing.last_moment) >= limits.idle_limit_s
+    return now - max([standing.last_moment, *begun]) >= limits.idle_limit_s
 
 
 def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:

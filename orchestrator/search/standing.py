@@ -249,7 +249,7 @@ class Standing:
     def _note_end(self, trial: Trial, attempt: Attempt) -> None:
         self._node_hours_used += Fraction(attempt.node_hours or 0.0)
         moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
-        self.last_moment = max(self.last_moment, *moments, self.last_moment)
+        self.last_moment = max([self.last_moment, *moments])
         self.bad_nodes |= set(bad_nodes(trial, attempt))
         timed = attempt.started_at is not None and attempt.ended_at is not None
         if attempt.state is TrialState.MEASURED and timed:

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from orchestrator.search.lease import LeaseHeld
+from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import events, models
 from orchestrator.service.desk import VERSION, Desk, NotYet
 from orchestrator.service.guard import Door, Guard, error_response
@@ -148,7 +148,7 @@ def _add_refusals(app: FastAPI, log: Callable[[str], None]) -> None:
 
     @app.exception_handler(LeaseHeld)
     def held(request: Request, error: LeaseHeld) -> JSONResponse:
-        return error_response(409, Problem("held", str(error), fix="wait for it, or cancel the search"), None)
+        return error_response(409, Problem("held", str(error), fix=HELD_FIX), None)
 
     @app.exception_handler(NotYet)
     def not_yet(request: Request, error: NotYet) -> JSONResponse:

@@ -14,7 +14,6 @@ from typing import Any
 from orchestrator.find import Found, find_attempt
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
-from orchestrator.search.lease import LeaseHeld
 from orchestrator.search_file import SearchSpec, load_search_text
 from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
@@ -113,7 +112,7 @@ class Desk:
         found = self._found(search)
         if not found.record.state.is_ended:
             request_cancel(found.ledger_url, found.record.search_id, time.time())
-            if not _is_driven(found.folder):
+            if leases.holder(found.folder, time.time()) is None:
                 self._take(found)
         return _accepted(found.record)
 
@@ -123,7 +122,7 @@ class Desk:
         _require_no_other_ray(found.spec)
         kept = self._keeper.kept().get(found.record.search_id)
         if kept is None or kept.state is not DriverState.DRIVING:
-            _require_free(found.folder)
+            leases.require_free(found.folder, time.time())
         if not found.record.state.is_ended:
             self._take(found)
         return _accepted(found.record)
@@ -178,17 +177,6 @@ def _require_no_other_ray(spec: SearchSpec) -> None:
             rule="a process can speak to one Ray, and the service's drivers speak to its own",
             fix="parlay submit --no-service gives the search a driver of its own",
         )
-
-
-def _is_driven(folder: SearchFolder) -> bool:
-    lease = leases.current(folder)
-    return lease is not None and lease.is_held(time.time())
-
-
-def _require_free(folder: SearchFolder) -> None:
-    lease, now = leases.current(folder), time.time()
-    if lease is not None and lease.is_held(now):
-        raise LeaseHeld(lease, now)
 
 
 def _submitted(folder: SearchFolder, notes: list[str]) -> dict[str, Any]:

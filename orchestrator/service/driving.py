@@ -13,7 +13,8 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.search_file import SearchSpec
 from orchestrator.service.share_file import ShareFile
-from orchestrator.session import Watcher, drive, open_tracking, prepare
+from orchestrator.session import Watcher, drive, open_tracking
+from orchestrator.starting import prepare
 from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
 from trials.ledger.events import Fenced, SearchRecord, fold

@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from orchestrator import code_snapshot, session
+from orchestrator import code_snapshot, starting
 from orchestrator.cli.main import main
 
 COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
@@ -29,5 +29,5 @@ def snapshot_tabled_code(destination: Path) -> str:
 
 
 if __name__ == "__main__":
-    session.snapshot_code = snapshot_tabled_code
+    starting.snapshot_code = snapshot_tabled_code
     main()

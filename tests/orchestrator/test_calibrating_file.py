@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_file, is_calibrates
+from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_file, is_by_calibrate
 from search_spaces.cluster import ACCELERATORS, Cluster, MeasuredSpeed
 from search_spaces.cluster_schema import ClusterSection
 from search_spaces.links import Fabric
@@ -152,9 +152,9 @@ def test_the_file_says_when_where_and_with_what_it_was_measured(tmp_path):
     ):
         assert words in text
     (tmp_path / "mine.yaml").write_text(text)
-    assert is_calibrates(tmp_path / "mine.yaml")
+    assert is_by_calibrate(tmp_path / "mine.yaml")
     (tmp_path / "other.yaml").write_text("accelerator: cpu\n")
-    assert not is_calibrates(tmp_path / "other.yaml")
+    assert not is_by_calibrate(tmp_path / "other.yaml")
 
 
 def test_a_cluster_of_which_a_part_was_measured_keeps_its_size():

@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.launchers.factory import job_options
 from orchestrator.search_file import SearchSpec, load_search_file
-from orchestrator.session import prepare, program_of
+from orchestrator.session import program_of
+from orchestrator.starting import prepare
 from search_spaces.errors import InputError, Problem
 from slurm.request import Container, Runtime
 from trials.folder import SearchFolder

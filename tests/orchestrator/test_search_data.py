@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search_file import SearchSpec, load_search_file
-from orchestrator.session import prepare, program_of
+from orchestrator.session import program_of
+from orchestrator.starting import prepare
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.trials.token_files import write_tokens

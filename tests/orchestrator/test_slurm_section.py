@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search_file import SearchSpec, load_search_file
-from orchestrator.session import prepare, with_carried_options
+from orchestrator.starting import prepare, with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient
 from slurm.interface import SubmitStatus

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
-from orchestrator.session import prepare, program_of
+from orchestrator.session import program_of
+from orchestrator.starting import prepare
 from search_spaces.errors import InputError, Problem
 from trials.folder import SearchFolder
 

@@ -7,7 +7,8 @@ from contextlib import closing
 import pytest
 
 from orchestrator.search_file import load_search_file
-from orchestrator.session import Watcher, create_search, drive, prepare
+from orchestrator.session import Watcher, drive
+from orchestrator.starting import create_search, prepare
 from tests.orchestrator.cli.recorded import OK, write_recorded_search
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState

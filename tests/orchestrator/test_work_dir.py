@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.search_file import load_search_file
-from orchestrator.session import prepare
+from orchestrator.starting import prepare
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.parlay import write_search
 

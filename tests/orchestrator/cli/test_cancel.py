@@ -12,7 +12,7 @@ from orchestrator.cli import main, running
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.holding import held
 from orchestrator.search_file import load_search_file
-from orchestrator.session import create_search, prepare
+from orchestrator.starting import create_search, prepare
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from trials.folder import SearchFolder, write_json
 from trials.ledger.events import EventKind

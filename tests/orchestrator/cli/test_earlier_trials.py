@@ -15,7 +15,8 @@ from orchestrator.cli.main import run
 from orchestrator.earlier import collected
 from orchestrator.search.driver import Driver
 from orchestrator.search_file import SearchSpec, load_search_file
-from orchestrator.session import Watcher, create_search, drive, prepare
+from orchestrator.session import Watcher, drive
+from orchestrator.starting import create_search, prepare
 from search_spaces.measured import read_table, render_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
 from tests.orchestrator.past_searches import SEARCH, layouts, measured, past, spec_in, write_ledger

@@ -11,7 +11,8 @@ from orchestrator.cli.main import run
 from orchestrator.cli.output import write_new
 from orchestrator.observations import leave_measured
 from orchestrator.search_file import load_search_file
-from orchestrator.session import Watcher, create_search, drive, prepare
+from orchestrator.session import Watcher, drive
+from orchestrator.starting import create_search, prepare
 from search_spaces.errors import InputError
 from search_spaces.measured import parse_table, read_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search

@@ -118,10 +118,10 @@ def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, mon
 
 _TELLS_WHAT_IT_IMPORTED = """
 import sys
-from orchestrator import session
+from orchestrator import starting
 from orchestrator.cli.main import run
 from tests.orchestrator.tabled_parlay import snapshot_tabled_code
-session.snapshot_code = snapshot_tabled_code
+starting.snapshot_code = snapshot_tabled_code
 code = run(sys.argv[1:])
 print(sorted({"ray", "mlflow", "deephyper", "torch", "deepspeed"} & set(sys.modules)))
 sys.exit(code)

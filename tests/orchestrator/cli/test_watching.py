@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.cli.watching import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Standing, Watch, who_drives
+from orchestrator.cli.watching import DRIVER_LOOK_S, PATIENCE_S, SETTLE_S, Watch, WhoDrives, who_drives
 from orchestrator.driver_job import submit_first
 from orchestrator.driver_queue import ASKED_EVERY_S, SURELY_EVERY_S
 from orchestrator.search import lease as leases
@@ -30,8 +30,8 @@ from trials.folder import SearchFolder
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal
 
-DRIVEN = Standing()
-UNDRIVEN = Standing("nobody drives it", is_expected=False)
+DRIVEN = WhoDrives()
+UNDRIVEN = WhoDrives("nobody drives it", is_expected=False)
 
 
 class Theatre:
@@ -64,7 +64,7 @@ class Theatre:
         assert search.last_seq == event.seq
         self.shown.append(event)
 
-    def _stands(self, folder: SearchFolder) -> Standing:
+    def _stands(self, folder: SearchFolder) -> WhoDrives:
         self.looks += 1
         return self.standing
 
@@ -139,7 +139,7 @@ def test_who_drives_is_looked_at_seldom(theatre, story):
 
 def test_one_that_will_be_driven_is_waited_for_and_the_reason_said_once(theatre, story):
     theatre.write(*story.events[:-1])
-    theatre.standing = Standing("it waits for its next tick")
+    theatre.standing = WhoDrives("it waits for its next tick")
     theatre.at = {600: lambda: theatre.write(story.events[-1])}
     assert theatre.watch().state.is_ended
     assert theatre.said == ["it waits for its next tick"]

@@ -13,7 +13,7 @@ from orchestrator.cli.serving import hand_over
 from orchestrator.search import lease
 from orchestrator.search_file import SearchSpec, load_search_file
 from orchestrator.service.driving import DriverTurn, TurnEnd
-from orchestrator.session import create_search
+from orchestrator.starting import create_search
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from trials.folder import SearchFolder, write_json
