@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import Answer, parlay, write_search
 from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
 from tests.slurm.sandboxes import resume
 
@@ -248,14 +247,7 @@ def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
 
 def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> Answer:
     """One command against the sandbox; these variables stand in its environment."""
-    done = subprocess.run(
-        [*COMMAND, *words],
-        cwd=folder,
-        env=environment() | sandbox.environment | variables,
-        capture_output=True,
-        text=True,
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return parlay(*words, cwd=folder, variables=sandbox.environment | variables)
 
 
 @pytest.mark.processes

@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")
@@ -41,10 +43,13 @@ class Answer:
         return json.loads(self.out)
 
 
-def parlay(*words: str | Path, cwd: Path, timeout_s: float = 240.0) -> Answer:
-    """Run one command to its end."""
+def parlay(
+    *words: str | Path, cwd: Path, timeout_s: float = 240.0, variables: Mapping[str, str] = MappingProxyType({})
+) -> Answer:
+    """Run one command to its end, with these variables in its environment besides."""
+    env = environment() | dict(variables)
     done = subprocess.run(
-        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout_s
+        [*COMMAND, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s
     )
     return Answer(done.returncode, done.stdout, done.stderr)
 

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import (
-    COMMAND,
-    TINY_SEARCH,
-    environment,
-    parlay,
-    python_that_begins_with,
-    write_search,
-)
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, python_that_begins_with, write_search
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -71,16 +62,9 @@ def test_it_is_one_job_on_two_nodes_of_a_real_slurm_and_tells_what_joins_them(tm
     two_nodes = TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")
     search = write_search(tmp_path, two_nodes)
     words = ("calibrate", search, "--launcher", "slurm", "--json")
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        cwd=tmp_path,
-        env=environment() | slurm_sandbox.environment,
-        capture_output=True,
-        text=True,
-        timeout=170.0,
-    )
-    assert done.returncode == 0, done.stderr
-    fabric = json.loads(done.stdout)["cluster"]["links"]["fabric"]
+    answer = parlay(*words, cwd=tmp_path, timeout_s=170.0, variables=slurm_sandbox.environment)
+    assert answer.code == 0, answer.err
+    fabric = answer.json["cluster"]["links"]["fabric"]
     assert fabric["by_nodes"][0]["num_nodes"] == 2
     assert fabric["nic_gb_per_s"] > 0
     assert fabric["p2p_gb_per_s"] > 0

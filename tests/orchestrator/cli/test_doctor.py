@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, Answer, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, write_search
 from tests.slurm.sandboxes import resume, sandbox
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -33,15 +32,7 @@ def slurm() -> Iterator[SlurmSandbox]:
 
 
 def examined(folder: Path, slurm: SlurmSandbox, *words: str | Path) -> Answer:
-    done = subprocess.run(
-        [*COMMAND, "doctor", *map(str, words)],
-        cwd=folder,
-        env=environment() | slurm.environment,
-        capture_output=True,
-        text=True,
-        timeout=220.0,
-    )
-    return Answer(done.returncode, done.stdout, done.stderr)
+    return parlay("doctor", *words, cwd=folder, timeout_s=220.0, variables=slurm.environment)
 
 
 def of_level(found: dict[str, Any], *levels: str) -> dict[str, dict[str, Any]]:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import (
-    COMMAND,
-    TINY_SEARCH,
-    Answer,
-    environment,
-    parlay,
-    python_that_begins_with,
-    write_search,
-)
+from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, python_that_begins_with, write_search
 from tests.orchestrator.slurm_searches import ids_of_jobs
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -122,16 +113,9 @@ def test_a_selftest_is_one_job_on_two_nodes_of_a_real_slurm_and_only_a_whole_one
     )
     before = ids_of_jobs(slurm_sandbox)
     words = ("selftest", path, "--launcher", "slurm", *PLAIN)
-    done = subprocess.run(
-        [*COMMAND, *map(str, words)],
-        cwd=tmp_path,
-        env=environment() | slurm_sandbox.environment,
-        capture_output=True,
-        text=True,
-        timeout=230.0,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 of 2 cases passed" in done.stdout
+    answer = parlay(*words, cwd=tmp_path, timeout_s=230.0, variables=slurm_sandbox.environment)
+    assert answer.code == 0, answer.err
+    assert "2 of 2 cases passed" in answer.out
     [report] = tmp_path.glob("runs/selftest-*/selftest.json")
     found = json.loads(report.read_text())
     assert [result["passed"] for result in found["results"]] == [True, True]
