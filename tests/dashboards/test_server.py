@@ -20,8 +20,8 @@ from dashboards.ports import held_port
 from dashboards.server import MlflowServer, ServerFailed, show_dashboard, tunnel_command
 from orchestrator.late_sync import send_again
 from search_spaces.errors import InputError
+from tests.dashboards.mlflow_held import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
-from tests.dashboards.test_mlflow_sync import everything, without_ids
 from trials.folder import SearchFolder
 from trials.ledger.journal import Journal
 

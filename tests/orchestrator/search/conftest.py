@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.search import time_limits
+from tests.orchestrator.search.scripted import Rig
 
 
 @pytest.fixture
 def constant_limits(monkeypatch):
     """Every attempt has the search file's time limit, so that what is reserved for it is one number."""
     monkeypatch.setattr(time_limits, "TRIALS_THAT_TELL", 10**9)
+
+
+@pytest.fixture
+def rig(tmp_path) -> Rig:
+    """A search on a simulated clock, with a launcher whose attempts end as scripts say."""
+    return Rig(tmp_path)

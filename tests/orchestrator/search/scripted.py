@@ -185,6 +185,20 @@ LAYOUTS = tuple(
 )
 
 
+def speed_by_layout(spec: TrialSpec) -> Script:
+    """Each of LAYOUTS is faster than the one before."""
+    return Script(tokens_per_sec=1000.0 + 100 * LAYOUTS.index(spec.layout))
+
+
+class Killed(BaseException):
+    """Stands for the driver's process being killed at this instruction."""
+
+
+def raise_killed(now: bool) -> None:
+    if now:
+        raise Killed
+
+
 @dataclass
 class Rig:
     """A search of nine layouts for one node of four ranks. `open_driver` may be called again, as after a crash."""

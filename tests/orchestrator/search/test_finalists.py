@@ -13,7 +13,7 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script
+from tests.orchestrator.search.scripted import LAYOUTS, RULES, Killed, Rig, Script
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
 
@@ -196,9 +196,6 @@ def test_the_only_one_that_left_enough_is_the_best_no_more_once_a_repeat_has_lef
 
 
 def test_what_a_driver_left_in_best_json_that_was_killed_is_taken_away_by_the_next_where_nothing_is_the_best(rig):
-    class Killed(BaseException):
-        pass
-
     def kill(search, event) -> None:
         if event.kind is EventKind.ATTEMPT_ENDED and event.data["trial"] == "t0011":
             raise Killed

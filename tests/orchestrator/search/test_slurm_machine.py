@@ -16,9 +16,9 @@ from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
-from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.doors import DOORS, Door, watched
+from tests.orchestrator.search.scripted import Killed, Script
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of, take_turns
-from tests.orchestrator.search.test_slurm_crashes import DOORS, Door, Killed, watched
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Trial
 

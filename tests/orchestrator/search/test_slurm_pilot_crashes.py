@@ -11,8 +11,9 @@ from orchestrator.search import attempts
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
+from tests.orchestrator.search.doors import Door, one_does_not_fit, story, watched
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.test_slurm_crashes import Door, Killed, one_does_not_fit, story, watched
+from tests.orchestrator.search.scripted import Killed
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 from trials.trial import FailureReason, TrialState

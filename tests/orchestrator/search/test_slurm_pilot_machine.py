@@ -17,10 +17,10 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
+from tests.orchestrator.search.doors import Door, watched
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.scripted import Killed, Script
 from tests.orchestrator.search.slurm_rig import speed_of, take_turns
-from tests.orchestrator.search.test_slurm_crashes import Door, Killed, watched
 from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
 from trials.trial import FailureReason
 

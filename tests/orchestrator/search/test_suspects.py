@@ -11,7 +11,7 @@ import pytest
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import LAYOUTS, RULES, Rig, Script, ScriptedLauncher
+from tests.orchestrator.search.scripted import LAYOUTS, RULES, Killed, Rig, Script, ScriptedLauncher, raise_killed
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
@@ -139,7 +139,7 @@ def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at
         rig = suspect_rig(tmp_path / str(number), lambda spec: spec.trial == "t0001")
         rig.path.mkdir()
         rig.limits = replace(rig.limits, max_trials=2, finalists=1)
-        rig.hooks = Hooks(on_event=lambda search, event, n=number: _die(event.seq == n))
+        rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
         try:
             rig.open_driver().run()
             killed = False
@@ -162,15 +162,6 @@ def _note_best(bests: list[str], search: SearchRecord, event: Event) -> None:
         bests.append(event.data["trial"])
         again = search.trial(f"t{int(event.data['trial'][1:]) + 1:04d}")
         assert again.state is TrialState.MEASURED
-
-
-class Killed(BaseException):
-    """The driver ends here, at once."""
-
-
-def _die(now: bool) -> None:
-    if now:
-        raise Killed
 
 
 @pytest.mark.fault(37)

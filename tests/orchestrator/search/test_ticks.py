@@ -7,9 +7,9 @@ import pytest
 from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.search.doors import DOORS, Door, eventful, story, watched
+from tests.orchestrator.search.scripted import Killed, Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig
-from tests.orchestrator.search.test_slurm_crashes import DOORS, Door, Killed, eventful, story, watched
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import FailureReason, TrialState
 

@@ -1,0 +1,29 @@
+"""Shared by the tests of the dashboards: an MLflow store for all tests of a module, and ways to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.mlflow_sync import MlflowSync
+from dashboards.stores import tracking_uri
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """One store for all tests, each with an experiment of its own."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def sync(home, request) -> MlflowSync:
+    return MlflowSync(None, request.node.name, home)
+
+
+@pytest.fixture
+def client(home, sync):
+    assert sync.check() is None
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri(None, home))

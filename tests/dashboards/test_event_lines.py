@@ -1,0 +1,140 @@
+"""What is said of each event, in a line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dashboards.live import event_line, progress_line
+from search_spaces.layout import Layout
+from tests.dashboards.compared import plain_lines, ranking_of, repeated_search
+from tests.dashboards.searches import SearchUnderTest, ended_search
+from trials.ledger.events import Event, EventKind
+from trials.trial import FailureReason
+
+
+def test_a_repeat_is_proposed_again():
+    search = repeated_search()
+    said = [event_line(e, r) or "" for e, r in zip(search.events, search.records, strict=True)]
+    assert sum(" proposed again: " in words for words in said) == 3
+    assert [words[9:14] for words in said if " proposed again: " in words] == ["t0005", "t0006", "t0007"]
+
+
+def test_a_cancelled_trial_has_not_failed():
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.CANCELLED_BY_USER, excerpt="")
+    search.event(EventKind.SEARCH_STATE, state="stopping", end_reason="cancelled_by_user", detail=None)
+    line = progress_line(search.record, ranking_of(search.record))
+    assert line == "tiny-abcdef stopping: 1 cancelled, 0.250 node-hours"
+    words = [event_line(e, r) for e, r in zip(search.events, search.records, strict=True)]
+    assert words[-3].endswith(" t0001.a1 cancelled_by_user")
+
+
+def test_every_event_that_matters_is_one_line():
+    lines = plain_lines(ended_search())
+    words = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines]
+    assert words[:5] == [
+        "search tiny-abcdef created",
+        "search running",
+        f"t0001 proposed: {Layout().key}",
+        "t0001.a1 queued as job-t0001-a1",
+        "t0001.a1 running on node1 node2",
+    ]
+    assert "t0001.a1 measured: 1,000 ± 20 tokens/s, 1 s a step, 1.5 GiB" in words
+    assert "t0002.a1 failed node_failure: it broke" in words
+    assert "t0003.a1 failed gpu_oom: torch.OutOfMemoryError" in words
+    assert words[-2:] == ["t0002 is the best", "search completed max_trials"]
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "remark"),
+    [
+        ("pipeline_parallel: is 3\n  rule: it divides the layers\n  fix: 2 or 4", "pipeline_parallel: is 3"),
+        ("Traceback (most recent call last):\n  File x\nValueError: no\n  fix: none", "fix: none"),
+        ("rank 1 exited with code 2\npython: no such file", "python: no such file"),
+    ],
+)
+def test_of_a_problem_the_first_line_is_shown_and_of_a_traceback_or_a_log_the_last(excerpt, remark):
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.INVALID_LAYOUT, excerpt=excerpt)
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed invalid_layout: {remark}")
+
+
+_ON_A_GPU = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79 GiB"
+)
+
+_ON_A_CPU = (
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you"
+    " tried to allocate 67108864 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "limit_gib", "words"),
+    [
+        (_ON_A_GPU, None, "rank 3 ran out of memory in phase build, asking for 2.50 GiB more"),
+        (
+            _ON_A_CPU,
+            0.25,
+            "rank 3 ran out of memory in phase build, asking for 64 MiB more; its limit is 0.25 GiB"
+            " (measure.memory_limit_gib)",
+        ),
+        ("MemoryError", None, "rank 3 ran out of memory in phase build"),
+    ],
+)
+def test_out_of_memory_is_told_with_rank_phase_and_limit(excerpt, limit_gib, words):
+    search = SearchUnderTest({"measure": {"memory_limit_gib": limit_gib}})
+    search.fail(search.start(Layout()), FailureReason.GPU_OOM, excerpt, outcome={"rank": 3, "phase": "build"})
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(f"t0001.a1 failed gpu_oom: {words}")
+
+
+def test_a_hang_is_told_with_rank_and_phase_and_not_with_the_line_where_the_rank_stands():
+    search = SearchUnderTest()
+    excerpt = "no progress for 300 s; the rank stands at\n  File x, line 3\n    work.wait()\n"
+    search.fail(search.start(Layout()), FailureReason.HANG, excerpt, outcome={"rank": 1, "phase": "warmup"})
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    words = "t0001.a1 failed hang: rank 1 made no progress for 300 s in phase warmup"
+    assert event_line(event, search.record).endswith(words)
+
+
+def test_why_a_search_ended_is_one_remark():
+    search = SearchUnderTest()
+    detail = "Traceback (most recent call last):\n  File x\nImportError: no module"
+    search.event(EventKind.SEARCH_STATE, state="failed", end_reason="script_error", detail=detail)
+    assert event_line(search.events[-1], search.record).endswith(" search failed script_error: ImportError: no module")
+
+
+def test_an_event_of_a_kind_from_a_later_version_has_no_line():
+    event = Event(3, 1, 0.0, "planet_found", {"planet": "Vulcan"})
+    assert event_line(event, SearchUnderTest().record) is None
+
+
+@pytest.mark.bad_input(50)
+def test_control_characters_cannot_steer_the_terminal():
+    search = SearchUnderTest()
+    search.fail(search.start(Layout()), FailureReason.SCRIPT_ERROR, excerpt="bad \x1b[2Jname\u202e\x07")
+    event = next(e for e in search.events if e.kind is EventKind.ATTEMPT_ENDED)
+    assert event_line(event, search.record).endswith(r"bad \x1b[2Jname\u202e\x07")
+
+
+def test_an_attempt_that_cannot_be_seen_is_not_called_ended():
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=1.0)
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 cannot be seen just now")
+    search.event(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt="a1", unknown_since=None)
+    assert event_line(search.events[-1], search.record).endswith("t0001.a1 is seen again")
+
+
+def test_an_event_is_stamped_with_its_own_time():
+    event = Event(1, 1, 0.0, EventKind.SEARCH_CREATED, {})
+    assert event_line(event, SearchUnderTest().record) == "00:00:00 search tiny-abcdef created"
+
+
+def test_another_driver_is_named():
+    event = Event(3, 2, 0.0, EventKind.DRIVER_TOOK_OVER, {"host": "login2", "pid": 4711})
+    assert event_line(event, SearchUnderTest().record) == "00:00:00 process 4711 on login2 drives the search"

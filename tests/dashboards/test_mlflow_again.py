@@ -1,0 +1,125 @@
+"""A search that is sent to MLflow again and again: the same runs, and a person's own notes left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dashboards.mlflow_runs import NOTE
+from dashboards.mlflow_sync import MlflowSync
+from search_spaces.layout import Layout
+from tests.dashboards.mlflow_held import everything, runs_by_name, without_ids
+from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
+from trials.trial import FailureReason
+
+pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+
+
+def test_sending_again_changes_nothing(sync, client, home, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search, num_steps=400)  # more points than one batch takes
+    sync.sync(search, folder)
+    before = everything(client, request.node.name)
+    sync.sync(search, folder)
+    MlflowSync(None, request.node.name, home).sync(search, folder)
+    assert everything(client, request.node.name) == before
+
+
+def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_path, client, request):
+    live, late = (f"{request.node.name}-{when}" for when in ("live", "late"))
+    search = ended_search()
+    folder = search_folder(tmp_path, search.record)
+    sync = MlflowSync(None, live, home)
+    for record in search.records:
+        sync.sync(record, folder)
+    MlflowSync(None, late, home).sync(search.record, folder)
+    assert without_ids(everything(client, live)) == without_ids(everything(client, late))
+
+
+@pytest.mark.fault(34)
+def test_fault_34_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    for call in ("create_run", "log_batch", "set_terminated"):
+        _lose_every_second_reply(monkeypatch, sync._store._client, call)
+    while sync.unsent(search):
+        try:
+            sync.sync(search, folder)
+        except ConnectionError:
+            continue
+    monkeypatch.undo()
+    disturbed = without_ids(everything(client, request.node.name))
+    quiet = MlflowSync(None, request.node.name + "-quiet", Path(folder.path.parent))
+    quiet.sync(search, folder)
+    from mlflow.tracking import MlflowClient
+
+    assert disturbed == without_ids(everything(MlflowClient(quiet.uri), request.node.name + "-quiet"))
+
+
+def _lose_every_second_reply(monkeypatch, client, call: str) -> None:
+    original, calls = getattr(client, call), iter(range(10**6))
+
+    def losing(*args, **kwargs):
+        answer = original(*args, **kwargs)
+        if next(calls) % 2:
+            raise ConnectionError(f"the reply to {call} was lost")
+        return answer
+
+    monkeypatch.setattr(client, call, losing)
+
+
+@pytest.mark.parametrize("run", ["t0003", SEARCH_ID])
+def test_a_note_a_person_wrote_is_left_alone(sync, client, home, tmp_path, request, run):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    sync.sync(search, folder)
+    run_id = runs_by_name(client, request.node.name)[run].info.run_id
+    client.set_tag(run_id, NOTE, "see the ticket")
+    folder.report.write_text("written later")
+    for later in (sync, MlflowSync(None, request.node.name, home)):  # one that remembers its own, and one that asks
+        later.sync(search, folder)
+        assert client.get_run(run_id).data.tags[NOTE] == "see the ticket"
+        assert later.unsent(search) == []
+
+
+def test_a_note_a_person_wrote_on_a_run_that_goes_on_is_there_after_its_end(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    trial = search.start(Layout())
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    found = runs_by_name(client, request.node.name)
+    for run in found.values():
+        client.set_tag(run.info.run_id, NOTE, f"mine: {run.info.run_name}")
+    search.fail(trial, FailureReason.GPU_OOM)
+    search.end()
+    sync.sync(search.record, folder)
+    notes = {name: run.data.tags[NOTE] for name, run in runs_by_name(client, request.node.name).items()}
+    assert notes == {name: f"mine: {name}" for name in (SEARCH_ID, "t0001")}
+
+
+def test_the_best_of_before_loses_its_tag(sync, client, tmp_path, request):
+    search = SearchUnderTest()
+    one, two = search.start(Layout()), search.start(Layout(micro_batch_size=2))
+    search.measure(one, 1.0)
+    search.best(one)
+    folder = search_folder(tmp_path, search.record)
+    sync.sync(search.record, folder)
+    search.measure(two, 2.0)
+    search.best(two)
+    sync.sync(search.record, folder)
+    found = runs_by_name(client, request.node.name)
+    assert "parlay.best" not in found["t0001"].data.tags
+    assert found["t0002"].data.tags["parlay.best"] == "true"
+
+
+def test_a_recipe_made_after_the_end_is_still_sent(sync, client, tmp_path, request):
+    search = ended_search().record
+    folder = search_folder(tmp_path, search)
+    sync.sync(search, folder)
+    folder.recipe.mkdir()
+    (folder.recipe / "recipe.yaml").write_text("schema: parlay.recipe/1\n")
+    sync.sync(search, folder)
+    parent = runs_by_name(client, request.node.name)[SEARCH_ID]
+    assert parent.data.tags["parlay.recipe"] == str(folder.recipe)
+    assert [file.path for file in client.list_artifacts(parent.info.run_id, "recipe")] == ["recipe/recipe.yaml"]

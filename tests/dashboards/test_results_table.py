@@ -1,0 +1,99 @@
+"""The table at the end of a search."""
+
+from __future__ import annotations
+
+from dashboards.headline import room_lines
+from dashboards.live import event_line, results_table
+from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
+from tests.dashboards.compared import (
+    BASELINE,
+    BATCH,
+    asking_for_room,
+    compared_search,
+    ranking_of,
+    repeated_search,
+    shown,
+)
+from tests.dashboards.searches import SearchUnderTest, ended_search
+from trials.ranking import Objective, rank
+from trials.trial import FailureReason
+
+
+def test_the_table_has_the_best_first_marked_and_what_failed_last_with_its_reason():
+    search = compared_search().record
+    header, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
+    assert header.split()[:7] == ["trial", "tp", "pp", "dp", "mb", "ga", "sched"]
+    assert [row.split()[:2] for row in rows] == [["t0002", "*"], ["t0003", "="], ["t0001", "b"], ["t0004", "1"]]
+    assert "160,000 ± 3,200" in rows[0]
+    assert rows[3].split()[1:7] == ["1", "2", "1", "8", "2", "1f1b"]
+    assert rows[3].split()[-1] == "gpu_oom"
+
+
+def test_a_dominated_trial_shows_what_it_reaches_at_most():
+    search = compared_search()
+    search.dominate(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 90_000.0)
+    said = event_line(search.events[-2], search.records[-2])
+    assert said.endswith("failed dominated: 90,000 tokens/s")
+    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    assert "≤ 91,800" in rows[-1]
+    assert rows[-1].split()[-1] == "dominated"
+
+
+def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
+    search = repeated_search().record
+    _, *rows = shown(results_table(search, ranking_of(search), BASELINE.key))
+    assert [row.split()[:2] for row in rows[:3]] == [["t0002", "*"], ["t0003", "1"], ["t0001", "b"]]
+    assert "152,000 ± " in rows[0]
+    assert rows[0].split()[-2:] == ["3", "runs"]
+    assert {row.split()[0] for row in rows[3:]} == {"t0004", "t0007"}
+    assert next(row for row in rows if row.startswith("t0007")).split()[1] == "br"
+
+
+def test_fields_without_a_column_are_shown_where_they_differ():
+    search = compared_search().record
+    table = results_table(search, ranking_of(search), BASELINE.key)
+    assert "deepspeed" in shown(table)[4]
+    alike = ended_search().record
+    assert "other" not in shown(results_table(alike, ranking_of(alike), None))[0]
+
+
+def test_no_line_is_wider_than_eighty_columns_without_a_terminal(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    search = SearchUnderTest()
+    engines = ("torch", "megatron-deepspeed")
+    for engine in engines:
+        layout = Layout(
+            tensor_parallel=1024,
+            pipeline_parallel=128,
+            data_parallel=2048,
+            grad_accum_steps=1024,
+            virtual_pipeline_stages=2,
+            activation_checkpointing="selective",
+            engine=engine,
+        )
+        search.measure(search.start(layout), 123_456_789.0)
+    search.fail(search.start(Layout(precision="bf16")), FailureReason.CANCELLED_BY_SEARCH)
+    lines = shown(results_table(search.record, ranking_of(search.record), None))
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert sum("123,456,789 ± 2,469,136" in line for line in lines) == 2
+
+
+def test_a_layout_that_leaves_too_little_memory_is_said_to_and_is_last_in_the_table():
+    search = asking_for_room()
+    assert "leaves 1 GiB, constraints.min_free_memory_gib asks 4" in event_line(search.events[-2], search.record)
+    search.measure(search.start(Layout(micro_batch_size=4, grad_accum_steps=4)), 80_000.0, peak_memory_gib=6.0)
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    _, kept, full = shown(results_table(search.record, ranking, None))
+    assert (kept.split()[:2], full.split()[0]) == (["t0002", "*"], "t0001")
+    assert full.rstrip().endswith("too full")
+    (line,) = room_lines(ranking)
+    assert line == "! t0001 leaves less memory free than asked: constraints.min_free_memory_gib asks 4 GiB"
+    assert room_lines(ranking_of(search.record)) == []
+
+
+def test_a_flagged_measurement_has_a_mark_in_the_table():
+    search = compared_search()
+    search.measure(search.start(Layout(micro_batch_size=16, grad_accum_steps=1)), 9.0, ("extrapolated",))
+    _, *rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))
+    assert [row.split()[1] for row in rows if row.startswith("t0005")] == ["!"]

@@ -1,0 +1,127 @@
+"""Who pays for what pilots hold: before a step, after it, and where nothing was begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.launchers.base import LaunchPostponed
+from orchestrator.launchers.slurm_pilot_jobs import Pilots
+from orchestrator.launchers.slurm_pilot_plan import TAIL_S, WorkLeft
+from slurm.fake_jobs import JobPlan
+from tests.orchestrator.launchers.pilot_bench import LIMIT_S, Rig, finish, held_node_s
+from trials.classify import Life
+from trials.pilot.files import StepSign
+from trials.trial import FailureReason
+
+
+def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_again_and_pays_what_that_held(rig):
+    first = rig.launch()
+    folder = rig.pilot()
+    folder.heartbeat.write_text("alive")
+    rig.look()
+    assert StepSign.REQUESTED in folder.signs()["t0001.a1"]
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    assert StepSign.WITHDRAWN in folder.signs()["t0001.a1"]
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    assert ending.twin_node_s == held_node_s(rig.job()) > 0.0
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
+    first, _ = rig.launch(), rig.launch("t0002")
+    folder = rig.serve()
+    finish(folder, "t0002.a1", node_s=100.0)
+    rig.cluster.advance(500.0)
+    folder.heartbeat.write_text("again")
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    job = rig.job()
+    assert job.ended_at is not None
+    assert job.started_at is not None
+    assert ending.twin_node_s == 2 * (job.ended_at - job.started_at) - 100.0
+
+
+def test_what_a_pilot_held_and_no_step_paid_is_reserved_and_falls_on_the_next(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    rig.cluster.advance(200.0)
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    held = held_node_s(rig.job())
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + held / 2
+    rig.launch("t0002")
+    plan = rig.pilot(2).read_plan()
+    assert plan is not None
+    assert plan.owed_node_s == 2 * TAIL_S + held
+    assert plan.owes_for == ("p0001",)
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain
+    assert held > 400
+
+
+def test_what_is_unpaid_is_reserved_by_the_next_driver_that_has_nothing_in_flight(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    rig.serve()
+    finish(rig.pilot(), "t0001.a1", node_s=0.0)
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    unpaid_s = held_node_s(rig.job()) / 2
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unpaid_s > plain
+
+
+def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
+    monkeypatch.setattr(Pilots, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
+    with pytest.raises(LaunchPostponed, match="stale"):
+        rig.launcher.longest_s(LIMIT_S, 2)
+
+
+def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first, second = rig.launch(), rig.launch("t0002")
+    rig.look(120.0)
+    rig.look()
+    assert [rig.ending(one).twin_node_s for one in (first, second)] == [100.0, 100.0]
+    assert held_node_s(rig.job()) == 200.0
+    rig.launcher = rig.new_launcher()  # after one that was killed before it had written down how they ended
+    again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
+    assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}
+    assert [rig.ending(one).twin_node_s for one in again] == [100.0, 100.0]
+    rig.launch("t0003")
+    plan = rig.pilot(2).read_plan()
+    assert plan is not None
+    assert plan.owed_node_s == 2 * TAIL_S
+
+
+def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first = rig.launch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pilots, "charge", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        rig.look(120.0)
+        rig.look()
+        assert (rig.ending(first).life, rig.ending(first).detail) == (Life.ALIVE, "disk full")
+    assert (rig.ending(first).life, rig.ending(first).twin_node_s) == (Life.ENDED, 200.0)
+
+
+def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
+    rig = Rig(tmp_path)
+    rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
+    rig.launch()
+    assert rig.job().limit_s == 2 * 3600.0
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    rig.look(5400.0)
+    rig.look(30.0)
+    rig.launch("t0002")
+    assert rig.job(2).limit_s <= (4.0 * 3600 - 2 * 5400.0) / 2 + 60.0

@@ -1,0 +1,201 @@
+"""A driver that is killed anywhere, or told to stop, and the one that goes on: none twice, none lost."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search import history as history_module
+from orchestrator.search.course import Hooks
+from orchestrator.search.limits import Limits
+from tests.orchestrator.search.scripted import LAYOUTS, Killed, Rig, Script, ScriptedLauncher, raise_killed
+from trials.ledger.database import LedgerFull
+from trials.ledger.events import EventKind, SearchState
+from trials.ledger.journal import Journal
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+from trials.trial import FailureReason, TrialState
+
+
+def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
+    driver = None
+
+    def interrupt_at_the_first_launch(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            driver.interrupt()
+
+    rig.hooks = Hooks(on_event=interrupt_at_the_first_launch)
+    driver = rig.open_driver()
+    search = driver.run()
+    assert search.state is SearchState.RUNNING
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * len(search.trials)
+    assert 1 <= len(search.trials) <= 2
+    rig.hooks = Hooks()
+    assert rig.open_driver().run().state is SearchState.COMPLETED
+
+
+def kill_after_journal_line(monkeypatch, number: int) -> None:
+    """Kill the driver between the journal's line and the ledger's transaction of event `number`."""
+    apply = history_module.LedgerWriter.apply
+
+    def dies(self, search_id, event, after=None):
+        if event.seq == number:
+            raise Killed
+        apply(self, search_id, event, after)
+
+    monkeypatch.setattr(history_module.LedgerWriter, "apply", dies)
+
+
+def kill_before_journal_line(monkeypatch, number: int) -> None:
+    """Kill the driver after what event `number` tells of has happened, and before it is written down."""
+    append = history_module.Journal.append
+
+    def dies(self, event):
+        raise_killed(event.seq == number)
+        append(self, event)
+
+    monkeypatch.setattr(history_module.Journal, "append", dies)
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(180)  # some fifty searches, each with its own database and every event synced to disk
+@pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
+def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
+    """Walks every event of a search that retries, fails, measures and measures again: none twice, none lost."""
+    wanted, wanted_end, number = None, None, 1
+    while True:
+        number += 1
+        limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
+        rig = Rig(tmp_path / str(number), limits=limits, first=LAYOUTS[1:2])
+        rig.path.mkdir()
+        rig.launcher.script = one_of_each
+        with monkeypatch.context() as patch:
+            if when == "before the journal":
+                kill_before_journal_line(patch, number)
+            elif when == "before the ledger":
+                kill_after_journal_line(patch, number)
+            else:
+                rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
+            try:
+                rig.open_driver().run()
+                killed = False
+            except Killed:
+                killed = True
+        rig.hooks = Hooks()
+        search = rig.open_driver().run()
+        found = [(t.layout.key, t.kind, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
+        end = (search.state, search.end_reason, search.best_trial)
+        wanted, wanted_end = wanted or found, wanted_end or end
+        assert (found, end) == (wanted, wanted_end), f"killed after event {number}"
+        assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
+        if not killed:
+            break
+    assert number > 35
+    best, today = LAYOUTS[2].key, LAYOUTS[1].key
+    assert [(key, kind) for key, kind, *_ in wanted[3:]] == [(best, "finalist"), (today, "finalist")] * 2
+
+
+@pytest.mark.parametrize("error", [Killed(), OSError(28, "No space left on device")])
+def test_whatever_comes_between_a_trials_end_and_which_is_the_best_the_search_ends_with_its_best(
+    rig, monkeypatch, error
+):
+    rig.limits = replace(rig.limits, max_trials=1)
+    append, errors = Journal.append, [error]
+
+    def broken_once(self, event):
+        if event.kind is EventKind.BEST_CHANGED and errors:
+            raise errors.pop()
+        append(self, event)
+
+    monkeypatch.setattr(Journal, "append", broken_once)
+    with suppress(Killed):
+        rig.open_driver().run()
+    search = rig.open_driver().run()
+    assert (search.state, search.best_trial) == (SearchState.COMPLETED, "t0001")
+    assert json.loads((rig.path / "runs" / search.search_id / "best.json").read_text())["trial"] == "t0001"
+
+
+@pytest.mark.parametrize("kind", [EventKind.SEARCH_STATE, EventKind.TRIAL_ENDED])
+def test_a_ledger_without_room_has_every_event_before_the_driver_leaves(rig, monkeypatch, kind):
+    rig.limits = replace(rig.limits, max_trials=1)
+    apply, refused, seen = LedgerWriter.apply, [], []
+    rig.hooks = Hooks(on_event=lambda search, event: seen.append(event.seq))
+
+    def full_once(self, search_id, event, after=None):
+        if event.kind is kind and event.data["state"] in ("completed", "measured") and not refused:
+            refused.append(event)
+            raise LedgerFull("the ledger's database has no room: database or disk is full")
+        apply(self, search_id, event, after)
+
+    monkeypatch.setattr(LedgerWriter, "apply", full_once)
+    search = rig.open_driver().run()
+    assert refused
+    assert search.state.is_ended
+    assert LedgerReader(f"sqlite:///{rig.path / 'ledger.db'}").search(search.search_id) == search
+    assert seen == list(range(2, search.last_seq + 1)), "all but its creation, each once"
+
+
+def one_of_each(spec) -> Script:
+    """The second fails, the first is tried again; the third is the best until it is measured again."""
+    if spec.trial == "t0002":
+        return Script(reason=FailureReason.GPU_OOM)
+    if spec.trial == "t0001" and spec.attempt == "a1":
+        return Script(reason=FailureReason.NODE_FAILURE, leaves_outcome=False)
+    return Script(duration_s=90.0, tokens_per_sec=1500.0 if spec.trial == "t0003" else 1000.0 - int(spec.trial[1:]))
+
+
+def test_a_job_without_a_trace_after_a_restart_is_lost_and_tried_once_more(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.hooks = Hooks(on_event=lambda search, event: raise_killed(event.kind is EventKind.ATTEMPT_RUNNING))
+    with pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.launcher = ScriptedLauncher(clock=rig.launcher.clock)
+    rig.hooks = Hooks()
+    trial = rig.open_driver().run().trials[0]
+    assert [a.reason for a in trial.attempts] == [FailureReason.LOST, None]
+
+
+def test_however_often_a_driver_ends_its_trial_is_not_lost(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(
+        reason=FailureReason.INTERRUPTED if int(spec.attempt[1:]) < 6 else None, leaves_outcome=spec.attempt == "a6"
+    )
+    trial = rig.open_driver().run().trials[0]
+    assert [a.reason for a in trial.attempts] == [FailureReason.INTERRUPTED] * 5 + [None]
+
+
+def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(rig):
+    kept = []
+
+    def lose_the_third():
+        kept.append(len(rig.launcher.launched))
+        raise_killed(len(kept) == 3)
+
+    rig.hooks = Hooks(keep_lease=lose_the_third)
+    driver = rig.open_driver()
+    with pytest.raises(Killed):
+        driver.run()
+    seq = driver.search.last_seq
+    assert len(kept) == 3
+    assert driver.search.in_flight
+    assert rig.open_driver().search.last_seq >= seq
+
+
+def test_stop_now_leaves_what_is_in_flight_as_it_is(rig):
+    driver = None
+
+    def stop_at_the_first_launch(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            driver.stop_now()
+
+    rig.hooks = Hooks(on_event=stop_at_the_first_launch)
+    driver = rig.open_driver()
+    search = driver.run()
+    assert search.state is SearchState.RUNNING
+    assert search.in_flight
+    rig.hooks = Hooks()
+    done = rig.open_driver().run()
+    assert [t.state for t in done.trials] == [TrialState.MEASURED] * 9

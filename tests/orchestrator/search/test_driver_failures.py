@@ -1,0 +1,159 @@
+"""What the loop makes of trials that fail, of outcomes that cannot be believed, of disks and launchers that refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search.attempts import TrialProgram
+from orchestrator.search.course import Hooks
+from tests.orchestrator.search.scripted import LAYOUTS, Script, ScriptedLauncher, speed_by_layout
+from trials.ledger.events import EndReason, EventKind, SearchState
+from trials.trial import FailureReason, TrialState
+
+
+@pytest.mark.parametrize(
+    ("reason", "attempts"),
+    [
+        (FailureReason.GPU_OOM, 1),
+        (FailureReason.SCRIPT_ERROR, 1),
+        (FailureReason.HANG, 2),
+        (FailureReason.NODE_FAILURE, 3),
+        (FailureReason.LAUNCH_FAILURE, 3),
+    ],
+)
+def test_a_failure_is_tried_again_as_often_as_its_reason_allows(rig, reason, attempts):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=reason)
+    search = rig.open_driver().run()
+    assert [a.reason for a in search.trials[0].attempts] == [reason] * attempts
+    assert (search.trials[0].state, search.trials[0].reason) == (TrialState.FAILED, reason)
+
+
+def test_a_retry_that_succeeds_is_the_trials_value(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.HANG if spec.attempt == "a1" else None)
+    trial = rig.open_driver().run().trials[0]
+    assert [a.state for a in trial.attempts] == [TrialState.FAILED, TrialState.MEASURED]
+    assert trial.measured["tokens_per_sec"] == 1000.0
+
+
+@pytest.mark.fault(41)
+def test_fault_41_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
+    assert len(search.trials) == 9
+    assert search.best_trial is None
+
+
+@pytest.mark.fault(42)
+def test_fault_42_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
+    rig.limits = replace(rig.limits, parallel_trials=1)
+    rig.launcher.script = lambda spec: Script(
+        reason=FailureReason.SCRIPT_ERROR, excerpt=f"{spec.trial}\nNameError: name 'x' is not defined"
+    )
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason, len(search.trials)) == (SearchState.FAILED, EndReason.SCRIPT_ERROR, 3)
+    assert "NameError" in search.detail
+
+
+def test_three_different_script_errors_do_not_stop_the_search(rig):
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.SCRIPT_ERROR, excerpt=f"Error of {spec.trial}")
+    assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
+
+
+def test_a_launcher_that_refuses_all_work_stops_the_search_with_its_words(rig):
+    rig.launcher = ScriptedLauncher(refuses="Invalid account or account/partition combination specified")
+    search = rig.open_driver().run()
+    assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
+    assert "Invalid account" in search.detail
+    assert all(t.state is TrialState.CANCELLED for t in search.trials)
+
+
+def test_an_attempt_nobody_knows_of_is_unknown_not_dead(rig):
+    rig.limits = replace(rig.limits, max_trials=1)
+    seen = []
+
+    def come_back_later(search, event):
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            rig.launcher.unknown.update(rig.launcher.launched)
+        if event.kind is EventKind.ATTEMPT_UNKNOWN:
+            seen.append(event.data["unknown_since"])
+            rig.launcher.unknown.clear()
+
+    rig.hooks = Hooks(on_event=come_back_later)
+    trial = rig.open_driver().run().trials[0]
+    assert len(trial.attempts) == 1
+    assert trial.state is TrialState.MEASURED
+    assert seen[0] is not None
+
+
+@pytest.mark.parametrize(
+    "broken", [{"nonce": "0" * 32}, {"schema": "parlay.outcome/99"}, {"status": "splendid"}, {"proof": {}}]
+)
+@pytest.mark.fault(26)
+def test_fault_26_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
+    rig.limits = replace(rig.limits, max_trials=1)
+    outcome = ScriptedLauncher._outcome
+    monkeypatch.setattr(ScriptedLauncher, "_outcome", lambda self, job: Broken(outcome(self, job), broken))
+    search = rig.open_driver().run()
+    assert search.trials[0].reason is FailureReason.RESULT_INVALID
+    assert search.best_trial is None
+
+
+class Broken:
+    def __init__(self, outcome, changes):
+        self._data = outcome.to_json() | changes
+
+    def to_json(self):
+        return self._data
+
+
+@pytest.mark.fault(27)
+def test_fault_27_a_full_disk_is_said_once_and_stops_nothing(rig):
+    rig.limits = replace(rig.limits, max_trials=2)
+    notes, launch, failures = [], rig.launcher.launch, iter([True, True, True, False, False])
+
+    def full_at_first(request):
+        if next(failures):
+            raise OSError(28, "No space left on device")
+        return launch(request)
+
+    rig.launcher.launch = full_at_first
+    rig.hooks = Hooks(note=notes.append)
+    search = rig.open_driver().run()
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * 2
+    assert len(notes) == 1
+    assert "No space left" in notes[0]
+
+
+@pytest.mark.fault(28)
+def test_fault_28_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
+    verdict, unreadable = TrialProgram.verdict, iter(range(4))
+
+    def fails_for_the_first(self, trial, attempt, ending, now):
+        if trial.trial == "t0001" and next(unreadable, None) is not None:
+            raise PermissionError(13, "Permission denied")
+        return verdict(self, trial, attempt, ending, now)
+
+    monkeypatch.setattr(TrialProgram, "verdict", fails_for_the_first)
+    search = rig.open_driver().run()
+    assert [t.state for t in search.trials] == [TrialState.MEASURED] * 9
+    assert all(len(t.attempts) == 1 for t in search.trials)
+
+
+@pytest.mark.fault(45)
+def test_fault_45_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
+    outcome = ScriptedLauncher._outcome
+
+    def newer_torch_for_the_fastest(self, job):
+        version = "2.13.0" if job.request.spec.layout != LAYOUTS[-1] else "2.15.0"
+        return replace(outcome(self, job), fingerprint={"torch": version, "host": job.request.spec.trial})
+
+    monkeypatch.setattr(ScriptedLauncher, "_outcome", newer_torch_for_the_fastest)
+    rig.launcher.script = speed_by_layout
+    search = rig.open_driver().run()
+    assert search.trials[-1].flags == ("fingerprint_changed",)
+    assert search.trial(search.best_trial).layout == LAYOUTS[-2]
