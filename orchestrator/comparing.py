@@ -1,7 +1,7 @@
 """Two recipes or searches side by side: what each was asked, what each found, and how much faster one is. Pure.
 
 The ratio and its interval are those of a replay (docs/recipe.md), so that layouts measured by different searches are
-held to the same rule as a layout measured again.
+held to the same rule as a layout measured again; but it is asked once, and not again after each occasion.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
+from orchestrator.recipe.compare import (
+    Comparison,
+    Confidence,
+    ReplayVerdict,
+    compare,
+    fingerprint_differences,
+    ratios_json,
+)
 from orchestrator.recipe.occasions import Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.replay import recorded_runs
@@ -188,7 +195,7 @@ def compared(a: Side, b: Side, margin: float) -> CompareResult:
         detail = " and ".join(f"{side.name} has found no best layout" for side in (a, b) if side.best is None)
     else:
         layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
-        found = None if obstacles else compare(a.best.runs, b.best.runs, margin)
+        found = None if obstacles else _compared(a.best, b.best, margin)
     pairs = () if obstacles else tuple(_pairs(a, b, margin))
     return CompareResult(a, b, (*question, *devices), layout, software, obstacles, detail, found, pairs)
 
@@ -228,7 +235,11 @@ def _pairs(a: Side, b: Side, margin: float) -> Iterator[Pair]:
         other = b.layouts.get(key)
         if other is not None:
             both = one.runs and other.runs
-            yield Pair(key, one, other, compare(one.runs, other.runs, margin) if both else None)
+            yield Pair(key, one, other, _compared(one, other, margin) if both else None)
+
+
+def _compared(a: Found, b: Found, margin: float) -> Comparison:
+    return compare(a.runs, b.runs, margin, Confidence.ASKED_ONCE)
 
 
 def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:

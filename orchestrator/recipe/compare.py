@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from orchestrator.recipe.occasions import Run, by_occasion, log_change
@@ -25,6 +26,14 @@ class ReplayVerdict(Word):
     IMPOSSIBLE = "impossible"
 
 
+class Confidence(IntEnum):
+    """Per cent of the interval that has to lie beside 1 before slower or faster is said. The more often one asks, the
+    more often chance alone would answer."""
+
+    ASKED_ONCE = 95
+    ASKED_AGAIN = 99
+
+
 @dataclass(frozen=True)
 class Ratio:
     """How many times as fast the later runs are as the earlier ones, with a 95 % interval and a 99 % one, and of each
@@ -36,6 +45,10 @@ class Ratio:
     low_99: float
     high_99: float
     by_occasion: tuple[float, ...]
+
+    def interval(self, confidence: Confidence) -> tuple[float, float]:
+        """Its two ends."""
+        return (self.low, self.high) if confidence is Confidence.ASKED_ONCE else (self.low_99, self.high_99)
 
 
 @dataclass(frozen=True)
@@ -66,13 +79,18 @@ def ratios_json(found: Comparison | None) -> dict[str, float | None]:
     return _named("ratio", speed) | _named("fast_ratio", fast)
 
 
-def compare(recorded: Sequence[Run], measured: Sequence[Run], margin: float) -> Comparison:
+def compare(
+    recorded: Sequence[Run],
+    measured: Sequence[Run],
+    margin: float,
+    confidence: Confidence = Confidence.ASKED_AGAIN,
+) -> Comparison:
     """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between occasions."""
     speed, fast = _ratio(recorded, measured), None
     before, after = ([run.of_fast_steps for run in runs] for runs in (recorded, measured))
     if None not in (*before, *after):
         fast = _ratio([run for run in before if run], [run for run in after if run])
-    return Comparison(_judged(speed, fast or speed, margin), speed, fast)
+    return Comparison(_judged(speed, fast or speed, margin, confidence), speed, fast)
 
 
 def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
@@ -84,17 +102,17 @@ def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
     return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
 
 
-def _judged(speed: Ratio, sure: Ratio, margin: float) -> ReplayVerdict:
+def _judged(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
     """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
     slower machine, library or layout slows all of them, the fast ones, too.
 
-    Slower and faster need a change beyond the margin, a 99 % interval without 1, since it is asked again after every
-    occasion, and no occasion that says otherwise: a machine that was as fast as then even once is not slower than then.
-    Doubt is inconclusive.
+    Slower and faster need a change beyond the margin, an interval of that confidence without 1, and no occasion that
+    says otherwise: a machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
     """
-    if max(speed.value, sure.value) < 1 - margin and max(sure.high_99, *sure.by_occasion) < 1:
+    low, high = sure.interval(confidence)
+    if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_occasion) < 1:
         return ReplayVerdict.SLOWER
-    if min(speed.value, sure.value) > 1 + margin and min(sure.low_99, *sure.by_occasion) > 1:
+    if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_occasion) > 1:
         return ReplayVerdict.FASTER
     wide = WIDE_MARGINS * margin
     is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.cli.main import run
 from orchestrator.comparing import CompareVerdict, Found, Side, compared, side_of_recipe, side_of_search
-from orchestrator.recipe.compare import Run, compare
+from orchestrator.recipe.compare import Confidence, Run, compare
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search_file import load_search_file
 from search_spaces.layout import Layout
@@ -61,6 +61,7 @@ class TestVerdict:
             ((0.5, 0.5, 0.5), CompareVerdict.FASTER),
             ((1.0, 1.0, 1.0), CompareVerdict.SAME),
             ((1.5, 1.5, 1.5), CompareVerdict.SLOWER),
+            ((1.13, 1.13, 1.13), CompareVerdict.SLOWER),  # a replay, which asks again, would not say so yet
             ((0.94,), CompareVerdict.INCONCLUSIVE),
         ],
     )
@@ -68,7 +69,7 @@ class TestVerdict:
         a, b = side("a", found(FAST, 1.0, 1.0, 1.0)), side("b", found(SLOW, *step_times_s))
         result = compared(a, b, 0.05)
         assert result.verdict is verdict
-        assert result.found == compare(a.best.runs, b.best.runs, 0.05)
+        assert result.found == compare(a.best.runs, b.best.runs, 0.05, Confidence.ASKED_ONCE)
         ratio = b.tokens_per_sec(b.best.runs) / a.tokens_per_sec(a.best.runs)
         assert math.isclose(result.found.ratio, ratio)
 

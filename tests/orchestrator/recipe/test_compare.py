@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.recipe.compare import ReplayVerdict, compare, fingerprint_differences
+from orchestrator.recipe.compare import Confidence, ReplayVerdict, compare, fingerprint_differences
 from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 
 MARGIN = 0.05
@@ -108,6 +108,16 @@ def test_as_fast_as_then_at_one_occasion_is_neither_slower_nor_faster(factor, ve
     then, away = [at(0, 1.0)] * 4, [at(hour, factor) for hour in (5, 6, 7, 8)]
     assert compare(then, away, MARGIN).verdict is verdict
     assert compare(then, [*away, at(9, 1.0)], MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.13, ReplayVerdict.SLOWER), (1 / 1.13, ReplayVerdict.FASTER)])
+def test_who_asks_once_is_answered_by_an_interval_that_is_too_narrow_for_who_asks_again(factor, verdict):
+    """13 % in one occasion on either side: between the 11 % of a 95 % interval and the 16 % of a 99 % one."""
+    then, now = [at(0, 1.0)] * 3, [at(5, factor)] * 3
+    found = {confidence: compare(then, now, MARGIN, confidence) for confidence in Confidence}
+    assert found[Confidence.ASKED_ONCE].verdict is verdict
+    assert found[Confidence.ASKED_AGAIN].verdict is compare(then, now, MARGIN).verdict is ReplayVerdict.INCONCLUSIVE
+    assert found[Confidence.ASKED_ONCE].speed == found[Confidence.ASKED_AGAIN].speed
 
 
 def test_an_occasion_is_as_many_minutes_from_its_first_run_in_whatever_order_the_runs_come():
