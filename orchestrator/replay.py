@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,8 @@ class ReplayRules:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay with `trainer` found. `comparison` is None when nothing was measured, and then `detail` says why.
+    """What a replay with `trainer` found. `detail` says why it could not be measured, or not to the end; `comparison`
+    is that of the runs until then, None where there were none.
 
     `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
     those of any run. Throughputs are tokens per second, of the mean step time over occasions and their runs.
@@ -123,9 +124,9 @@ def replay(
     occasions, too.
 
     `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
-    known. A run that cannot be measured ends the replay. On an interrupt, and where the watcher says so, the run in
-    flight is cancelled, what may live on is noted, and KeyboardInterrupt raised. Raises LaunchRefused as the launcher
-    does.
+    known. A run that cannot be measured ends the replay, with what was measured before it. On an interrupt, and where
+    the watcher says so, the run in flight is cancelled, what may live on is noted, and KeyboardInterrupt raised. Raises
+    LaunchRefused as the launcher does.
     """
     recorded, trainer = recorded_runs(loaded), _trainer_of(loaded)
     why = None if here is None else why_impossible(loaded.recipe.cluster, here)
@@ -140,17 +141,17 @@ def replay(
         with runs.occasion():
             verdicts += _occasion(loaded, runs, rules, len(verdicts))
         result = _result(loaded, recorded, verdicts, rules)
-        if result.comparison is None or number == rules.occasions or _is_settled(result.verdict, number):
+        if result.comparison is None or number == rules.occasions or _is_settled(result, number):
             break
         runs.pause(rules.apart_s, _why_again(result.comparison, rules))
     return result
 
 
-def _is_settled(verdict: ReplayVerdict, occasions: int) -> bool:
+def _is_settled(found: ReplayResult, occasions: int) -> bool:
     """Whether another occasion is not asked for."""
-    if verdict is ReplayVerdict.REPRODUCED:
+    if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
         return True
-    return verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
+    return found.verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
 
 
 def _occasion(loaded: LoadedRecipe, runs: ReplayRuns, rules: ReplayRules, done: int) -> Iterator[Verdict]:
@@ -276,13 +277,23 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialPr
 def _result(
     loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
 ) -> ReplayResult:
+    """Of all runs so far; one that failed is the last, and keeps the others from deciding anything."""
     outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
-    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes)
-    before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
     failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
-    if failed is not None:
-        why = f"{failed.reason}: {failed.excerpt}"
-        return ReplayResult(_verdict_on_failure(failed), trainer, before, detail=why, runs=runs)
+    found = _of_measured(loaded, recorded, outcomes, rules)
+    if failed is None:
+        return found
+    return replace(found, verdict=_verdict_on_failure(failed), detail=f"{failed.reason}: {failed.excerpt}")
+
+
+def _of_measured(
+    loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
+) -> ReplayResult:
+    """Inconclusive, without any numbers of now, where nothing was measured."""
+    before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
+    if not outcomes:
+        return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
+    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes)
     found = compare(recorded, runs, rules.margin)
     differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
     flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))

@@ -228,11 +228,29 @@ def test_a_run_that_may_be_tried_again_is(loaded, tmp_path):
     ],
 )
 def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_path, reason, verdict):
-    launcher = ScriptedLauncher(0.1, reason)
+    launcher = ScriptedLauncher(reason)
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.comparison) == (verdict, None)
+    assert (result.to_json()["ratio"], result.to_json()["occasions"]) == (None, [])
     assert result.detail == f"{reason}: its words"
-    assert len(launcher.requests) == 2
+    assert len(launcher.requests) == 1
+
+
+def test_a_run_that_fails_at_a_later_occasion_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
+    launcher = ScriptedLauncher(*[0.115] * 5, FailureReason.SCRIPT_ERROR)
+    result = replayed(loaded, launcher, tmp_path)
+    data = result.to_json()
+    assert (data["verdict"], data["detail"]) == ("inconclusive", "script_error: its words")
+    assert [occasion["runs"] for occasion in data["occasions"]] == [3, 2]
+    assert data["ratio"] == pytest.approx(0.1 / 0.115)
+    assert data["ratio_low"] < data["ratio"] < data["ratio_high"]
+    assert data["measured"] / data["recorded"] == pytest.approx(data["ratio"])
+    assert len(launcher.requests) == 6
+
+
+def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded, tmp_path):
+    result = replayed(loaded, ScriptedLauncher(0.1, 0.1, FailureReason.SCRIPT_ERROR), tmp_path)
+    assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
 
 
 def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):

@@ -26,6 +26,7 @@ FOUND = {
     "ratio_high": 0.93,
     "differences": [{"field": "torch", "recorded": "2.6", "here": "2.7"}],
     "flags": [],
+    "detail": None,
 }
 
 
@@ -121,7 +122,7 @@ def test_a_recipe_that_another_search_has_replaced_or_that_is_gone_is_left_alone
 @pytest.mark.parametrize(
     "answer",
     [
-        {"ratio": None, "measured": None},
+        {"detail": "script_error: its words"},
         {"flags": ["layout_unproven"]},
         {"differences": [{"field": "device", "recorded": "NVIDIA A100", "here": "NVIDIA H100"}]},
     ],
