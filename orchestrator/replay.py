@@ -110,6 +110,14 @@ class ReplayResult:
             }
 
 
+class ReplayStopped(KeyboardInterrupt):
+    """The replay was told to stop; `result` is what had been measured until then, which decides nothing."""
+
+    def __init__(self, result: ReplayResult):
+        super().__init__("the replay was stopped before it had a verdict")
+        self.result = replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail="stopped before it had a verdict")
+
+
 def replay(
     loaded: LoadedRecipe,
     launcher: Launcher,
@@ -125,7 +133,7 @@ def replay(
 
     `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
     known. A run that cannot be measured ends the replay, with what was measured before it. On an interrupt, and where
-    the watcher says so, the run in flight is cancelled, what may live on is noted, and KeyboardInterrupt raised. Raises
+    the watcher says so, the run in flight is cancelled, what may live on is noted, and ReplayStopped raised. Raises
     LaunchRefused as the launcher does.
     """
     recorded, trainer = recorded_runs(loaded), _trainer_of(loaded)
@@ -136,15 +144,30 @@ def replay(
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
-    verdicts: list[Verdict] = []
+    try:
+        return _measured(loaded, recorded, runs, rules)
+    except KeyboardInterrupt as interrupt:
+        raise ReplayStopped(_result(loaded, recorded, runs.verdicts, rules)) from interrupt
+
+
+def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:
+    """At one occasion after the other, until there is a verdict or none is left."""
     for number in range(1, rules.occasions + 1):
         with runs.occasion():
-            verdicts += _occasion(loaded, runs, rules, len(verdicts))
-        result = _result(loaded, recorded, verdicts, rules)
+            _measure_at_occasion(loaded, runs, rules.repeats)
+        result = _result(loaded, recorded, runs.verdicts, rules)
         if result.comparison is None or number == rules.occasions or _is_settled(result, number):
             break
         runs.pause(rules.apart_s, _why_again(result.comparison, rules))
     return result
+
+
+def _measure_at_occasion(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
+    """The runs of one occasion; one that cannot be measured is the last."""
+    for _ in range(repeats):
+        trial = Trial(f"t{len(runs.verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
+        if runs.measure(trial).state is not TrialState.MEASURED:
+            return
 
 
 def _is_settled(found: ReplayResult, occasions: int) -> bool:
@@ -152,15 +175,6 @@ def _is_settled(found: ReplayResult, occasions: int) -> bool:
     if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
         return True
     return found.verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
-
-
-def _occasion(loaded: LoadedRecipe, runs: ReplayRuns, rules: ReplayRules, done: int) -> Iterator[Verdict]:
-    """The runs of one occasion, after `done` others; one that cannot be measured is the last."""
-    for number in range(done + 1, done + rules.repeats + 1):
-        verdict = runs.measure(Trial(f"t{number:04d}", loaded.recipe.layout, TrialKind.REPLAY))
-        yield verdict
-        if verdict.state is not TrialState.MEASURED:
-            return
 
 
 def _why_again(found: Comparison, rules: ReplayRules) -> str:

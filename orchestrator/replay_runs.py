@@ -27,13 +27,15 @@ class ReplayWatcher:
 
 
 class ReplayRuns:
-    """Measures runs of `program` on `launcher`. Raises KeyboardInterrupt once the watcher says that it is to stop."""
+    """Measures runs of `program` on `launcher`; `verdicts` are those of the runs so far. Raises KeyboardInterrupt once
+    the watcher says that it is to stop."""
 
     def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayWatcher):
         self._program = program
         self._launcher = launcher
         self._watcher = watcher
         self._said: set[str] = set()
+        self.verdicts: list[Verdict] = []
 
     @contextmanager
     def occasion(self) -> Iterator[None]:
@@ -61,6 +63,7 @@ class ReplayRuns:
             ended = replace(attempt, state=verdict.state, reason=verdict.reason)
             trial = trial.with_attempt(ended)
             if not may_retry(trial, ended):
+                self.verdicts.append(verdict)
                 return verdict
 
     def _verdict(self, trial: Trial, attempt: Attempt) -> Verdict:

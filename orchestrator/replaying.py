@@ -13,7 +13,7 @@ from orchestrator.launchers import factory
 from orchestrator.machine_turn import MachineTurn, NoTurn
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.remeasured import note_replay
-from orchestrator.replay import ReplayResult, ReplayRules, launcher_section, replay, this_machine
+from orchestrator.replay import ReplayResult, ReplayRules, ReplayStopped, launcher_section, replay, this_machine
 from orchestrator.replay_runs import ReplayWatcher
 from orchestrator.replay_trainer import trainer_section, under_trainer
 from orchestrator.signals import Stop
@@ -50,7 +50,8 @@ def replayed(
     """Measure in a new folder of `work_dir`, under the launcher of this kind or the one that measured; `ray` falls back
     to plain processes as in a search.
 
-    Raises KeyboardInterrupt when `stop` was asked for, and OSError where the folder cannot be written.
+    Raises KeyboardInterrupt when `stop` was asked for, ReplayStopped once something may have been measured: what was
+    stands in the folder as an answer does. OSError where the folder cannot be written.
     """
     section = launcher_section(loaded.recipe, launcher_kind)
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
@@ -60,10 +61,20 @@ def replayed(
     launcher, remark = factory.make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
     note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
     with closing(launcher), stop.listening():
-        result = replay(loaded, launcher, folder, python=python, rules=rules, here=here, watcher=watcher)
+        try:
+            result = replay(loaded, launcher, folder, python=python, rules=rules, here=here, watcher=watcher)
+        except ReplayStopped as stopped:
+            note(f"{_written(folder, stopped.result)} says how far it came")
+            raise
     if folder.path.exists():
-        write_json(folder.path / "replay.json", result.to_json())
+        _written(folder, result)
     return result
+
+
+def _written(folder: SearchFolder, result: ReplayResult) -> Path:
+    file = folder.path / "replay.json"
+    write_json(file, result.to_json())
+    return file
 
 
 def note_in_recipe(

@@ -100,12 +100,15 @@ def _apart_s(text: str) -> float:
 def _replayed(
     loaded: LoadedRecipe, python: str, kind: ReplayLauncher | None, rules: ReplayRules, work_dir: Path, as_json: bool
 ) -> ReplayResult:
+    from orchestrator.replay import ReplayStopped
     from orchestrator.replaying import replayed
 
     stop = Stop()
     try:
         return replayed(loaded, python, None if kind is None else kind.value, rules, work_dir, say, stop)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
+            say(_replay_words(interrupt.result))
         problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
         fail(code_after(stop), problem, as_json)
     except OSError as error:

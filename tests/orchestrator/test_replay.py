@@ -174,11 +174,22 @@ def test_a_replay_that_is_reproduced_asks_for_no_other_occasion(loaded, tmp_path
     assert len(launcher.requests) == 3
 
 
-def test_a_replay_that_is_told_to_stop_between_occasions_stops(loaded, tmp_path):
+def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_measured(loaded, tmp_path):
     launcher, notes = ScriptedLauncher(*[0.115] * 9), []
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
     assert len(launcher.requests) == 3
+    data = stopped.value.result.to_json()
+    assert (data["verdict"], data["detail"]) == ("inconclusive", "stopped before it had a verdict")
+    assert data["ratio"] == pytest.approx(0.1 / 0.115)
+    assert [occasion["runs"] for occasion in data["occasions"]] == [3]
+
+
+def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopped(loaded, tmp_path):
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        replayed(loaded, ScriptedLauncher(0.1, 0.1, KeyboardInterrupt()), tmp_path)
+    assert stopped.value.result.verdict is ReplayVerdict.INCONCLUSIVE
+    assert len(stopped.value.result.runs) == 2
 
 
 def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(loaded, tmp_path):
@@ -255,9 +266,10 @@ def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded
 
 def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
     launcher = ScriptedLauncher(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
+    assert stopped.value.result.comparison is None
 
 
 class WaitingLauncher(ScriptedLauncher):

@@ -1,4 +1,5 @@
-"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice; all in this process."""
+"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; all in this
+process."""
 
 from __future__ import annotations
 
@@ -38,6 +39,19 @@ class Signalled(ScriptedLauncher):
         return set()
 
 
+class SignalledBetweenOccasions(ScriptedLauncher):
+    """Sends this process the signal while the second occasion is waited for."""
+
+    def __init__(self, number: signal.Signals, *endings: float):
+        super().__init__(*endings)
+        self.number = number
+
+    def wait(self, seconds):
+        super().wait(seconds)
+        if len(self.requests) == len(self.endings):
+            os.kill(os.getpid(), self.number)
+
+
 @pytest.fixture
 def recipe(tmp_path) -> Path:
     (tmp_path / "code").mkdir()
@@ -66,3 +80,21 @@ def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
     assert ("may live on: replay-" in err) is left
     assert "measuring 1 time in " in err
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
+    recipe, tmp_path, monkeypatch, capsys, number, code
+):
+    launcher = SignalledBetweenOccasions(number, 0.115, 0.115)
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+    assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "2", "--json"]) == code
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["code"] == "interrupted"
+    [file] = (tmp_path / "runs").glob("replay-*/replay.json")
+    left = json.loads(file.read_text())
+    assert (left["verdict"], left["detail"]) == ("inconclusive", "stopped before it had a verdict")
+    assert left["ratio"] == pytest.approx(0.1 / 0.115)
+    assert [occasion["runs"] for occasion in left["occasions"]] == [2]
+    assert f"{file} says how far it came" in err
+    assert "0.870 times as fast" in err
