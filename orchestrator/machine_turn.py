@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from search_spaces.errors import InputError
+
 
 class Turn(Protocol):
     """Held while something is measured."""
@@ -36,8 +38,12 @@ class MachineTurn:
         self._descriptor: int | None = None
 
     def is_taken(self) -> bool:
+        """InputError where the home cannot be written."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(self._file, flags, 0o600)
+        try:
+            descriptor = os.open(self._file, flags, 0o600)
+        except OSError as error:
+            raise bad_home(self._file.parent, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -50,3 +56,15 @@ class MachineTurn:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def bad_home(home: Path, error: OSError) -> InputError:
+    """Of a home of Parlay in which something could not be written."""
+    return InputError.of(
+        "home",
+        f"{error.filename or home} cannot be written: {error.strerror or error}",
+        key="PARLAY_HOME",
+        value=str(home),
+        rule="what belongs to a user and not to one search lies there, also whose turn it is to measure",
+        fix="set PARLAY_HOME to a folder of yours on local disk",
+    )

@@ -10,13 +10,16 @@ from contextlib import closing
 from pathlib import Path
 
 from orchestrator.launchers import factory
-from orchestrator.machine_turn import MachineTurn, NoTurn
+from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.schema import LauncherSection
+from orchestrator.machine_turn import MachineTurn, NoTurn, bad_home
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.remeasured import note_replay
 from orchestrator.replay import ReplayResult, ReplayRules, ReplayStopped, launcher_section, replay, this_machine
 from orchestrator.replay_runs import ReplayWatcher
 from orchestrator.replay_trainer import trainer_section, under_trainer
 from orchestrator.signals import Stop
+from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder, write_json
 from trials.ledger.place import home_folder
@@ -51,14 +54,15 @@ def replayed(
     to plain processes as in a search.
 
     Raises KeyboardInterrupt when `stop` was asked for, ReplayStopped once something may have been measured: what was
-    stands in the folder as an answer does. OSError where the folder cannot be written.
+    stands in the folder as an answer does. InputError where Parlay's home cannot be written, OSError where the folder
+    cannot.
     """
     section = launcher_section(loaded.recipe, launcher_kind)
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     watcher = ReplayWatcher(note, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
-    launcher, remark = factory.make_launcher(section, parallel_trials=1, cluster=here or loaded.recipe.cluster)
+    launcher, remark = _launcher(section, here or loaded.recipe.cluster)
     note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
     with closing(launcher), stop.listening():
         try:
@@ -69,6 +73,13 @@ def replayed(
     if folder.path.exists():
         _written(folder, result)
     return result
+
+
+def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str | None]:
+    try:
+        return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
+    except OSError as error:  # of Slurm: what searches share of its answers lies in Parlay's home
+        raise bad_home(home_folder(), error) from error
 
 
 def _written(folder: SearchFolder, result: ReplayResult) -> Path:

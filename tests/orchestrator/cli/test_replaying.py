@@ -1,5 +1,5 @@
-"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; all in this
-process."""
+"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; and where it
+cannot write. All in this process."""
 
 from __future__ import annotations
 
@@ -98,3 +98,24 @@ def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
     assert [occasion["runs"] for occasion in left["occasions"]] == [2]
     assert f"{file} says how far it came" in err
     assert "0.870 times as fast" in err
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+def test_a_home_that_cannot_be_written_is_named_as_what_is_wrong(
+    recipe, tmp_path, own_home, monkeypatch, capsys, launcher
+):
+    (own_home / "measuring.lock").mkdir()
+    (own_home / "slurm").write_text("")
+    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
+    words = ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", launcher, "--json"]
+    assert run(words) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], error["key"], error["value"]) == ("home", "PARLAY_HOME", str(own_home))
+    assert "set PARLAY_HOME" in error["fix"]
+
+
+def test_a_folder_that_cannot_be_written_is_named_by_its_option(recipe, tmp_path, capsys):
+    (tmp_path / "runs").write_text("")
+    words = ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", "local", "--json"]
+    assert run(words) == 6
+    assert json.loads(capsys.readouterr().out)["error"]["key"] == "--work-dir"
