@@ -14,7 +14,7 @@ class Turn(Protocol):
     """Held while something is measured."""
 
     def is_taken(self) -> bool:
-        """Take the turn; False, at once, where another has it."""
+        """Take the turn, unless it is ours already; False, at once, where another has it."""
 
     def give_back(self) -> None:
         """Let the next one have it."""
@@ -39,6 +39,8 @@ class MachineTurn:
 
     def is_taken(self) -> bool:
         """InputError where the home cannot be written."""
+        if self._descriptor is not None:
+            return True
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(self._file, flags, 0o600)

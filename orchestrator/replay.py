@@ -118,6 +118,20 @@ class ReplayStopped(KeyboardInterrupt):
         self.result = replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail="stopped before it had a verdict")
 
 
+def impossible(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
+    """The answer where the layout cannot be measured; None where it can, as far as is known before anything has run.
+
+    `here` is the hardware at hand, None where it is not known. InputError as `recorded_runs`.
+    """
+    recorded = recorded_runs(loaded)
+    why = None if here is None else why_impossible(loaded.recipe.cluster, here)
+    why = why or why_trainer_cannot(loaded) or why_no_tokens(loaded.spec())
+    if why is None:
+        return None
+    before = _tokens_per_sec(loaded, recorded)
+    return ReplayResult(ReplayVerdict.IMPOSSIBLE, _trainer_of(loaded), before, detail=why)
+
+
 def replay(
     loaded: LoadedRecipe,
     launcher: Launcher,
@@ -125,22 +139,16 @@ def replay(
     *,
     python: str,
     rules: ReplayRules = ReplayRules(),
-    here: Cluster | None = None,
     watcher: ReplayWatcher | None = None,
 ) -> ReplayResult:
-    """Measure the recipe's layout again, one run after the other, and compare; unless it is reproduced, at further
-    occasions, too.
+    """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
+    is reproduced, at further occasions, too.
 
-    `folder` is new; its name is the id the attempts run under. `here` is the hardware at hand, None where it is not
-    known. A run that cannot be measured ends the replay, with what was measured before it. On an interrupt, and where
-    the watcher says so, the run in flight is cancelled, what may live on is noted, and ReplayStopped raised. Raises
-    LaunchRefused as the launcher does.
+    `folder` is new; its name is the id the attempts run under. A run that cannot be measured ends the replay, with what
+    was measured before it. On an interrupt, and where the watcher says so, the run in flight is cancelled, what may
+    live on is noted, and ReplayStopped raised. Raises LaunchRefused as the launcher does.
     """
-    recorded, trainer = recorded_runs(loaded), _trainer_of(loaded)
-    why = None if here is None else why_impossible(loaded.recipe.cluster, here)
-    why = why or why_trainer_cannot(loaded) or why_no_tokens(loaded.spec())
-    if why is not None:
-        return ReplayResult(ReplayVerdict.IMPOSSIBLE, trainer, _tokens_per_sec(loaded, recorded), detail=why)
+    recorded = recorded_runs(loaded)
     folder.path.mkdir(parents=True, mode=0o700)
     shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
     runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())

@@ -25,6 +25,20 @@ class ReplayWatcher:
     is_told_to_stop: Callable[[], bool] = lambda: False
     turn: Turn = field(default_factory=NoTurn)
 
+    def wait_for_turn(self, wait: Callable[[float], None]) -> None:
+        """Return once the turn is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
+        if self.turn.is_taken():
+            return
+        self.note("another replay measures on this machine; this one waits for its end")
+        while not self.turn.is_taken():
+            self.require_leave()
+            wait(POLL_INTERVAL_S)
+
+    def require_leave(self) -> None:
+        """Raises KeyboardInterrupt where the replay is told to stop."""
+        if self.is_told_to_stop():
+            raise KeyboardInterrupt
+
 
 class ReplayRuns:
     """Measures runs of `program` on `launcher`; `verdicts` are those of the runs so far. Raises KeyboardInterrupt once
@@ -40,9 +54,7 @@ class ReplayRuns:
     @contextmanager
     def occasion(self) -> Iterator[None]:
         """Within this block no other replay measures on this machine; waits for its turn."""
-        while not self._watcher.turn.is_taken():
-            self._say_once("another replay measures on this machine; this one waits for its end")
-            self._wait()
+        self._watcher.wait_for_turn(self._launcher.wait)
         try:
             yield
         finally:
@@ -68,7 +80,7 @@ class ReplayRuns:
 
     def _verdict(self, trial: Trial, attempt: Attempt) -> Verdict:
         """How a run went, once it has ended and its outcome has had the time to appear."""
-        self._require_leave()
+        self._watcher.require_leave()
         ending = self._ending(self._program.prepared(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
@@ -119,12 +131,8 @@ class ReplayRuns:
                 self._watcher.note(f"may live on: {key}" + (f" ({job_id})" if job_id else ""))
 
     def _wait(self) -> None:
-        self._require_leave()
+        self._watcher.require_leave()
         self._launcher.wait(POLL_INTERVAL_S)
-
-    def _require_leave(self) -> None:
-        if self._watcher.is_told_to_stop():
-            raise KeyboardInterrupt
 
     def _say_once(self, words: str) -> None:
         if words not in self._said:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from orchestrator.launchers import factory
@@ -15,7 +16,15 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.machine_turn import MachineTurn, NoTurn, bad_home
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.remeasured import note_replay
-from orchestrator.replay import ReplayResult, ReplayRules, ReplayStopped, launcher_section, replay, this_machine
+from orchestrator.replay import (
+    ReplayResult,
+    ReplayRules,
+    ReplayStopped,
+    impossible,
+    launcher_section,
+    replay,
+    this_machine,
+)
 from orchestrator.replay_runs import ReplayWatcher
 from orchestrator.replay_trainer import trainer_section, under_trainer
 from orchestrator.signals import Stop
@@ -58,21 +67,26 @@ def replayed(
     cannot.
     """
     section = launcher_section(loaded.recipe, launcher_kind)
-    folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
+    if (answer := impossible(loaded, here)) is not None:
+        return answer
+    folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     watcher = ReplayWatcher(note, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
-    launcher, remark = _launcher(section, here or loaded.recipe.cluster)
-    note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
-    with closing(launcher), stop.listening():
+    with ExitStack() as stack:
+        stack.enter_context(stop.listening())
+        stack.callback(watcher.turn.give_back)
+        watcher.wait_for_turn(time.sleep)  # before Ray starts, which would disturb whoever measures
+        launcher, remark = _launcher(section, here or loaded.recipe.cluster)
+        stack.enter_context(closing(launcher))
+        note(remark or f"measuring {counted(rules.repeats, 'time')} in {folder.path}")
         try:
-            result = replay(loaded, launcher, folder, python=python, rules=rules, here=here, watcher=watcher)
+            result = replay(loaded, launcher, folder, python=python, rules=rules, watcher=watcher)
         except ReplayStopped as stopped:
             note(f"{_written(folder, stopped.result)} says how far it came")
             raise
-    if folder.path.exists():
         _written(folder, result)
-    return result
+        return result
 
 
 def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str | None]:

@@ -16,7 +16,15 @@ from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import ReplayRules, launcher_section, recorded_runs, replay, this_machine, why_impossible
+from orchestrator.replay import (
+    ReplayRules,
+    impossible,
+    launcher_section,
+    recorded_runs,
+    replay,
+    this_machine,
+    why_impossible,
+)
 from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
@@ -125,7 +133,8 @@ def loaded(tmp_path):
 
 def replayed(loaded, launcher, tmp_path, rules=None, here=None, watcher=None):
     folder, rules = SearchFolder(tmp_path / "quickstart-replay"), rules or ReplayRules(repeats=3)
-    return replay(loaded, launcher, folder, python="python3", rules=rules, here=here, watcher=watcher)
+    known = impossible(loaded, here)
+    return known or replay(loaded, launcher, folder, python="python3", rules=rules, watcher=watcher)
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
@@ -209,6 +218,14 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(l
     replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayWatcher(note, turn=first))
     assert len(launcher.requests) == 6
     assert second.is_taken()
+
+
+def test_a_turn_is_ours_until_it_is_given_back(tmp_path):
+    ours, other = MachineTurn(tmp_path), MachineTurn(tmp_path)
+    assert (ours.is_taken(), ours.is_taken(), other.is_taken()) == (True, True, False)
+    ours.give_back()
+    assert (other.is_taken(), ours.is_taken()) == (True, False)
+    other.give_back()
 
 
 def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):

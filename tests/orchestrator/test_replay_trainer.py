@@ -9,7 +9,7 @@ import pytest
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import LoadedRecipe, read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import ReplayRules, replay
+from orchestrator.replay import ReplayRules, impossible, replay
 from orchestrator.replay_trainer import trainer_section, under_trainer
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
@@ -34,7 +34,9 @@ def megatron(tmp_path, *overrides: str):
 def replayed(recipe: LoadedRecipe, tmp_path, *endings):
     launcher = ScriptedLauncher(*endings)
     rules = ReplayRules(repeats=max(1, len(endings)))
-    return replay(recipe, launcher, SearchFolder(tmp_path / "again"), python="python3", rules=rules), launcher
+    folder = SearchFolder(tmp_path / "again")
+    known = impossible(recipe, None)
+    return known or replay(recipe, launcher, folder, python="python3", rules=rules), launcher
 
 
 def test_the_other_trainer_runs_the_layout_as_its_own(tmp_path):

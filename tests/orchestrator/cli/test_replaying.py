@@ -1,18 +1,23 @@
-"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; and where it
-cannot write. All in this process."""
+"""`parlay replay` that is told to stop: by ctrl-C, by SIGTERM, or twice, in a run or between occasions; where it cannot
+write; and its turn on this machine. All in this process."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from orchestrator import replaying
 from orchestrator.cli.main import run
 from orchestrator.launchers import factory
+from orchestrator.launchers.base import LaunchRefused
+from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.write import write_recipe
+from search_spaces.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.test_replay import ScriptedLauncher
 from trials.classify import Ending, Life
@@ -112,6 +117,7 @@ def test_a_home_that_cannot_be_written_is_named_as_what_is_wrong(
     error = json.loads(capsys.readouterr().out)["error"]
     assert (error["code"], error["key"], error["value"]) == ("home", "PARLAY_HOME", str(own_home))
     assert "set PARLAY_HOME" in error["fix"]
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named_by_its_option(recipe, tmp_path, capsys):
@@ -119,3 +125,53 @@ def test_a_folder_that_cannot_be_written_is_named_by_its_option(recipe, tmp_path
     words = ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", "local", "--json"]
     assert run(words) == 6
     assert json.loads(capsys.readouterr().out)["error"]["key"] == "--work-dir"
+
+
+class TestTurn:
+    """Another replay measures on this machine while one begins."""
+
+    @pytest.fixture
+    def other(self, own_home) -> Iterator[MachineTurn]:
+        turn = MachineTurn(own_home)
+        assert turn.is_taken()
+        yield turn
+        turn.give_back()
+
+    @pytest.fixture
+    def words(self, recipe, tmp_path) -> list[str]:
+        return ["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--launcher", "local"]
+
+    def test_what_starts_its_ranks_is_started_in_its_turn(self, words, other, own_home, monkeypatch, capsys):
+        """Ray's start would disturb the one that measures."""
+        seen = []
+
+        def wait(seconds: float) -> None:
+            seen.append("waits")
+            other.give_back()
+
+        def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
+            assert not other.is_taken()
+            seen.append("starts")
+            return ScriptedLauncher(0.1), None
+
+        monkeypatch.setattr(replaying.time, "sleep", wait)
+        monkeypatch.setattr(factory, "make_launcher", made)
+        assert run([*words, "--repeats", "1"]) == 0
+        assert seen == ["waits", "starts"]
+        assert "another replay measures on this machine; this one waits for its end" in capsys.readouterr().err
+        assert other.is_taken()
+
+    def test_where_nothing_can_start_its_ranks_it_gives_its_turn_back(self, words, other, monkeypatch):
+        def refused(*_: object, **__: object) -> None:
+            raise LaunchRefused("no Ray at 10.0.0.1:6379")
+
+        other.give_back()
+        monkeypatch.setattr(factory, "make_launcher", refused)
+        assert run(words) == 6
+        assert other.is_taken()
+
+    def test_what_is_impossible_here_waits_for_no_turn_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
+        monkeypatch.setattr(replaying, "this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))
+        monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: pytest.fail("a launcher is made"))
+        assert run(words) == 12
+        assert not (tmp_path / "runs").exists()
