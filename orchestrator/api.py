@@ -275,6 +275,7 @@ def replay(
     trainer: Mapping[str, Any] | None = None,
     repeats: int = 5,
     occasions: int = 5,
+    apart: str = "5m",
     margin: float = 0.05,
     force: bool = False,
     work_dir: Path | str = "runs",
@@ -286,8 +287,8 @@ def replay(
 
     `recipe` is a recipe's folder, or a search as in `load`. `launcher` is local, ray or slurm; without it the one that
     measured. `trainer` is another one than that: `{"kind": "megatron-lm", "script": "pretrain_gpt.py"}`. The layout is
-    measured `repeats` times, and at other occasions, minutes apart, until there is a verdict. Ctrl-C ends the run
-    in flight and raises KeyboardInterrupt.
+    measured `repeats` times, and at other occasions, `apart` from each other, until there is a verdict. Ctrl-C ends the
+    run in flight and raises KeyboardInterrupt; what was measured before it stands in the replay's folder.
     """
     from orchestrator.find import find_recipe
     from orchestrator.recipe.read import read_recipe
@@ -297,7 +298,7 @@ def replay(
     from orchestrator.signals import Stop
 
     note, stop = _silent if quiet else say, Stop()
-    rules = ReplayRules(repeats, margin, occasions)
+    rules = ReplayRules(repeats, margin, occasions, _seconds("apart", apart))
     if launcher is not None:
         _require_one_of("launcher", launcher, LAUNCHERS)
     with own_files(), named_as_called():
@@ -369,6 +370,15 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
         raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule="another trainer has a kind")
     rest = {key: value for key, value in trainer.items() if key != "kind"}
     return trainer["kind"], [*overrides_of({"trainer": rest})]
+
+
+def _seconds(key: str, duration: str) -> float:
+    from search_spaces.durations import seconds_of
+
+    try:
+        return seconds_of(duration)
+    except InputError as error:
+        raise error.at(key=key) from error
 
 
 def _named(search: Search | Path | str | None) -> str | None:

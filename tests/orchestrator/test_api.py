@@ -23,6 +23,7 @@ from orchestrator.recipe.write import write_recipe
 from orchestrator.replay import ReplayRules
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld
+from search_spaces.durations import seconds_of
 from search_spaces.layout import LAYOUT_FIELDS
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
@@ -30,6 +31,7 @@ from tests.orchestrator.cli.test_replaying import Signalled
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.test_replay import ScriptedLauncher
 from trials.ledger.events import EndReason, SearchState
+from trials.trial import utc_seconds
 
 pytestmark = pytest.mark.timeout(120)  # pandas and plotly are large
 
@@ -260,6 +262,7 @@ def test_a_replay_asks_for_what_the_command_line_asks_for():
     told = {name: told.default for name, told in signature(api.replay).parameters.items()}
     rules = ReplayRules()
     assert (told["repeats"], told["occasions"], told["margin"]) == (rules.repeats, rules.occasions, rules.margin)
+    assert seconds_of(told["apart"]) == rules.apart_s
 
 
 def test_two_searches_side_by_side_as_the_command_line_has_them(ended, question, capsys):
@@ -287,6 +290,13 @@ class TestReplaying:
         assert json.loads((folder / "replay.json").read_text()) == result.to_json()
         assert "measuring 3 times in" in capsys.readouterr().err
 
+    def test_occasions_are_as_far_apart_as_asked(self, recipe, monkeypatch):
+        launcher = ScriptedLauncher(0.115, 0.115)
+        monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+        result = api.replay(recipe, repeats=1, occasions=2, apart="20m", quiet=True)
+        first, second = (utc_seconds(occasion["started_at"]) for occasion in result.to_json()["occasions"])
+        assert 1200 <= second - first < 1260
+
     def test_an_interrupt_cancels_the_run_in_flight(self, recipe, monkeypatch):
         launcher = Signalled(signal.SIGINT)
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
@@ -310,10 +320,12 @@ class TestReplaying:
         [
             ({"launcher": "loacl"}, "launcher"),
             ({"repeats": 0}, "repeats"),
+            ({"apart": "4m"}, "apart"),
+            ({"apart": "soon"}, "apart"),
             ({"trainer": {"script": "pretrain.py"}}, "trainer.kind"),
             ({"trainer": {"kind": "megatron-lm", "scirpt": "pretrain.py"}}, "trainer.scirpt"),
         ],
-        ids=["launcher", "repeats", "no kind", "key"],
+        ids=["launcher", "repeats", "apart", "no duration", "no kind", "key"],
     )
     def test_what_cannot_be_asked_is_named(self, recipe, tmp_path, asked, key):
         with pytest.raises(api.InputError) as refused:
