@@ -1,4 +1,4 @@
-"""Parlay from Python: searches are planned, run, loaded, looked at, replayed and compared (docs/api.md).
+"""Parlay from Python: searches are planned, run, loaded, looked at, cancelled, replayed and compared (docs/api.md).
 
     from orchestrator import api
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.report.data import ReportData
+    from orchestrator.cancelling import CancelResult
     from orchestrator.comparing import CompareResult
     from orchestrator.find import Found
     from orchestrator.recipe.recipe import Recipe
@@ -46,6 +47,7 @@ __all__ = [
     "InputError",
     "OutsideRefused",
     "Search",
+    "cancel",
     "compare",
     "forecast",
     "load",
@@ -233,6 +235,22 @@ def load(search: Search | Path | str | None = None, /, *, ledger: str | None = N
     from orchestrator.find import find_search
 
     return Search(find_search(_named(search), ledger))
+
+
+def cancel(
+    search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False
+) -> CancelResult:
+    """End a search and everything it has in flight, whoever drives it: another thread, process or job, or nobody.
+
+    `cancelled` names the trials that this ended, `unreached` what may live on, `is_complete` says whether the search
+    has ended with all of it; `to_json()` is what `parlay cancel --json` prints. It takes two minutes at most. `search`
+    as in `load`.
+    """
+    from orchestrator import cancelling
+    from orchestrator.find import find_search
+
+    with own_files():
+        return cancelling.cancel(find_search(_named(search), ledger), _silent if quiet else say)
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:

@@ -71,6 +71,7 @@ ORCHESTRATOR = (
         "orchestrator.calibrating",
         "orchestrator.doctor",
         "orchestrator.starting",
+        "orchestrator.cancelling",
         "orchestrator.signals",
         "orchestrator.file_mask",
         "orchestrator.ledger_rebuild",

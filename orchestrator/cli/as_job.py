@@ -53,22 +53,3 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
         return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except AlreadyQueued as queued:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=leases.HELD_FIX), as_json)
-
-
-def end_driver_jobs(folder: SearchFolder) -> list[str]:
-    """End the search's driver where it is a Slurm job, and the one that waits behind it; the name of what may be left.
-
-    A driver in a job stops at its next safe point when it is cancelled, and frees the search for us.
-    """
-    if not folder.driver_script.exists():
-        return []
-    from orchestrator.driver_job import end_all, job_name
-    from slurm.client import SlurmClient
-    from slurm.interface import SlurmUnreachable
-
-    name = job_name(folder.search_id)
-    try:
-        return [name] if end_all(SlurmClient(), folder.search_id) else []
-    except SlurmUnreachable as error:
-        say(str(error))
-        return [name]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from orchestrator.cli.as_job import end_driver_jobs, own_chain, submit_driver, wanted_job_time_s
+from orchestrator.cli.as_job import own_chain, submit_driver, wanted_job_time_s
 from orchestrator.cli.driving import answer_search, exit_code_of, explained, resume_fix
 from orchestrator.cli.dry_run import DryRunWish, answer_dry_run
 from orchestrator.cli.exit_codes import ExitCode, code_after
@@ -47,18 +46,13 @@ from trials.text import counted
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
     from orchestrator.driver_job import DriverChain
-    from orchestrator.find import Found
-    from orchestrator.search.driver import Driver
     from orchestrator.signals import Signals
     from orchestrator.starting import Started
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 
 SUBMIT_SCHEMA = "parlay.submit/1"
-CANCEL_SCHEMA = "parlay.cancel/1"
 DRIVER_START_LIMIT_S = 90.0
-CANCEL_LIMIT_S = 120.0
-"""Longer than the outcome of an attempt that has just ended may be late."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -152,19 +146,17 @@ def resume(
 
 def cancel(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """End a search and everything it has in flight."""
+    from orchestrator import cancelling
     from orchestrator.find import find_search
-    from orchestrator.pilots_left import end_pilots
 
     found = find_search(search, ledger)
-    record, unreached = found.record, end_driver_jobs(found.folder)
     with explained(found.folder, as_json):
-        if record.state.is_ended:
-            say(f"search {record.search_id} has already ended: {record.state}")
-        else:
-            record = _cancelled(found)
-        if record.state.is_ended:
-            unreached += end_pilots(found.folder, found.spec, say)
-    _answer_cancel(found, record, unreached, as_json)
+        done = cancelling.cancel(found, say)
+    record, words = done.record, _cancelled_words(len(done.cancelled))
+    answer(done.to_json(), as_json, f"search {record.search_id} is {record.state}; {words}")
+    if not done.is_complete:
+        say("not ended yet: " + (", ".join(done.unreached) or "its driver has not answered; try again"))
+        raise Exit(ExitCode.CANCEL_INCOMPLETE)
 
 
 def _start(
@@ -319,60 +311,6 @@ def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
     words = folder.driver_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
     problem = Problem("driver", "\n".join([what, *words]), fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
     fail(ExitCode.REFUSED, problem, as_json)
-
-
-def _cancelled(found: Found) -> SearchRecord:
-    """Have the driver end the search, or end it ourselves once nobody drives it; the record as it then stands."""
-    from orchestrator.search import lease as leases
-    from trials.ledger.commands import request_cancel
-    from trials.ledger.reader import LedgerReader
-
-    asked, deadline = False, time.monotonic() + CANCEL_LIMIT_S
-    with closing(LedgerReader(found.ledger_url)) as reader:
-        record = found.record
-        while not record.state.is_ended and time.monotonic() < deadline:
-            if leases.holder(found.folder, time.time()) is None:
-                return _cancel_ourselves(found)
-            if not asked:
-                request_cancel(found.ledger_url, record.search_id, time.time())
-                asked = True
-            time.sleep(0.2)
-            record = reader.search(record.search_id)
-    return record
-
-
-def _cancel_ourselves(found: Found) -> SearchRecord:
-    """Nobody drives the search: take it over just to end it, as far as it can be reached in time."""
-    from orchestrator.session import Watcher, drive, open_tracking
-
-    tracking, watcher = open_tracking(found.spec, say), Watcher(note=say, driving=_for_a_while)
-    return drive(found.folder, found.spec, (), tracking, found.ledger_url, watcher, cancelling=True)
-
-
-@contextmanager
-def _for_a_while(driver: Driver) -> Iterator[None]:
-    """Within this block a driver that cannot end what is in flight, as while Slurm is away, gives up in the end."""
-    alarm = threading.Timer(CANCEL_LIMIT_S, driver.stop_now)
-    alarm.start()
-    try:
-        yield
-    finally:
-        alarm.cancel()
-
-
-def _answer_cancel(found: Found, record: SearchRecord, other_jobs: Sequence[str], as_json: bool) -> None:
-    """`other_jobs` are names of jobs that may still drive, or wait to, and of pilots that may live on."""
-    before = {t.trial for t in found.record.trials if t.state.is_ended}
-    cancelled = [f"{t.trial}" for t in record.trials if t.state == "cancelled" and t.trial not in before]
-    unreached = [*(f"{record.search_id}.{a.trial}.{a.attempt}" for a in record.in_flight), *other_jobs]
-    answer(
-        {"schema": CANCEL_SCHEMA, "search_id": record.search_id, "cancelled": cancelled, "unreached": unreached},
-        as_json,
-        f"search {record.search_id} is {record.state}; {_cancelled_words(len(cancelled))}",
-    )
-    if not record.state.is_ended or other_jobs:
-        say("not ended yet: " + (", ".join(unreached) or "its driver has not answered; try again"))
-        raise Exit(ExitCode.CANCEL_INCOMPLETE)
 
 
 def _cancelled_words(count: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from orchestrator import api
+from orchestrator import api, cancelling
 from orchestrator.cli.main import run as parlay
 from orchestrator.exchange.trials_table import COLUMNS
 from orchestrator.launchers import factory
@@ -27,9 +27,11 @@ from search_spaces.durations import seconds_of
 from search_spaces.layout import LAYOUT_FIELDS
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
+from tests.orchestrator.cli.test_cancel import search_with_a_job
 from tests.orchestrator.cli.test_replaying import Signalled
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.test_replay import ScriptedLauncher
+from trials.ledger.commands import request_cancel
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import utc_seconds
 
@@ -355,6 +357,50 @@ def test_a_forecast_is_a_row_for_each_scaling_and_number_of_nodes(tmp_path, monk
     listed = told(capsys, "forecast", search.search_id, "--nodes", "2,4", "--scaling", "weak")
     assert frame["step_time_s"].tolist() == [forecast["step_time_s"] for forecast in listed["forecasts"]]
     assert frame.attrs["notes"] == listed["notes"]
+
+
+class TestCancelling:
+    def test_a_search_that_nobody_drives_is_ended(self, question, monkeypatch):
+        left = begun(question, monkeypatch)
+        done = api.cancel(left, quiet=True)
+        assert (done.is_complete, done.cancelled, done.unreached) == (True, (), ())
+        assert (left.refresh().state, left.refresh().end_reason) == (
+            SearchState.CANCELLED,
+            EndReason.CANCELLED_BY_USER,
+        )
+
+    def test_one_that_has_ended_is_told_as_the_command_line_tells_it(self, ended, capsys):
+        done = api.cancel(ended)
+        assert "has already ended: completed" in capsys.readouterr().err
+        assert done.to_json() == told(capsys, "cancel", ended.search_id)
+
+    def test_one_that_another_thread_drives_is_ended_there(self, question, monkeypatch):
+        turn, is_asked, done = Driver.turn, threading.Event(), []
+        asking = threading.Thread(target=lambda: done.append(api.cancel(quiet=True)))
+
+        def asked(*what: object) -> None:
+            request_cancel(*what)
+            is_asked.set()
+
+        def turn_once_asked(driver: Driver) -> None:
+            if asking.ident is None:
+                asking.start()
+                assert is_asked.wait(30)
+            turn(driver)
+
+        monkeypatch.setattr(cancelling, "request_cancel", asked)
+        monkeypatch.setattr(Driver, "turn", turn_once_asked)
+        search = api.run(question, quiet=True)
+        asking.join()
+        assert (search.state, search.end_reason) == (SearchState.CANCELLED, EndReason.CANCELLED_BY_USER)
+        assert [one.is_complete for one in done] == [True]
+
+    def test_what_could_not_be_reached_is_named(self, tmp_path, monkeypatch):
+        search = search_with_a_job(tmp_path)
+        monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
+        monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
+        done = api.cancel(search.path, quiet=True)
+        assert (done.is_complete, done.unreached) == (False, (f"{search.search_id}.t0001.a1",))
 
 
 class TestEnding:

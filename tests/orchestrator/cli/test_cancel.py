@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import pilots_left
+from orchestrator import cancelling, pilots_left
 from orchestrator.cli import main, running
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.holding import held
@@ -40,7 +40,7 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = search_with_a_job(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
-    monkeypatch.setattr(running, "CANCEL_LIMIT_S", 0.5)
+    monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cancelled"], answer["unreached"]) == ([], [f"{search.search_id}.t0001.a1"])
