@@ -165,7 +165,7 @@ class GroupTime:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GroupTime:
         """Of what `asdict` made of it."""
-        return cls(**data | {"kind": Collective(data["kind"])})
+        return cls(**{**data, "kind": Collective(data["kind"])})
 
 
 @dataclass(frozen=True)
