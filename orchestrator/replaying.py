@@ -83,7 +83,7 @@ def replayed(
         try:
             result = replay(loaded, launcher, folder, python=python, rules=rules, watcher=watcher)
         except ReplayStopped as stopped:
-            note(f"{_written(folder, stopped.result)} says how far it came")
+            _leave_word(folder, stopped.result, note)
             raise
         _written(folder, result)
         return result
@@ -94,6 +94,14 @@ def _launcher(section: LauncherSection, cluster: Cluster) -> tuple[Launcher, str
         return factory.make_launcher(section, parallel_trials=1, cluster=cluster)
     except OSError as error:  # of Slurm: what searches share of its answers lies in Parlay's home
         raise bad_home(home_folder(), error) from error
+
+
+def _leave_word(folder: SearchFolder, result: ReplayResult, note: Callable[[str], None]) -> None:
+    """Of a replay that was told to stop, which it does also where that cannot be written."""
+    try:
+        note(f"{_written(folder, result)} says how far it came")
+    except OSError as error:
+        note(f"how far it came could not be written: {error}")
 
 
 def _written(folder: SearchFolder, result: ReplayResult) -> Path:

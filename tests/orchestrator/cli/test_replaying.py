@@ -3,6 +3,7 @@ write; and its turn on this machine. All in this process."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -57,6 +58,10 @@ class SignalledBetweenOccasions(ScriptedLauncher):
             os.kill(os.getpid(), self.number)
 
 
+def no_space_left(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.fixture
 def recipe(tmp_path) -> Path:
     (tmp_path / "code").mkdir()
@@ -103,6 +108,18 @@ def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
     assert [occasion["runs"] for occasion in left["occasions"]] == [2]
     assert f"{file} says how far it came" in err
     assert "0.870 times as fast" in err
+
+
+def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_all_the_same(
+    recipe, tmp_path, monkeypatch, capsys
+):
+    launcher = SignalledBetweenOccasions(signal.SIGTERM, 0.115)
+    monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
+    monkeypatch.setattr(replaying, "write_json", no_space_left)
+    assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == 75
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["code"] == "interrupted"
+    assert "how far it came could not be written: [Errno 28] No space left on device" in err
 
 
 @pytest.mark.parametrize("launcher", ["local", "slurm"])
