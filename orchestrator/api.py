@@ -243,8 +243,9 @@ def cancel(
     """End a search and everything it has in flight, whoever drives it: another thread, process or job, or nobody.
 
     `cancelled` names the trials that this ended, `unreached` what may live on, `is_complete` says whether the search
-    has ended with all of it; `to_json()` is what `parlay cancel --json` prints. It takes two minutes at most. `search`
-    as in `load`.
+    has ended with all of it; `to_json()` is what `parlay cancel --json` prints. Its driver has two minutes to end it,
+    and where it has none what is in flight is tried for as long. `search` as in `load`. LeaseHeld where another driver
+    takes it over meanwhile.
     """
     from orchestrator import cancelling
     from orchestrator.find import find_search

@@ -57,7 +57,8 @@ class CancelResult:
 
 
 def cancel(found: Found, note: Callable[[str], None]) -> CancelResult:
-    """End the search; returns within `CANCEL_LIMIT_S`, whether it could be or not.
+    """End the search, as far as that can be done: its driver has `CANCEL_LIMIT_S` for it, and where it has none, or
+    none any more, what is in flight is tried for as long.
 
     Raises LeaseHeld where another driver takes it over meanwhile, OutsideRefused and OSError as `drive`.
     """
