@@ -48,11 +48,12 @@ def main() -> None:
 
 def step_ratios(device: str, rounds: int) -> dict[str, float]:
     """Median step time of each engine over the plain GPT's; the first round warms up and is not counted."""
-    contenders = _step_contenders(device)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds + 1):
-        for name, train_step in contenders.items():
-            times[name].append(_timed(train_step, device))
+    with tempfile.TemporaryDirectory(prefix="parlay-benchmark-") as folder:
+        contenders = _step_contenders(device, Path(folder))
+        times: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(rounds + 1):
+            for name, train_step in contenders.items():
+                times[name].append(_timed(train_step, device))
     plain, *engines = [median(taken[1:]) for taken in times.values()]
     names = [name for name in contenders if name != "plain"]
     ratios = {f"step_{name}": engine / plain for name, engine in zip(names, engines, strict=True)}
@@ -71,8 +72,8 @@ def startup_ratios(device: str, rounds: int) -> dict[str, float]:
     return {f"startup_{name}": median(taken) / bare for name, taken in seconds.items()}
 
 
-def _step_contenders(device: str) -> dict[str, Callable[[], object]]:
-    """One optimizer step of each, in this process, which is the whole world of both engines."""
+def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object]]:
+    """One optimizer step of each, in this process, which is the whole world of both engines and meets in `folder`."""
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
     spec = _spec(STEPS_MODEL, STEPS_LAYOUT, device)
     from trials.ranks.environment import RankEnvironment, prepare_process
@@ -93,7 +94,7 @@ def _step_contenders(device: str) -> dict[str, Callable[[], object]]:
     select_attention_kernel(spec.layout.attention_kernel)
     plain = PlainTrainer(spec.model, where.torch_device)
     data = SyntheticData(spec.model, spec.layout, 0, where.torch_device).batch(0)
-    world = join_world(spec, AttemptFolder(Path(tempfile.mkdtemp())), RankEnvironment.read(os.environ), where)
+    world = join_world(spec, AttemptFolder(folder), RankEnvironment.read(os.environ), where)
 
     def engine(name: str) -> Callable[[], object]:
         weights = WeightSource(spec.seed, where.torch_device)
