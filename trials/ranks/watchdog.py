@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import EXCERPT_CHARACTERS
@@ -53,18 +54,28 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         while True:
-            self._report.beat()
             if self._is_orphan():
                 self._end()
-            failure = self._report.failure()
-            if failure is None and self._is_stuck():
-                self._report.fail(self._reason, self._describe_hang())
-                failure = self._reason
+            failure = self._failure()
             if failure is FailureReason.HANG:  # who waits for whom shows only where all stand
                 print(f"no progress; this rank stands at\n{self._standing()}", file=sys.stderr)
             if failure is not None:
                 self._end()
             time.sleep(INTERVAL_S)
+
+    def _failure(self) -> FailureReason | None:
+        """Why this attempt has failed, by what some rank said or by this one's silence. A folder that cannot be reached
+        (a full disk, a stale mount) says nothing; the watch goes on, and a rank that is stuck ends all the same."""
+        failure = None
+        with suppress(OSError):
+            self._report.beat()
+        with suppress(OSError):
+            failure = self._report.failure()
+        if failure is None and self._is_stuck():
+            failure = self._reason
+            with suppress(OSError):
+                self._report.fail(self._reason, self._describe_hang())
+        return failure
 
     def _is_orphan(self) -> bool:
         return self._parent_pid is not None and os.getppid() != self._parent_pid

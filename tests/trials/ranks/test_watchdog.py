@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from search_spaces.layout import Layout
@@ -78,3 +80,45 @@ def test_a_rank_ends_without_a_word_of_its_own_when_another_has_failed(tmp_path,
     with pytest.raises(Ended):
         watched(folder, 1, limit_s=3600.0).run()
     assert capsys.readouterr().err == ""
+
+
+class OutOfReach(Report):
+    """Its folder cannot be reached."""
+
+    def beat(self) -> None:
+        raise OSError(28, "No space left on device")
+
+    def failure(self) -> None:
+        raise OSError(116, "Stale file handle")
+
+    def fail(self, *said: object) -> None:
+        raise OSError(28, "No space left on device")
+
+
+class OutOfReachOnce(OutOfReach):
+    """The second look finds that another rank has failed."""
+
+    looks = 0
+
+    def failure(self) -> FailureReason | None:
+        self.looks += 1
+        return super().failure() if self.looks == 1 else FailureReason.GPU_OOM
+
+
+def test_a_stuck_rank_ends_also_where_its_folder_cannot_be_reached(tmp_path, capsys):
+    with pytest.raises(Ended):
+        watched(AttemptFolder(tmp_path), 0, limit_s=-1.0, kind=OutOfReach).run()
+    assert "this rank stands at" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_reached_for_a_while_does_not_end_the_watch(tmp_path, monkeypatch):
+    monkeypatch.setattr("trials.ranks.watchdog.INTERVAL_S", 0.0)
+    with pytest.raises(Ended):
+        watched(AttemptFolder(tmp_path), 0, limit_s=3600.0, kind=OutOfReachOnce).run()
+
+
+def test_an_orphan_ends_also_where_its_folder_cannot_be_reached(tmp_path):
+    watchdog = watched(AttemptFolder(tmp_path), 0, limit_s=3600.0, kind=OutOfReach)
+    watchdog._parent_pid = os.getpid()  # nobody is their own parent
+    with pytest.raises(Ended):
+        watchdog.run()
