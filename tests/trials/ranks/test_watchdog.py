@@ -88,7 +88,7 @@ class OutOfReach(Report):
     def beat(self) -> None:
         raise OSError(28, "No space left on device")
 
-    def failure(self) -> None:
+    def failure(self) -> FailureReason | None:
         raise OSError(116, "Stale file handle")
 
     def fail(self, *said: object) -> None:
