@@ -16,8 +16,8 @@ import numpy as np
 from orchestrator.samplers.base import Sampler, Told, distinct
 from orchestrator.samplers.deephyper import most_promising
 from orchestrator.samplers.outlook import Expectations, Outlook, Task, worth
-from search_spaces.layout import Layout
-from search_spaces.layout_table import WORDS, LayoutTable
+from search_spaces.layout import WORDS, Layout
+from search_spaces.layout_table import LayoutTable
 
 
 class ModelOrderSampler(Sampler):
