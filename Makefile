@@ -16,7 +16,7 @@ setup: .venv/.trainer
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq && apt-get install -y -qq python3-venv; \
 	  else echo 'python3-venv is missing: run "apt-get install python3-venv" as root'; exit 1; fi; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@echo 'Installing torch, then Parlay and what it needs, into .venv (one to two minutes)'
+	@echo 'Installing torch, then Parlay and what it needs, into .venv (about three minutes)'
 	@$(PIP) install --constraint constraints.txt '$(TORCH)'
 	@$(PIP) install --constraint constraints.txt --editable '.[trainer]'
 	@touch $@
