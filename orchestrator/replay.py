@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.base import Launcher, LaunchRefused
 from orchestrator.launchers.local import visible_devices
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
@@ -144,9 +144,10 @@ def replay(
     """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
     is reproduced, at further occasions, too.
 
-    `folder` is new; its name is the id the attempts run under. A run that cannot be measured ends the replay, with what
-    was measured before it. On an interrupt, and where the watcher says so, the run in flight is cancelled, what may
-    live on is noted, and ReplayStopped raised. Raises LaunchRefused as the launcher does.
+    `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
+    replay, with what was measured before it; where nothing was, LaunchRefused is raised as the launcher does. On an
+    interrupt, and where the watcher says so, the run in flight is cancelled, what may live on is noted, and
+    ReplayStopped raised.
     """
     recorded = recorded_runs(loaded)
     folder.path.mkdir(parents=True, mode=0o700)
@@ -156,6 +157,11 @@ def replay(
         return _measured(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:
         raise ReplayStopped(_result(loaded, recorded, runs.verdicts, rules)) from interrupt
+    except LaunchRefused as refusal:
+        if not runs.verdicts:
+            raise
+        result = _result(loaded, recorded, runs.verdicts, rules)
+        return replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail=str(refusal))
 
 
 def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.code_snapshot import snapshot_code
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
@@ -279,6 +279,18 @@ def test_a_run_that_fails_at_a_later_occasion_leaves_the_numbers_of_the_runs_bef
 def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded, tmp_path):
     result = replayed(loaded, ScriptedLauncher(0.1, 0.1, FailureReason.SCRIPT_ERROR), tmp_path)
     assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
+
+
+def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
+    launcher = ScriptedLauncher(0.1, 0.1, LaunchRefused("Slurm refused it: partition main is down"))
+    result = replayed(loaded, launcher, tmp_path)
+    assert (result.verdict, result.detail) == (ReplayVerdict.INCONCLUSIVE, "Slurm refused it: partition main is down")
+    assert [occasion["runs"] for occasion in result.to_json()["occasions"]] == [2]
+
+
+def test_a_launcher_that_refuses_the_first_run_is_not_hidden_behind_a_verdict(loaded, tmp_path):
+    with pytest.raises(LaunchRefused):
+        replayed(loaded, ScriptedLauncher(LaunchRefused("no Ray at 10.0.0.1:6379")), tmp_path)
 
 
 def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):

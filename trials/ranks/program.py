@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,7 +71,8 @@ def wait_for_the_cause(error: BaseException, report: Report) -> None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """An interpreter's tidy end takes a second with torch, or for ever."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """An interpreter's tidy end takes a second with torch, or for ever. Words that nobody takes do not hold it up."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
     os._exit(code)
