@@ -26,7 +26,7 @@ from typing import Any
 
 LOOP = Path("code/trials/train/loop.py")
 """Where in a recipe its program times a step."""
-_VALUES = ("verdict", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
+_VALUES = ("verdict", "detail", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
 _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"
 
 
@@ -54,10 +54,10 @@ def slowed_copy(recipe: Path, copy: Path, share: float) -> Path:
 
 
 def summaries(lines: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A line for each slow-down: how often each verdict was given, and the ratios it rested on."""
+    """A line for each slow-down: how often each verdict was given, and the ratios of those that nothing cut short."""
     for slower in dict.fromkeys(line["slower"] for line in lines):
         found = [line for line in lines if line["slower"] == slower]
-        ratios = sorted(line["ratio"] for line in found if line["ratio"] is not None)
+        ratios = sorted(line["ratio"] for line in found if line["ratio"] is not None and line["detail"] is None)
         yield {
             "summary": True,
             "slower": slower,

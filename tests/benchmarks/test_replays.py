@@ -37,14 +37,15 @@ def test_a_program_that_times_its_steps_otherwise_is_not_made_slower_by_chance(r
 
 def test_verdicts_are_counted_apart_for_each_slow_down():
     lines = [
-        {"slower": 0.0, "verdict": "reproduced", "ratio": 1.01},
-        {"slower": 0.15, "verdict": "slower", "ratio": 0.87},
-        {"slower": 0.0, "verdict": "inconclusive", "ratio": 0.94},
-        {"slower": 0.15, "verdict": "impossible", "ratio": None},
-        {"slower": 0.0, "verdict": "reproduced", "ratio": 1.0},
+        {"slower": 0.0, "verdict": "reproduced", "ratio": 1.01, "detail": None},
+        {"slower": 0.15, "verdict": "slower", "ratio": 0.87, "detail": None},
+        {"slower": 0.0, "verdict": "inconclusive", "ratio": 0.94, "detail": None},
+        {"slower": 0.15, "verdict": "impossible", "ratio": None, "detail": "2 nodes"},
+        {"slower": 0.0, "verdict": "reproduced", "ratio": 1.0, "detail": None},
+        {"slower": 0.15, "verdict": "inconclusive", "ratio": 0.2, "detail": "node_failure: n1 is gone"},
     ]
     same, slower = summaries(lines)
     assert same["verdicts"] == {"reproduced": 2, "inconclusive": 1}
     assert (same["replays"], same["ratio_min"], same["ratio_median"], same["ratio_max"]) == (3, 0.94, 1.0, 1.01)
-    assert slower["verdicts"] == {"slower": 1, "impossible": 1}
+    assert slower["verdicts"] == {"slower": 1, "impossible": 1, "inconclusive": 1}
     assert (slower["ratio_min"], slower["ratio_max"]) == (0.87, 0.87)
