@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,16 @@ from trials.metrics import StepRecord, read_metrics
 from trials.node_samples import MOST_NODES, read_samples
 from trials.spread import middle
 from trials.text import tail
-from trials.trial import Attempt, FailureReason, Trial, TrialState, Word, utc_seconds, utc_text
+from trials.trial import (
+    Attempt,
+    FailureReason,
+    Trial,
+    TrialState,
+    Word,
+    is_finite_number,
+    utc_seconds,
+    utc_text,
+)
 
 NOTE = "mlflow.note.content"
 """The tag that people write into as well."""
@@ -101,13 +109,12 @@ def parent_view(search: SearchRecord) -> RunView:
 
 def child_view(search: SearchRecord, trial: Trial) -> RunView:
     """The run of one trial: its last attempt; the attempts before it are in `attempts.json`."""
-    ended_at = _ended_at(trial)
     return RunView(
         name=trial.trial,
         trial=trial.trial,
         status=_trial_status(trial),
         start_time_ms=_ms(trial.proposed_at or search.created_at),
-        end_time_ms=_ms(ended_at or search.created_at) if trial.state.is_ended else None,
+        end_time_ms=_ms(trial.ended_at or search.created_at) if trial.state.is_ended else None,
         params=_child_params(trial),
         tags=_child_tags(search, trial),
     )
@@ -223,12 +230,10 @@ def trial_points(trial: Trial) -> list[Point]:
     time_ms = _ms(last.ended_at or last.submitted_at or 0.0)
     values = dict(_flat(last.outcome.measured)) if last.outcome else {}
     values["node_hours"] = sum(a.node_hours or 0.0 for a in trial.attempts)
-    if last.started_at is not None and last.submitted_at is not None:
-        # Slurm tells a start in whole seconds, and by its own clock: it may seem to lie before the submission.
-        values["queue_wait_s"] = max(0.0, last.started_at - last.submitted_at)
+    values["queue_wait_s"] = last.queue_wait_s
     for name in ("step_time_s", "peak_memory_gib"):
         values[f"predicted_{name}"] = (trial.prediction or {}).get(name)
-    return [Point(_key(name), float(value), time_ms) for name, value in values.items() if _is_number(value)]
+    return [Point(_key(name), float(value), time_ms) for name, value in values.items() if is_finite_number(value)]
 
 
 def series_points(trial: Trial, folder: SearchFolder) -> list[Point]:
@@ -244,7 +249,7 @@ def _step_points(record: StepRecord) -> Iterator[Point]:
     time_ms = _ms(utc_seconds(record.time))
     for field in fields(StepRecord):
         value = getattr(record, field.name)
-        if field.name != "step" and _is_number(value):
+        if field.name != "step" and is_finite_number(value):
             yield Point(f"steps/{field.name}", float(value), time_ms, record.step)
 
 
@@ -269,10 +274,10 @@ def system_points(trial: Trial, folder: SearchFolder) -> list[Point]:
 
 def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     """The parent's series: where the search stood when 1, 2, 3 ... trials had ended, from after `after_step` on."""
-    ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (_ended_at(t) or 0.0, t.trial))
+    ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
     points: list[Point] = []
     for step in range(after_step + 1, len(ended) + 1):
-        time_ms = _ms(_ended_at(ended[step - 1]) or search.created_at)
+        time_ms = _ms(ended[step - 1].ended_at or search.created_at)
         totals = _totals(ended[:step])
         points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
     return points
@@ -334,11 +339,6 @@ def _restart(attempt: Attempt) -> int:
     return attempt.outcome.restart if attempt.outcome else 0
 
 
-def _ended_at(trial: Trial) -> float | None:
-    last = trial.last_attempt
-    return (last.ended_at if last else None) or trial.proposed_at
-
-
 def _ms(epoch_s: float) -> int:
     return round(epoch_s * 1000)
 
@@ -350,11 +350,6 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", value
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a finite one; JSON has whole numbers that no float can be."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _key(name: str) -> str:

@@ -277,6 +277,14 @@ class Attempt:
         return self.time_limit_s if self.reserved_s is None else self.reserved_s
 
     @property
+    def queue_wait_s(self) -> float | None:
+        """None before its start. Slurm tells a start in whole seconds, by its own clock: it may seem to lie before the
+        submission."""
+        if self.started_at is None or self.submitted_at is None:
+            return None
+        return max(0.0, self.started_at - self.submitted_at)
+
+    @property
     def reserved_node_hours(self) -> float:
         """What an attempt in flight may cost at most, runs before a requeue included."""
         return self.earlier_node_hours + self.num_nodes * self.longest_s / 3600
@@ -298,6 +306,12 @@ class Trial:
     @property
     def last_attempt(self) -> Attempt | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def ended_at(self) -> float | None:
+        """Of one that has ended: when its last attempt did, or when it was proposed, where nothing was launched."""
+        last = self.last_attempt
+        return (last.ended_at if last else None) or self.proposed_at
 
     @property
     def measured(self) -> Mapping[str, Any] | None:

@@ -291,7 +291,7 @@ def _view(
         peak_memory_gib=_number(measured.get("peak_memory_gib")),
         predicted_step_time_s=_number(foretold.get("step_time_s")),
         predicted_peak_memory_gib=_number(foretold.get("peak_memory_gib")),
-        queue_wait_s=_queue_wait_s(trial),
+        queue_wait_s=last.queue_wait_s if last else None,
         node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
         flags=trial.flags,
         remark=failure_words(last, limit_gib) if last else None,
@@ -304,7 +304,7 @@ def _best_so_far(trials: Sequence[Trial], objective: Objective, batch: int) -> d
     runs: dict[str, list[float]] = {}
     speeds: dict[str, float] = {}
     best: dict[str, float] = {}
-    for trial in sorted((t for t in trials if t.state.is_ended), key=_ended_at):
+    for trial in sorted((t for t in trials if t.state.is_ended), key=lambda t: t.ended_at or 0.0):
         if trial.measured and trial.layout.global_batch_size == batch and SUSPECT_FLAGS.isdisjoint(trial.flags):
             key = trial.layout.key
             runs.setdefault(key, []).append(value_of(trial, objective))
@@ -312,19 +312,6 @@ def _best_so_far(trials: Sequence[Trial], objective: Objective, batch: int) -> d
         if speeds:
             best[trial.trial] = max(speeds.values())
     return best
-
-
-def _ended_at(trial: Trial) -> float:
-    last = trial.last_attempt
-    return (last.ended_at if last else None) or trial.proposed_at or 0.0
-
-
-def _queue_wait_s(trial: Trial) -> float | None:
-    """Of the last attempt. Slurm tells a start in whole seconds: it may seem to lie before the submission."""
-    last = trial.last_attempt
-    if last is None or last.started_at is None or last.submitted_at is None:
-        return None
-    return max(0.0, last.started_at - last.submitted_at)
 
 
 def _varying(trials: Sequence[Trial]) -> tuple[str, ...]:
