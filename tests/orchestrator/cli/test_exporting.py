@@ -10,6 +10,7 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.cli.output import write_new
 from orchestrator.observations import leave_measured
+from orchestrator.samplers.factory import SAMPLERS
 from orchestrator.search_file import load_search_file
 from orchestrator.session import Watcher, drive
 from orchestrator.starting import create_search, prepare
@@ -156,7 +157,7 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     assert not list(Path("runs").glob("*/measured.csv"))
 
 
-@pytest.mark.parametrize("sampler", ["guided", "model_order", "random", "grid", "deephyper", "deephyper_filtered"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.timeout(60)
 def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
     measured = tmp_path / "past.csv"
