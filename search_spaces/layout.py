@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from search_spaces.errors import InputError, shown
+from search_spaces.errors import InputError, did_you_mean, shown
 
 OFFLOADS = ("none", "optimizer")
 ACTIVATION_CHECKPOINTINGS = ("none", "selective", "full")
@@ -16,6 +16,9 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 ATTENTION_KERNELS = ("math", "flash")
 ENGINES = ("deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command")
 RANK_ORDERS = ("tp-dp-pp", "tp-pp-dp")
+
+WORLD_RULE = "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are"
+BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,7 @@ class Layout:
                 f"unknown layout field {unknown[0]!r}",
                 key=unknown[0],
                 rule="a layout has the fields " + ", ".join(LAYOUT_FIELDS),
+                fix=did_you_mean(unknown[0], LAYOUT_FIELDS),
             )
         return cls(**data)
 

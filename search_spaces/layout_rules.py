@@ -8,18 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from search_spaces.errors import Problem
-from search_spaces.layout import Layout
+from search_spaces.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.layout_table import LayoutTable
-from search_spaces.workload import (
-    BATCH_FIX,
-    BATCH_RULE,
-    WORLD_FIX,
-    WORLD_RULE,
-    Fields,
-    Workload,
-    batch_numbers,
-    world_numbers,
-)
+from search_spaces.workload import BATCH_FIX, WORLD_FIX, Fields, Workload, batch_numbers, world_numbers
 
 
 @dataclass(frozen=True)

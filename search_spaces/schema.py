@@ -11,18 +11,10 @@ from pydantic.json_schema import JsonSchemaValue
 
 from search_spaces import axes, presets
 from search_spaces.errors import InputError
-from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layout import BATCH_RULE, LAYOUT_FIELDS, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import Section
-from search_spaces.workload import (
-    BATCH_FIX,
-    BATCH_RULE,
-    WORLD_FIX,
-    WORLD_RULE,
-    Workload,
-    batch_numbers,
-    world_numbers,
-)
+from search_spaces.workload import BATCH_FIX, WORLD_FIX, Workload, batch_numbers, world_numbers
 
 _DERIVED_DATA_PARALLEL = {
     "data_parallel": "data_parallel is derived: num_nodes x GPUs a node / (tensor_parallel x pipeline_parallel)"

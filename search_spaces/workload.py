@@ -35,9 +35,7 @@ class Workload:
         return num_nodes * self.cluster.gpus_per_node
 
 
-WORLD_RULE = "num_nodes x GPUs a node = tensor x pipeline x data, all whole numbers, on no more nodes than there are"
 WORLD_FIX = "change tensor_parallel, pipeline_parallel or num_nodes"
-BATCH_RULE = "global_batch_size = micro_batch_size x grad_accum_steps x data_parallel, all whole numbers"
 BATCH_FIX = "use a micro_batch_size that divides global_batch_size / data_parallel"
 
 

@@ -9,9 +9,9 @@ from orchestrator.observations import model_name
 from orchestrator.search_file import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
+from search_spaces.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.measured import Observation
-from search_spaces.workload import BATCH_FIX, BATCH_RULE, WORLD_FIX, WORLD_RULE
+from search_spaces.workload import BATCH_FIX, WORLD_FIX
 
 _NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
 """Of these no default is right."""
@@ -87,7 +87,8 @@ def observation_of(
     if step_time_s is not None and not _SHORTEST_S <= step_time_s <= _LONGEST_S:
         rule = f"a step takes from {_SHORTEST_S:g} to {_LONGEST_S:g} s"
         message = f"is {step_time_s:.3g} s by these results"
-        raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule)
+        fix = "take the result out; what the numbers of a results.csv are, --objective says"
+        raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule, fix=fix)
     name, accelerator = model_name(spec.model), spec.cluster.accelerator
     batch = layout.global_batch_size
     return Observation(

@@ -12,10 +12,10 @@ from typing import Any
 
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem, shown
-from search_spaces.layout import Layout
+from search_spaces.layout import BATCH_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import stage_layers
-from trials.trainers.found import BATCH_RULE, Found
+from trials.trainers.found import Found
 from trials.trainers.json_text import json_object
 
 GRADIENT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -154,6 +154,7 @@ def _data_ranks(total: int, micro: int, steps: int) -> int:
             key="train_batch_size",
             value=total,
             rule=BATCH_RULE,
+            fix=f"a multiple of {micro * steps}, or auto for the one of the three that the trainer is to fill in",
         )
     return total // (micro * steps)
 

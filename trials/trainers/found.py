@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-BATCH_RULE = "global batch = micro batch x accumulation x data parallel"
-WORLD_RULE = "world = tensor x pipeline x data"
-
 
 @dataclass(frozen=True)
 class Found:

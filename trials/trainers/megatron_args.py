@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.errors import InputError
+from search_spaces.layout import BATCH_RULE, WORLD_RULE
 from trials.trainers.deepspeed_config import read_ds_config
-from trials.trainers.found import BATCH_RULE, WORLD_RULE, Found
+from trials.trainers.found import Found
 from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES
 from trials.trainers.options import option_name
 from trials.trainers.shell_script import Script, read_script
@@ -278,11 +279,13 @@ def _require_agreement(layout: Mapping[str, Any], batch: int | None, config: Fou
     }
     for name, (in_options, in_config) in pairs.items():
         if None not in (in_options, in_config) and in_options != in_config:
-            raise _contradiction(name, f"{in_options} in the command and {in_config} in its DeepSpeed config")
-
-
-def _contradiction(name: str, numbers: str) -> InputError:
-    return InputError.of("contradiction", f"{name} is {numbers}", key=name, rule=f"{BATCH_RULE}, and {WORLD_RULE}")
+            raise InputError.of(
+                "contradiction",
+                f"{name} is {in_options} in the command and {in_config} in its DeepSpeed config",
+                key=name,
+                rule="a command and its DeepSpeed config say the same",
+                fix="write the same value in both",
+            )
 
 
 def _num_nodes(options: _Options, gpus_per_node: int | None) -> int | None:
@@ -303,15 +306,22 @@ def _add_data_parallel(layout: dict[str, Any], num_nodes: int | None, gpus_per_n
             f"{num_nodes} nodes x {gpus_per_node} = {world} ranks are no multiple of tensor {tensor} x pipeline "
             f"{pipeline} = {tensor * pipeline}",
             rule=WORLD_RULE,
+            fix="in the command, correct the model parallel sizes, the nodes or the processes of a node",
         )
     layout["num_nodes"] = num_nodes
-    _add(layout, "data_parallel", world // (tensor * pipeline))
+    _add(layout, "data_parallel", world // (tensor * pipeline), WORLD_RULE)
 
 
-def _add(layout: dict[str, Any], name: str, value: int) -> None:
+def _add(layout: dict[str, Any], name: str, value: int, rule: str) -> None:
     stated = layout.setdefault(name, value)
     if stated != value:
-        raise _contradiction(name, f"{stated} in the DeepSpeed config, but {value} follows from the command")
+        raise InputError.of(
+            "contradiction",
+            f"{name} is {stated} in the DeepSpeed config, but {value} follows from the command",
+            key=name,
+            rule=rule,
+            fix="correct the batch sizes of the DeepSpeed config, or the command's batch and ranks",
+        )
 
 
 def _default_batch(layout: Mapping[str, Any], options: _Options) -> int | None:
@@ -333,5 +343,6 @@ def _add_accumulation(layout: dict[str, Any], batch: int | None) -> None:
             key="global_batch_size",
             value=batch,
             rule=BATCH_RULE,
+            fix=f"a global batch that is a multiple of {micro * data}, or another micro batch",
         )
-    _add(layout, "grad_accum_steps", batch // (micro * data))
+    _add(layout, "grad_accum_steps", batch // (micro * data), BATCH_RULE)

@@ -46,7 +46,10 @@ def read_script(text: str) -> Script:
 def _require_size(text: str) -> None:
     if len(text) > LARGEST_TEXT:
         raise InputError.of(
-            "script_size", f"{len(text)} characters", rule=f"a launch script has at most {LARGEST_TEXT} characters"
+            "script_size",
+            f"{len(text)} characters",
+            rule=f"a launch script has at most {LARGEST_TEXT} characters, as written and with its variables filled in",
+            fix="give a script that only starts the training",
         )
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
+from search_spaces.layout import BATCH_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
@@ -197,3 +197,14 @@ def test_deepspeeds_own_bucket_size_is_its_default_and_no_choice():
 def test_a_config_that_makes_no_sense_is_refused(text, words):
     with pytest.raises(InputError, match=words):
         read_ds_config(text)
+
+
+def test_batch_sizes_that_contradict_each_other_may_leave_one_to_the_trainer():
+    config = {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
+    with pytest.raises(InputError) as refused:
+        read_ds_config(json.dumps(config))
+    assert (refused.value.problems[0].rule, refused.value.problems[0].fix) == (
+        BATCH_RULE,
+        "a multiple of 8, or auto for the one of the three that the trainer is to fill in",
+    )
+    assert read_ds_config(json.dumps(config | {"train_batch_size": "auto"})).layout["grad_accum_steps"] == 4

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.errors import InputError
+from search_spaces.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
 from trials.trainers.megatron_args import read_megatron_script
 
@@ -148,8 +149,32 @@ def test_numbers_that_contradict_each_other_are_refused_with_all_of_them(options
 
 
 def test_a_config_that_says_otherwise_than_its_script_is_refused():
-    with pytest.raises(InputError, match="micro_batch_size is 4 in the command and 2 in its DeepSpeed config"):
+    words = "micro_batch_size is 4 in the command and 2 in its DeepSpeed config"
+    with pytest.raises(InputError, match=words) as refused:
         read_megatron_script(MEGATRON_DEEPSPEED.replace('_per_gpu": $BATCH_SIZE', '_per_gpu": 2'))
+    assert refused.value.problems[0].fix == "write the same value in both"
+
+
+def test_data_ranks_that_the_command_does_not_have_are_refused():
+    script = MEGATRON_DEEPSPEED.replace('"steps_per_print": 1', '"gradient_accumulation_steps": 2')
+    with pytest.raises(InputError, match="data_parallel is 8 in the DeepSpeed config, but 4 follows") as refused:
+        read_megatron_script(script)
+    assert refused.value.problems[0].rule == WORLD_RULE
+    assert "correct the batch sizes of the DeepSpeed config" in refused.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "fix"),
+    [
+        ("--tensor-model-parallel-size 3", WORLD_RULE, "correct the model parallel sizes, the nodes"),
+        ("--micro-batch-size 2 --global-batch-size 12", BATCH_RULE, "a global batch that is a multiple of 8"),
+    ],
+)
+def test_numbers_that_do_not_come_out_are_told_the_rule_and_what_to_correct(options, rule, fix):
+    with pytest.raises(InputError) as refused:
+        read_megatron_script(launch(options))
+    assert refused.value.problems[0].rule == rule
+    assert fix in refused.value.problems[0].fix
 
 
 def test_a_script_without_a_training_command_is_refused():
