@@ -18,7 +18,6 @@ from orchestrator.doctor.records import examine_home, examine_ledger, examine_ml
 from orchestrator.doctor.slurm import COMMANDS, examine_slurm, no_commands
 from orchestrator.doctor.slurm_jobs import examine_jobs
 from orchestrator.in_time import in_thread, result_in_time
-from orchestrator.launchers.factory import POLL_INTERVAL_S
 from orchestrator.launchers.local import local_slots
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
 from orchestrator.trainer_check import ranks_run_here, require_trainer
@@ -137,8 +136,8 @@ def _feasible(spec: SearchSpec | None) -> SearchSpace | None:
         return None
 
 
-def _poll_interval_s(spec: SearchSpec | None) -> float:
-    return (spec.launcher.slurm.poll_interval_s if spec else None) or POLL_INTERVAL_S
+def _poll_interval_s(spec: SearchSpec | None) -> float | None:
+    return None if spec is None else spec.launcher.slurm.poll_interval_s
 
 
 def _no_slurm_here() -> Finding:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.launchers.factory import poll_interval_s
 from orchestrator.site_check import no_slurm
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
 
@@ -17,8 +18,9 @@ OLDEST_VERSION = (20, 11)
 _MUNGE = "munge"
 
 
-def examine_slurm(slurm: Slurm, environ: Mapping[str, str], poll_interval_s: float) -> Iterator[Finding]:
-    """Everything about the Slurm that this environment names; short where none answers."""
+def examine_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
+    """Everything about the Slurm that this environment names; short where none answers. The interval is the search
+    file's, None where it has none."""
     missing = [command for command in COMMANDS if shutil.which(command, path=environ.get("PATH", os.defpath)) is None]
     if missing:
         yield no_commands(missing)
@@ -34,7 +36,7 @@ def examine_slurm(slurm: Slurm, environ: Mapping[str, str], poll_interval_s: flo
         return
     words = f"cluster {settings.cluster_name or 'without a name'}, Slurm {settings.version or 'of an unknown version'}"
     yield ok("controller", f"{words}, answers and takes your word for who you are")
-    yield from setting_findings(settings, poll_interval_s)
+    yield from setting_findings(settings, poll_interval_s(wanted_poll_interval_s, settings)[0])
     yield accounting_finding(slurm)
 
 
@@ -66,10 +68,10 @@ def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
     return error("controller", str(refused), refused.fix or "try again when scontrol ping answers")
 
 
-def setting_findings(settings: SlurmSettings, poll_interval_s: float) -> Iterator[Finding]:
+def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Finding]:
     """What of the cluster's configuration a search has to live with."""
     yield from _version_findings(settings.version)
-    yield _memory_of_jobs_finding(settings, poll_interval_s)
+    yield _memory_of_jobs_finding(settings, interval_s)
     if settings.enforces_limits:
         yield ok("partition_limits", "sbatch refuses a job beyond its partition's limits")
     else:
@@ -100,14 +102,14 @@ def _version_findings(text: str) -> Iterator[Finding]:
         )
 
 
-def _memory_of_jobs_finding(settings: SlurmSettings, poll_interval_s: float) -> Finding:
+def _memory_of_jobs_finding(settings: SlurmSettings, interval_s: float) -> Finding:
     """A job that the controller forgets between two questions is judged by the outcome that it left, or by sacct."""
     age_s, name = settings.min_job_age_s, "min_job_age"
     if age_s == 0:
-        return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {poll_interval_s:g} s")
-    if age_s >= 2 * poll_interval_s:
-        return ok(name, f"an ended job is remembered for {age_s:g} s, and asked for every {poll_interval_s:g} s")
-    words = f"an ended job is forgotten after {age_s:g} s (MinJobAge), and asked for every {poll_interval_s:g} s"
+        return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {interval_s:g} s")
+    if age_s >= 2 * interval_s:
+        return ok(name, f"an ended job is remembered for {age_s:g} s, and asked for every {interval_s:g} s")
+    words = f"an ended job is forgotten after {age_s:g} s (MinJobAge), and asked for every {interval_s:g} s"
     fix = f"lower launcher.slurm.poll_interval below {age_s / 2:g} s"
     if settings.has_accounting:
         return note(name, words, f"nothing while sacct answers; else {fix}")

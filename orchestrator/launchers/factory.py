@@ -107,7 +107,7 @@ def _slurm_of(
         settings = client.settings()
     except SlurmUnreachable:  # jobs of a search that is resumed may live on all the same
         settings = SlurmSettings()
-    floor_s, remark = _poll_interval_s(section, settings)
+    floor_s, remark = poll_interval_s(section.slurm.poll_interval_s, settings)
     if settings.version and not settings.has_accounting:
         remark = f"{remark}; {_NO_ACCOUNTING}" if remark else _NO_ACCOUNTING
     folder = home_folder() / "slurm"
@@ -127,9 +127,12 @@ def pilot_rules(section: LauncherSection, cluster: Cluster, parallel_trials: int
     return PilotRules(num_nodes, cluster.gpus_per_node, wanted.pilot_time_s or LONGEST_PILOT_S)
 
 
-def _poll_interval_s(section: LauncherSection, settings: SlurmSettings) -> tuple[float, str | None]:
-    """A sandbox is nobody else's, so it may be asked as often as a person wants to see something."""
-    wanted, least = section.slurm.poll_interval_s, LEAST_POLL_INTERVAL_S
+def poll_interval_s(wanted: float | None, settings: SlurmSettings) -> tuple[float, str | None]:
+    """How often this Slurm is asked, and a remark where the search file wants it more often than that.
+
+    A sandbox is nobody else's, so it may be asked as often as a person wants to see something.
+    """
+    least = LEAST_POLL_INTERVAL_S
     if wanted is None:
         return (least if settings.cluster_name == SANDBOX_NAME else POLL_INTERVAL_S), None
     if wanted < least:

@@ -143,7 +143,7 @@ def test_a_poll_interval_that_is_none_is_refused(desk: Desk, value):
 @pytest.mark.bad_input(48)
 def test_a_poll_interval_below_the_floor_is_raised_and_that_is_said():
     section = LauncherSection.model_validate({"kind": "slurm", "slurm": {"poll_interval": "0.2s"}})
-    floor_s, remark = factory._poll_interval_s(section, SlurmSettings())
+    floor_s, remark = factory.poll_interval_s(section.slurm.poll_interval_s, SlurmSettings())
     assert (floor_s, remark) == (1.0, "launcher.slurm.poll_interval 0.2 s is raised to 1 s")
 
 

@@ -29,8 +29,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path)}
 
 
-def found(slurm: FakeSlurm, environ: dict[str, str], poll_interval_s: float = 30.0) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine_slurm(slurm, environ, poll_interval_s)}
+def found(slurm: FakeSlurm, environ: dict[str, str], wanted_s: float | None = None) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine_slurm(slurm, environ, wanted_s)}
 
 
 def test_a_slurm_without_fault(slurm, environ):
@@ -79,20 +79,27 @@ def test_munge_is_told_from_a_controller_that_is_away(words):
 
 
 @pytest.mark.parametrize(
-    ("age_s", "accounting", "poll_interval_s", "level"),
+    ("age_s", "accounting", "wanted_s", "level"),
     [
-        (300.0, False, 30.0, Level.OK),
-        (0.0, False, 30.0, Level.OK),  # for ever
-        (59.0, False, 30.0, Level.WARNING),
-        (59.0, True, 30.0, Level.NOTE),
+        (300.0, False, None, Level.OK),
+        (0.0, False, None, Level.OK),  # for ever
+        (59.0, False, None, Level.WARNING),
+        (59.0, True, None, Level.NOTE),
         (300.0, False, 200.0, Level.WARNING),
     ],
 )
-def test_a_controller_that_forgets_a_job_before_it_is_asked_again(
-    slurm, environ, age_s, accounting, poll_interval_s, level
-):
+def test_a_controller_that_forgets_a_job_before_it_is_asked_again(slurm, environ, age_s, accounting, wanted_s, level):
     slurm.cluster.settings = replace(FAKE_SETTINGS, min_job_age_s=age_s, has_accounting=accounting)
-    assert found(slurm, environ, poll_interval_s)["min_job_age"].level is level
+    assert found(slurm, environ, wanted_s)["min_job_age"].level is level
+
+
+@pytest.mark.parametrize(
+    ("cluster_name", "wanted_s", "asked_s"),
+    [("ada", None, 30), ("parlay-sandbox", None, 1), ("parlay-sandbox", 5.0, 5), ("ada", 0.2, 1)],
+)
+def test_how_often_a_job_is_asked_for_is_said_as_the_driver_does_it(slurm, environ, cluster_name, wanted_s, asked_s):
+    slurm.cluster.settings = replace(FAKE_SETTINGS, cluster_name=cluster_name)
+    assert found(slurm, environ, wanted_s)["min_job_age"].words.endswith(f" asked for every {asked_s} s")
 
 
 def test_a_controller_that_forgets_no_job_is_said_to(slurm, environ):
