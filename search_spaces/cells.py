@@ -1,6 +1,10 @@
-"""Text in CSV cells that no spreadsheet takes for a formula. Pure."""
+"""Text in CSV cells that no spreadsheet takes for a formula, and what is wrong with a CSV table's lines. Pure."""
 
 from __future__ import annotations
+
+import csv
+
+from search_spaces.errors import InputError
 
 _ACTS_IN_A_SPREADSHEET = ("=", "+", "-", "@", "'")
 
@@ -15,3 +19,23 @@ def cell_text(cell: str) -> str:
     """What `text_cell` made a cell of, without the blanks around it."""
     text = cell.strip()
     return text[1:] if text[:1] == "'" and text[1:2] in _ACTS_IN_A_SPREADSHEET else text
+
+
+def uneven_row(num_cells: int, num_columns: int) -> InputError:
+    """That a row has not a cell for each column."""
+    return InputError.of(
+        "csv",
+        f"{num_cells} cells where the header has {num_columns} columns",
+        rule="a row has a cell for each column; one with a comma in it is quoted",
+        fix="correct the row, or take it out",
+    )
+
+
+def broken_line(error: csv.Error) -> InputError:
+    """That a line is none of a CSV table."""
+    return InputError.of(
+        "csv",
+        str(error),
+        rule="a cell with a comma, a quote or a line break in it is quoted, and quotes inside it are doubled",
+        fix="correct the line, or save the table as CSV again",
+    )

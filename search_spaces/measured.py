@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from search_spaces.cells import cell_text, text_cell
+from search_spaces.cells import broken_line, cell_text, text_cell, uneven_row
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
@@ -78,14 +78,16 @@ def read_table(path: Path) -> MeasuredTable:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path)) from error
+        fix = "name a measured table that is there and that you may read"
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path), fix=fix) from error
     if len(raw) > MAX_BYTES:
-        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read", file=str(path))
+        message = f"larger than {MAX_BYTES} bytes, the most that is read"
+        raise InputError.of("file", message, file=str(path), fix="leave rows of other models and machines out")
     try:
         return parse_table(raw.decode("utf-8"), str(path))
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError.of("encoding", "not UTF-8", file=str(path), line=line) from error
+        raise InputError.of("encoding", "not UTF-8", file=str(path), line=line, fix="save it as UTF-8") from error
 
 
 def parse_table(text: str, file: str) -> MeasuredTable:
@@ -197,7 +199,7 @@ Cells = Mapping[str, Any]
 
 def _require_columns(header: list[str], file: str, line: int) -> None:
     problems = [
-        Problem("missing_column", f"column {name} is missing", file=file, line=line, key=name)
+        Problem("missing_column", f"column {name} is missing", fix=_ALL_COLUMNS, file=file, line=line, key=name)
         for name in REQUIRED_COLUMNS
         if name not in header
     ]
@@ -206,9 +208,13 @@ def _require_columns(header: list[str], file: str, line: int) -> None:
             fix = did_you_mean(name, COLUMNS) or "remove it"
             problems.append(Problem("unknown_column", f"unknown column {name!r}", fix=fix, file=file, line=line))
         elif name in header[:index]:
-            problems.append(Problem("duplicate_column", f"column {name} is there twice", file=file, line=line))
+            fix = "take one of the two out"
+            problems.append(Problem("duplicate_column", f"column {name} is there twice", fix=fix, file=file, line=line))
     if problems:
         raise InputError(*problems)
+
+
+_ALL_COLUMNS = "add it; parlay export SEARCH writes a table that has them all"
 
 
 def _numbered(rows: Any, first: int, file: str) -> Iterator[tuple[int, list[str]]]:
@@ -218,7 +224,7 @@ def _numbered(rows: Any, first: int, file: str) -> Iterator[tuple[int, list[str]
             if cells:
                 yield first + rows.line_num, cells
     except csv.Error as error:
-        raise InputError.of("csv", str(error), file=file, line=first + rows.line_num) from error
+        raise broken_line(error).at(file=file, line=first + rows.line_num) from error
 
 
 def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> None:
@@ -226,13 +232,14 @@ def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> 
         return
     name = (observation.search_id, observation.trial)
     if name in seen:
-        raise InputError.of("duplicate_trial", f"{'.'.join(name)} is there twice", key="trial", value=name[1])
+        message, fix = f"{'.'.join(name)} is there twice", "take one of the two rows out"
+        raise InputError.of("duplicate_trial", message, key="trial", value=name[1], fix=fix)
     seen.add(name)
 
 
 def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
     if len(cells) != len(header):
-        raise InputError.of("csv", f"{len(cells)} cells where the header has {len(header)} columns")
+        raise uneven_row(len(cells), len(header))
     problems: list[Problem] = []
     values: dict[str, Any] = dict.fromkeys(COLUMNS)
     for name, cell in zip(header, cells, strict=True):
@@ -241,7 +248,7 @@ def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
         except InputError as error:
             problems += error.problems
     problems += [
-        Problem("missing_value", "is empty", key=name)
+        Problem("missing_value", "is empty", fix="fill it in, or take the row out", key=name)
         for name in REQUIRED_COLUMNS[:-2]
         if values[name] is None and all(problem.key != name for problem in problems)
     ]
@@ -315,7 +322,8 @@ def _require_outcome(cells: Cells) -> None:
     if outcome not in OUTCOMES:
         raise _bad_cell("outcome", outcome, "one of " + ", ".join(OUTCOMES))
     if outcome == "ok" and not step_time_s:
-        raise InputError.of("cell", "is empty or 0", rule="a row that ran has a step time", key="step_time_s")
+        rule, fix = "a row that ran has a step time", "fill it in, or write oom or failed as the outcome"
+        raise InputError.of("cell", "is empty or 0", rule=rule, key="step_time_s", fix=fix)
     if outcome != "ok" and step_time_s is not None:
         raise _bad_cell("step_time_s", str(step_time_s), f"a row that is {outcome} has no step time")
 
@@ -375,7 +383,8 @@ def _layout(cells: Cells, cluster: Cluster) -> Layout:
     fields["attention_kernel"] = _SAME_ARITHMETIC.get(fields["attention_kernel"], fields["attention_kernel"])
     for name in ("precision", "engine"):
         if fields[name] is None:
-            raise InputError.of("missing_value", "is not given and cannot be told from the rest", key=name)
+            fix = f"fill column {name} in: one of {', '.join(WORDS[name])}"
+            raise InputError.of("missing_value", "is not given and cannot be told from the rest", key=name, fix=fix)
     return Layout(**fields).canonical()
 
 

@@ -57,6 +57,7 @@ def problems_in(observations: Iterable[Observation]) -> dict[str, MeasuredProble
                 "problem",
                 f"the rows of {name} have more than one model, cluster or global batch",
                 rule="the rows of a problem differ in their layout alone",
+                fix="give the rows of each model, cluster and global batch a problem of their own",
                 key="problem",
                 value=name,
             )

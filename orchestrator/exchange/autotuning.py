@@ -62,9 +62,11 @@ def _experiments(folder: Path) -> Iterator[Path]:
     try:
         below = sorted(path for path in folder.iterdir() if (path / _EXPERIMENT).is_file())
     except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(folder)) from error
+        message, fix = f"cannot be read: {error.strerror or error}", "name a folder that you may read"
+        raise InputError.of("file", message, file=str(folder), fix=fix) from error
     if len(below) > _MOST_EXPERIMENTS:
-        raise InputError.of("file", f"holds over {_MOST_EXPERIMENTS} experiments", file=str(folder))
+        message, fix = f"holds over {_MOST_EXPERIMENTS} experiments", "import them from several folders"
+        raise InputError.of("file", message, file=str(folder), fix=fix)
     yield from (path for path in below if path.name != "profile_model_info")
 
 
@@ -89,9 +91,14 @@ def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observ
     throughput: Any = _object(path).get("throughput")
     if type(throughput) not in (int, float) or throughput <= 0:
         rule = "metrics.json has a throughput in sequences a second"
-        raise InputError.of("cell", f"is {throughput!r:.60}", rule=rule, key="throughput", value=throughput)
+        raise InputError.of(
+            "cell", f"is {throughput!r:.60}", rule=rule, fix=_TAKE_OUT, key="throughput", value=throughput
+        )
     step_time_s = layout.global_batch_size / throughput
     return observation_of(spec, KIND, layout, "ok", gpus_per_node=gpus, step_time_s=step_time_s)
+
+
+_TAKE_OUT = "move the experiment's folder out of the results"
 
 
 def _layout(spec: SearchSpec, found: Found, gpus: int, nodes: int) -> Layout:
@@ -104,11 +111,14 @@ def _layout(spec: SearchSpec, found: Found, gpus: int, nodes: int) -> Layout:
             "does not say all three batch sizes",
             key="train_batch_size",
             rule="an experiment's configuration has train_batch_size, micro batch and accumulation as numbers",
+            fix=_TAKE_OUT,
         )
     stages = 1 if spec.baseline is None else spec.baseline.pipeline_parallel
     if world % (data * stages):
         message = f"{data} data ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
-        raise InputError.of("world", message, key="train_batch_size", value=found.global_batch_size)
+        rule = "data ranks, and the stages of the search file's baseline, fill an experiment's GPUs with tensor ranks"
+        fix = f"write the stages they ran with as baseline.pipeline_parallel, or {_TAKE_OUT}"
+        raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
     told |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
     return layout_of(spec, told, world)
 

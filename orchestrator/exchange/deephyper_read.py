@@ -18,7 +18,7 @@ from orchestrator.exchange.imported import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
 from orchestrator.observations import OF_THE_LAYOUT
 from orchestrator.search_file import SearchSpec
-from search_spaces.cells import cell_text
+from search_spaces.cells import broken_line, cell_text, uneven_row
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.measured import Observation
@@ -78,11 +78,10 @@ def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
             cells = [cell.strip() for cell in row]
             width = len(cells) if width is None else width
             if len(cells) != width:
-                message = f"{len(cells)} cells where the header has {width} columns"
-                raise InputError.of("csv", message, file=file, line=reader.line_num)
+                raise uneven_row(len(cells), width).at(file=file, line=reader.line_num)
             yield reader.line_num, cells
     except csv.Error as error:
-        raise InputError.of("csv", str(error), file=file, line=reader.line_num) from error
+        raise broken_line(error).at(file=file, line=reader.line_num) from error
 
 
 def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str, str]:
@@ -192,12 +191,17 @@ def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, o
     if objective is None:
         seen = _positive(cells, _MEASURED)
         if seen is None:
-            raise InputError.of("cell", "is empty", rule="a row that ran has a step time", key=_MEASURED)
+            rule = "a row that ran has a step time"
+            raise InputError.of("cell", "is empty", rule=rule, key=_MEASURED, fix=_TAKE_OUT)
         return seen
     value = abs(_number(OBJECTIVE, reached))
     if not value:
-        raise InputError.of("cell", "is 0", rule=f"{objective} of a row that ran is none", key=OBJECTIVE, value=reached)
+        rule = f"{objective} of a row that ran is not 0"
+        raise InputError.of("cell", "is 0", rule=rule, key=OBJECTIVE, value=reached, fix=_TAKE_OUT)
     return _SECONDS[objective](spec, layout, value)
+
+
+_TAKE_OUT = f"write {FAILED} as the objective of a row that failed, or take the row out"
 
 
 def _tokens(spec: SearchSpec, layout: Layout) -> int:

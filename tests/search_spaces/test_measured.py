@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
+from search_spaces.layout import ENGINES, Layout
 from search_spaces.measured import COLUMNS, REQUIRED_COLUMNS, parse_table, read_table, render_table
 from search_spaces.measured_problem import measured_on, problem_for, problems_in
 from tests.search_spaces.tables import ROW, only, parsed, table
@@ -72,8 +72,9 @@ def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
         parse_table(text, "table.csv")
     missing, unknown = caught.value.problems
     assert (missing.code, missing.key, missing.line) == ("missing_column", "step_time_s", 2)
+    assert missing.fix == "add it; parlay export SEARCH writes a table that has them all"
     assert (unknown.code, unknown.fix) == ("unknown_column", "did you mean step_time_s?")
-    with pytest.raises(InputError, match="column zero_stage is there twice"):
+    with pytest.raises(InputError, match="column zero_stage is there twice\n  fix: take one of the two out"):
         parse_table(table(ROW, columns=[*REQUIRED_COLUMNS, "zero_stage"]), "table.csv")
 
 
@@ -127,7 +128,7 @@ def test_row_43_a_bad_row_is_reported_with_its_line_and_the_others_are_read(chan
 @pytest.mark.bad_input(43)
 def test_row_43_a_trial_that_is_there_twice_is_reported():
     (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
-    assert problem.code == "duplicate_trial"
+    assert (problem.code, problem.fix) == ("duplicate_trial", "take one of the two rows out")
 
 
 @pytest.mark.bad_input(43)
@@ -137,6 +138,23 @@ def test_row_43_rows_of_another_length_and_broken_quotes_are_reported():
     with pytest.raises(InputError) as caught:
         parse_table(table(ROW) + '"open\n', "t.csv")
     assert caught.value.problems[0].code == "csv"
+    assert "a line break in it is quoted" in (caught.value.problems[0].rule or "")
+
+
+@pytest.mark.bad_input(43)
+def test_row_43_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
+    with pytest.raises(InputError, match="fix: name a measured table that is there"):
+        read_table(tmp_path / "none.csv")
+    (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
+    with pytest.raises(InputError, match=r"latin\.csv:2: not UTF-8\n  fix: save it as UTF-8"):
+        read_table(tmp_path / "latin.csv")
+
+
+@pytest.mark.bad_input(43)
+def test_row_43_what_cannot_be_told_is_told_the_column_to_fill_in():
+    (problem,) = parsed(ROW | {"source": "somebody"}).problems
+    assert problem.fix == f"fill column engine in: one of {', '.join(ENGINES)}"
+    assert not parsed(ROW | {"source": "somebody", "engine": "torch"}).problems
 
 
 def test_all_bad_cells_of_a_row_are_reported():

@@ -115,6 +115,15 @@ def test_a_file_that_cannot_be_is_named(spec, tmp_path, file, text, told):
     assert str(folder) in str(refused.value)
 
 
+def test_stages_that_do_not_fit_are_answered_with_the_key_that_says_them(tmp_path):
+    two_stages = GPUS.replace("pipeline_parallel: 1, micro", "pipeline_parallel: 2, micro")
+    write_experiment(tmp_path / "r", "a", METRICS)
+    with pytest.raises(InputError, match="4 data ranks x 2 stages do not divide") as refused:
+        read_autotuning(tmp_path / "r", spec_in(tmp_path, text=two_stages))
+    assert "write the stages they ran with as baseline.pipeline_parallel" in (refused.value.problems[0].fix or "")
+    assert len(read_autotuning(tmp_path / "r", spec_in(tmp_path, text=GPUS)).rows) == 1
+
+
 @pytest.mark.bad_input(43)
 def test_a_folder_without_experiments_is_told_what_is_looked_for(spec, tmp_path):
     with pytest.raises(InputError, match="a folder for each experiment"):

@@ -140,6 +140,13 @@ def test_a_cell_that_cannot_be_is_refused_with_its_line(spec, text, told):
     with pytest.raises(InputError) as refused:
         parse(text, spec)
     assert told in str(refused.value)
+    assert all(problem.rule or problem.fix for problem in refused.value.problems)
+
+
+def test_a_row_that_ran_for_nothing_may_say_that_it_failed(spec):
+    with pytest.raises(InputError, match="write F as the objective of a row that failed"):
+        parse("p:tp,objective\n1,0\n", spec)
+    assert parse("p:tp,objective\n1,F\n", spec).rows[0].outcome == "failed"
 
 
 def test_nothing_is_guessed_of_the_objective_or_of_a_field_that_matters(spec, tmp_path):
