@@ -15,7 +15,7 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.recipe.recipe import Recipe
+from orchestrator.recipe.recipe import AS_WRITTEN, Recipe
 from orchestrator.replay_runs import ReplayRuns, ReplayWatcher
 from orchestrator.replay_trainer import why_trainer_cannot
 from orchestrator.search.attempts import TrialProgram
@@ -227,6 +227,7 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
         "evidence.runs names no run with a step time",
         key="evidence.runs",
         rule="a recipe rests on at least one run",
+        fix=AS_WRITTEN,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.recipe.recipe import Recipe, checksum
+from orchestrator.recipe.recipe import AS_WRITTEN, Recipe, checksum
 from orchestrator.recipe.write import sha256, tree_sha256
 from search_spaces.errors import InputError, Problem
 from search_spaces.yaml_source import read_document
@@ -43,7 +43,8 @@ class LoadedRecipe:
         try:
             spec = TrialSpec.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE) from error
+            fix = f"{AS_WRITTEN}: --force does not do without its spec.json"
+            raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE, fix=fix) from error
         return replace(
             spec,
             kind=TrialKind.REPLAY,
@@ -97,6 +98,6 @@ def _edited(path: Path) -> Problem:
         "checksum",
         f"{path.name} is not as it was written: its checksum differs" if path.exists() else f"{path.name} is missing",
         rule=_RULE,
-        fix="take the recipe as it was written, or read it all the same with --force",
+        fix=f"{AS_WRITTEN}, or read it all the same with --force",
         file=str(path),
     )

@@ -12,7 +12,7 @@ import yaml
 
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem
-from search_spaces.layout import Layout
+from search_spaces.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.presets import accelerator_named
 from trials.trial import require_schema
@@ -100,14 +100,19 @@ class Recipe:
             require_schema(data, RECIPE_SCHEMA)
         except ValueError as error:
             raise InputError.of(
-                "schema", str(error), key="schema", rule="a recipe of this version or an older one"
+                "schema",
+                str(error),
+                key="schema",
+                rule="a recipe of this version or an older one",
+                fix="name the recipe.yaml of a recipe; a newer one is read by the Parlay that its parlay_version names",
             ) from error
         _require_fields(data)
         try:
             recipe = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data} | _parts(data))
             problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError.of("recipe", f"a value of another kind than a recipe has: {error!r}") from error
+            message = f"a value of another kind than a recipe has: {error!r}"
+            raise InputError.of("recipe", message, fix=AS_WRITTEN) from error
         if problems:
             raise InputError(*problems)
         return recipe
@@ -140,6 +145,10 @@ _FIELDS = (
     "evidence",
     "caveats",
 )
+AS_WRITTEN = "take the recipe as it was written"
+"""What to do with a recipe that was edited into something else than a recipe."""
+_AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
+
 _LATER_FIELDS = {"exports", "chosen_for", "why", "fastest", "pareto"}
 """What a recipe of this schema may be without."""
 
@@ -204,7 +213,8 @@ def _require_fields(data: Mapping[str, Any]) -> None:
     wrong += [f"{name} has no keys" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
     wrong += [f"{name} is no list" for name in _LISTS if not isinstance(data.get(name, []), list)]
     if wrong:
-        raise InputError.of("recipe", "; ".join(wrong), rule="recipe.yaml has the fields " + ", ".join(_FIELDS))
+        rule = "recipe.yaml has the fields " + ", ".join(_FIELDS)
+        raise InputError.of("recipe", "; ".join(wrong), rule=rule, fix=AS_WRITTEN)
 
 
 def _broken_batch(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Problem]:
@@ -216,7 +226,8 @@ def _broken_batch(recipe: Recipe, written: Mapping[str, Any]) -> Iterator[Proble
             f"batch.{wrong} is {written.get(wrong)}, but micro batch {layout.micro_batch_size} x accumulation "
             f"{layout.grad_accum_steps} x data {layout.data_parallel} = {layout.global_batch_size} sequences of "
             f"{recipe.model.seq_length} tokens",
-            rule="global batch = micro batch x accumulation x data parallel",
+            rule=BATCH_RULE,
+            fix=_AGREEING,
             key=f"batch.{wrong}",
             value=written.get(wrong),
         )
@@ -230,6 +241,7 @@ def _broken_world(recipe: Recipe) -> Iterator[Problem]:
             "world",
             f"tensor {layout.tensor_parallel} x pipeline {layout.pipeline_parallel} x data {layout.data_parallel} = "
             f"{layout.num_gpus} ranks, but {layout.num_nodes} nodes x {cluster.gpus_per_node} = {world}",
-            rule="world = tensor x pipeline x data = nodes x GPUs per node",
+            rule=WORLD_RULE,
+            fix=_AGREEING,
             key="layout",
         )

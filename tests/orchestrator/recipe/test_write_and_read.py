@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from orchestrator.recipe.exports import GRADIENT_CLIPPING
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
+from search_spaces.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 from trials.trial import TrialKind
 
@@ -133,13 +135,39 @@ def test_a_recipe_of_a_newer_parlay_is_refused_even_when_forced(folder):
     with pytest.raises(InputError, match=r"this Parlay reads parlay\.recipe/1") as error:
         read_recipe(folder, force=True)
     assert error.value.problems[0].file == str(file)
+    assert "is read by the Parlay that its parlay_version names" in error.value.problems[0].fix
 
 
 def test_force_does_not_make_up_for_arithmetic_that_is_wrong(folder):
     file = folder / "recipe.yaml"
-    file.write_text(file.read_text().replace("grad_accum_steps: 4", "grad_accum_steps: 3", 1))
-    with pytest.raises(InputError, match="micro batch 2 x accumulation 3"):
+    as_written = file.read_text()
+    file.write_text(as_written.replace("grad_accum_steps: 4", "grad_accum_steps: 3", 1))
+    with pytest.raises(InputError, match="micro batch 2 x accumulation 3") as error:
         read_recipe(folder, force=True)
+    assert error.value.problems[0].rule == BATCH_RULE
+    assert error.value.problems[0].fix.endswith("or make all its numbers agree and read it with --force")
+    file.write_text(as_written.replace("tensor_parallel: 2", "tensor_parallel: 4", 1))
+    with pytest.raises(InputError) as error:
+        read_recipe(folder, force=True)
+    assert WORLD_RULE in [problem.rule for problem in error.value.problems]
+
+
+def test_numbers_that_were_edited_to_agree_are_read_when_forced(folder):
+    file = folder / "recipe.yaml"
+    halved = file.read_text().replace("grad_accum_steps: 4", "grad_accum_steps: 2")
+    for name in ("global_batch_size", "tokens_per_step"):
+        halved = re.sub(rf"{name}: (\d+)", lambda found: f"{found[0].split()[0]} {int(found[1]) // 2}", halved)
+    file.write_text(halved)
+    assert read_recipe(folder, force=True).recipe.layout.grad_accum_steps == 2
+
+
+@pytest.mark.parametrize(("old", "new"), [("ties:", "tied:"), ("gpus_per_node:", "gpus:")])
+def test_what_is_no_recipe_any_more_is_told_to_be_taken_as_it_was_written(folder, old, new):
+    file = folder / "recipe.yaml"
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(InputError) as error:
+        read_recipe(folder, force=True)
+    assert all(problem.rule or problem.fix for problem in error.value.problems)
 
 
 def test_a_folder_without_a_recipe_is_refused(tmp_path):
@@ -149,7 +177,7 @@ def test_a_folder_without_a_recipe_is_refused(tmp_path):
 
 def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(folder):
     (folder / "spec.json").unlink()
-    with pytest.raises(InputError, match=r"spec\.json"):
+    with pytest.raises(InputError, match=r"--force does not do without its spec\.json"):
         read_recipe(folder, force=True).spec()
 
 
