@@ -102,20 +102,32 @@ def _cloudai(path: Path) -> tuple[str, Keys]:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    text = text_of(path)
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read")
-        return tomllib.loads(raw.decode("utf-8"))
-    except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}") from error
+        return tomllib.loads(text)
     except RecursionError:
         raise InputError.of("file", "nested too deep", rule="a test is a TOML file") from None
     except ValueError as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError.of("file", f"not TOML: {error}", rule="a test of CloudAI is a TOML file") from error
+
+
+def text_of(path: Path) -> str:
+    """What stands in a file to start from; InputError where it cannot be read, is too large or no UTF-8 text."""
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        fix = "name a file that is there and that you may read"
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", fix=fix) from error
+    if len(raw) > MAX_BYTES:
+        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read", fix=_ITSELF)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError.of("file", "is not UTF-8 text", fix=_ITSELF) from error
+
+
+_ITSELF = "give the script, config or grid itself"
 
 
 def _test_of(entry: Any) -> Keys | None:

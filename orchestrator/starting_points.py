@@ -23,13 +23,12 @@ from orchestrator.search_draft import (
     search_name,
     size_of,
 )
-from orchestrator.starting_grids import SUFFIXES, grid_draft
+from orchestrator.starting_grids import SUFFIXES, grid_draft, text_of
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from search_spaces.validation import FILL_IN
-from search_spaces.yaml_source import MAX_BYTES
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.found import Found
 from trials.trainers.hf_config import read_hf_config
@@ -83,24 +82,10 @@ def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
     """
     try:
         is_grid = path.suffix in SUFFIXES
-        draft = grid_draft(path) if is_grid else _draft(_read(_text_of(path), path.suffix == ".json"), path)
+        draft = grid_draft(path) if is_grid else _draft(_read(text_of(path), path.suffix == ".json"), path)
     except InputError as error:
         raise error.at(file=str(path)) from None
     return render(replace(draft, site=site)), list(draft.notes)
-
-
-def _text_of(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise InputError.of("file", f"cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError.of("file", "is not UTF-8 text", fix="give the script or config itself") from error
-    if len(content) > MAX_BYTES:
-        raise InputError.of("file", f"larger than {MAX_BYTES} bytes, the most that is read")
-    return text
 
 
 def _read(text: str, is_json: bool) -> Found:

@@ -158,8 +158,23 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
         ("a.toml", 'name = "x"\n[[Tests]]\ntest_name = "y"\n', "cmd_args", "name the file of the test"),
         ("a.toml", "cmd_args = [[[", None, "not TOML"),
         ("a.toml", "a = " + "[" * 5000, None, "a.toml"),
+        ("a.toml", "#" * 2**20 + "\n", None, "give the script, config or grid itself"),
     ],
-    ids=["word", "empty", "fraction", "switch", "ours", "nothing", "object", "zero", "huge", "named", "broken", "deep"],
+    ids=[
+        "word",
+        "empty",
+        "fraction",
+        "switch",
+        "ours",
+        "nothing",
+        "object",
+        "zero",
+        "huge",
+        "named",
+        "broken",
+        "deep",
+        "large",
+    ],
 )
 def test_a_grid_that_cannot_be_is_refused_with_its_key(tmp_path, name, text, key, told):
     with pytest.raises(InputError) as refused:

@@ -179,6 +179,7 @@ def test_the_search_is_named_after_the_file(tmp_path, name, expected):
         (b"echo hello", "no command with Megatron's options"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"{" + b" " * 2**20, "larger than"),
+        (b" " * 2**20 + "\u00e4".encode(), "larger than"),  # that is cut within a letter
     ],
 )
 def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, words):
@@ -186,6 +187,7 @@ def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, wor
     with pytest.raises(InputError, match=words) as error:
         render_from(tmp_path / "file")
     assert error.value.problems[0].file == str(tmp_path / "file")
+    assert error.value.problems[0].rule or error.value.problems[0].fix
 
 
 @pytest.mark.parametrize(
