@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -68,12 +69,15 @@ def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None,
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with its line, the header first; InputError for one of another length."""
-    reader = csv.reader(io.StringIO(text), strict=True)
+    """Each row that is not blank with its line, the header first; InputError for one of another length.
+
+    Remarks stand above the header only; lines end as on any system.
+    """
+    reader = csv.reader(io.StringIO(text, newline=None), strict=True)
     width = None
     try:
         for row in reader:
-            if not row:
+            if not row or (width is None and row[0].startswith("#")):
                 continue
             cells = [cell.strip() for cell in row]
             width = len(cells) if width is None else width
@@ -86,6 +90,7 @@ def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
 
 def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str, str]:
     """The layout field of each column that is one; InputError for a parameter nobody knows."""
+    _require_once(header, file)
     objective = _objective_column(header, file)
     found = {objective: OBJECTIVE}
     problems: list[Problem] = []
@@ -104,6 +109,18 @@ def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str,
     if problems:
         raise InputError(*problems)
     return found
+
+
+def _require_once(header: list[str], file: str) -> None:
+    twice = [(name, count) for name, count in Counter(header).items() if name and count > 1]
+    fix = "take out all but one of them"
+    if twice:
+        raise InputError(
+            *(
+                Problem("duplicate_column", f"stands there {count} times", fix=fix, key=name, file=file, line=1)
+                for name, count in twice
+            )
+        )
 
 
 def _objective_column(header: list[str], file: str) -> str:

@@ -54,6 +54,12 @@ def test_a_file_that_a_spreadsheet_saved_is_read_with_its_first_column(spec, tmp
     assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
 
 
+@pytest.mark.parametrize("text", ["# of ours\np:tp,objective\n1,256\n", "p:tp,objective\r1,256\r"])
+def test_a_remark_at_the_top_and_a_macs_ends_of_line_are_read_over(spec, tmp_path, text):
+    (tmp_path / "results.csv").write_text(text, newline="")
+    assert len(read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows) == 1
+
+
 @pytest.mark.parametrize(("cell", "stage"), [("True", 1), ("False", 0), ("1", 1), ("2.0", 2)])
 def test_zero_is_a_stage_or_a_switch_of_the_first_one(spec, cell, stage):
     (row,) = parse(f"p:tp,p:zero1,p:engine,objective\n1,{cell},deepspeed,256\n", spec).rows
@@ -131,6 +137,8 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:tp,objective\n1,3,4\n", "results.csv:2: 3 cells where the header has 2"),
         ('p:tp,objective\n"1,3\n', "results.csv:2: "),
         ("p:tp,p:TP,objective\n1,2,3\n", "p:TP is tensor_parallel, and so is another column"),
+        ("p:tp,p:tp,objective\n1,2,3\n", "results.csv:1: p:tp: stands there 2 times"),
+        ("p:tp,objective,objective\n1,3,4\n", "results.csv:1: objective: stands there 2 times"),
         ("p:tp,score\n1,3\n", "results.csv:1: objective: column objective is missing"),
         ("p:overlap_comm,objective\nmaybe,3\n", "results.csv:2: overlap_comm: is 'maybe'"),
     ],
