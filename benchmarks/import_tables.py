@@ -30,6 +30,7 @@ from pathlib import Path
 from benchmarks.import_sources import SOURCES, Source
 from search_spaces.errors import InputError
 from trials.folder import write_text
+from trials.text import counted
 
 _SHOWN = 5
 
@@ -38,10 +39,10 @@ def main() -> None:
     arguments = _arguments()
     made = dict(made_of(source, arguments.download) for source in SOURCES if is_there(source, arguments.download))
     if not made:
-        sys.exit(f"{arguments.download} holds none of the files that are known: --help lists them")
+        sys.exit(f"{arguments.download} holds all files of no table: --help lists them")
     write_new(arguments.folder, made)
     for name, text in made.items():
-        print(f"{arguments.folder / name}: {len(rows_of(text)) - 1} rows")
+        print(f"{arguments.folder / name}: {counted(len(rows_of(text)) - 1, 'row')}")
     if arguments.compare is not None:
         sys.exit(_compared(made, arguments.compare))
 
@@ -55,13 +56,15 @@ def made_of(source: Source, download: Path) -> tuple[str, str]:
     """The table's name and text; InputError where a file is not what its authors publish."""
     try:
         texts = [(download / name).read_text(encoding="utf-8") for name in source.files]
-        return source.table, source.made_of(*texts)
+        table = source.made_of(*texts)
+        if len(rows_of(table)) < 2:
+            raise ValueError("it has no row")
+        return source.table, table
     except (LookupError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+        why = str(error).partition("\n")[0] if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         raise InputError.of(
             "file",
-            f"is not what is published under this name: {type(error).__name__}: {error}",
+            f"is not what is published under this name: {why}",
             file=str(download / source.files[0]),
             fix="download it again, as it is",
         ) from error
@@ -96,7 +99,7 @@ def _compared(made: Mapping[str, str], tables: Path) -> int:
             print(f"{name}: {known} is not there, nothing to compare with")
             continue
         found = differences(text, known.read_text(encoding="utf-8"))
-        print(f"{name}: {len(found)} rows differ from {known}" if found else f"{name}: the rows of {known}")
+        print(f"{name}: {counted(len(found), 'row')} unlike {known}" if found else f"{name}: the rows of {known}")
         for line in found[:_SHOWN]:
             print(f"  {line}")
         exit_code = exit_code or int(bool(found))

@@ -169,8 +169,17 @@ def test_the_command_writes_what_it_finds_and_compares_it(download, tmp_path, mo
         main()
     assert left.value.code == 1
     told = capsys.readouterr().out
-    assert f"vtrain_3b_18b.csv: 1 rows differ from {known / 'vtrain_3b_18b.csv'}" in told
+    assert f"vtrain_3b_18b.csv: 1 row unlike {known / 'vtrain_3b_18b.csv'}" in told
     assert "nothing to compare with" in told
+
+
+def test_a_part_of_what_a_table_is_made_of_makes_none(download, tmp_path, monkeypatch):
+    for path in download.iterdir():
+        if path.name != "tp_scaling.html":
+            path.unlink()
+    monkeypatch.setattr(sys, "argv", ["import_tables", str(download), str(tmp_path / "tables")])
+    with pytest.raises(SystemExit, match="holds all files of no table"):
+        main()
 
 
 def test_tables_that_are_there_stay_as_they_are(download, tmp_path, monkeypatch):
@@ -190,19 +199,23 @@ def test_tables_that_are_there_stay_as_they_are(download, tmp_path, monkeypatch)
         ("ground_truth_multi.csv", MULTI.replace("micro batch", "micro-batch")),
         ("ground_truth_multi.csv", MULTI.replace(",8,3072", ",7,3072")),
         ("ground_truth_single.csv", SINGLE.replace("123.4567891", "fast")),
+        ("ground_truth_single.csv", SINGLE.replace("123.4567891", "nan")),
+        ("ground_truth_multi.csv", ""),
+        ("ground_truth_multi.csv", MULTI.partition("\n")[0]),
         ("benchmarks_interactive.html", "<html>moved</html>"),
         ("benchmarks_interactive.html", PLAYBOOK.replace("GradAcc", "Accumulation")),
         ("tp_scaling.html", figure([{"x": [1], "y": None, "xaxis": "x"}])),
         ("gpt175b_megatron_16N_newcomm-405287.o", "srun: error: Node failure"),
     ],
-    ids=["column", "product", "time", "page", "mark", "bars", "log"],
+    ids=["column", "product", "time", "no-number", "empty", "no-row", "page", "mark", "bars", "log"],
 )
 def test_a_file_that_is_not_what_is_published_is_refused(download, file, text):
     (download / file).write_text(text)
     for source in SOURCES:
         if file in source.files:
-            with pytest.raises(InputError):
+            with pytest.raises(InputError, match="is not what is published") as refused:
                 made_of(source, download)
+            assert refused.value.problems[0].file == str(download / source.files[0])
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.table)
