@@ -386,7 +386,8 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
     from orchestrator.search_given import overrides_of
 
     if "kind" not in trainer:
-        raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule="another trainer has a kind")
+        rule, fix = "another trainer has a kind", "one of docs/trainers.md: {'kind': 'megatron-lm', ...}"
+        raise InputError.of("missing_key", "names no kind", key="trainer.kind", rule=rule, fix=fix)
     rest = {key: value for key, value in trainer.items() if key != "kind"}
     return trainer["kind"], [*overrides_of({"trainer": rest})]
 

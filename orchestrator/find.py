@@ -99,6 +99,22 @@ def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
     )
 
 
+def no_search(given: str, why: str, fix: str = "parlay status --all lists them") -> InputError:
+    """That what is named is no search's folder, and why."""
+    return InputError.of(
+        "unknown_id",
+        f"{given} is not the folder of a search: {why}",
+        key="search",
+        value=given,
+        rule="a search is named by its id, by its beginning, or by its folder",
+        fix=fix,
+    )
+
+
+MOVED = "name the folder where it lies now; parlay ledger rebuild FOLDER tells the ledger of it"
+"""What to do about a search that is not where the ledger says."""
+
+
 def _names_no_search(given: str) -> bool:
     """Whether what a person names is a path at which no search lies."""
     return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
@@ -112,7 +128,7 @@ def _folder_named(given: str) -> SearchFolder | None:
             raise _is_a_file(given)
         return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
     except OSError as error:
-        raise _no_search(given, error.strerror or str(error)) from error
+        raise no_search(given, error.strerror or str(error)) from error
 
 
 def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
@@ -120,11 +136,11 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
     try:
         record = fold(folder.search_id, Journal(folder.journal).read())
     except OSError as error:
-        raise _no_search(str(folder.path), error.strerror or str(error)) from error
+        raise no_search(str(folder.path), error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise OutsideRefused(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
-        raise _no_search(str(folder.path), "it holds no journal.jsonl")
+        raise no_search(str(folder.path), "it holds no journal.jsonl")
     url = ledger or record.spec["ledger"].get("url")
     return Found(record, folder, ledger_url(url))
 
@@ -137,17 +153,6 @@ def _is_a_file(given: str) -> InputError:
         value=given,
         rule="a search goes on as it was begun, and is named by its id or its folder",
         fix=f"parlay status --all lists them; a new search learns from their trials: parlay run {given}",
-    )
-
-
-def _no_search(given: str, why: str) -> InputError:
-    return InputError.of(
-        "unknown_id",
-        f"{given} is not the folder of a search: {why}",
-        key="search",
-        value=given,
-        rule="a search is named by its id, by its beginning, or by its folder",
-        fix="parlay status --all lists them",
     )
 
 

@@ -109,7 +109,7 @@ def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observ
             )
     chosen = [row for row in rows if row.problem in (problems or names)]
     if not chosen:
-        raise InputError.of("no_measurement", "the table has no rows")
+        raise InputError.of("no_measurement", "the table has no rows", fix="name one that parlay export wrote")
     kinds = {(row.model, row.cluster.accelerator.name, row.cluster.gpus_per_node) for row in chosen}
     if len(kinds) > 1:
         raise InputError.of(
@@ -130,6 +130,7 @@ def _fitting(cluster: Cluster, of_rows: Cluster) -> Cluster:
             "cluster",
             f"has nodes of {described}, the trials are from nodes of {measured}",
             rule="the cluster is the one that the trials ran on",
+            fix=f"name one with nodes of {measured}, or leave it out",
             key="--cluster",
         )
     return cluster

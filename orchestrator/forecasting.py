@@ -6,6 +6,7 @@ processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -256,6 +257,7 @@ def _base(tried: Tried) -> Speed:
             "no_measurement",
             f"no layout of the global batch {tried.global_batch_size} ran",
             rule="a forecast is compared with a measured layout of the search's own global batch",
+            fix="forecast when such a trial has been measured",
         )
     return max(speeds, key=lambda speed: (speed.layout.num_nodes, speed.tokens_per_sec))
 
@@ -278,8 +280,12 @@ def _layouts(tried: Tried, scaling: Scaling, num_nodes: int, base: Layout) -> Se
     if scaling is Scaling.WEAK:
         batch, left = divmod(batch * num_nodes, base.num_nodes)
         if left:
+            step = base.num_nodes // math.gcd(base.global_batch_size, base.num_nodes)
             raise InputError.of(
-                "batch", f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are no whole number"
+                "batch",
+                f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are no whole number,"
+                f" as they are on each multiple of {counted(step, 'node')}",
+                rule="weak scaling gives every node as many sequences",
             )
     return tried.layouts_on(num_nodes, batch)
 

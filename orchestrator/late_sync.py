@@ -11,10 +11,10 @@ from functools import partial
 
 from dashboards.mlflow_sync import MlflowSync
 from dashboards.text import masked, one_line
+from orchestrator.find import MOVED, no_search
 from orchestrator.in_time import in_thread
 from orchestrator.last_words import mlflow_json
 from orchestrator.search import lease as leases
-from search_spaces.errors import InputError
 from trials.folder import SearchFolder, write_json
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
@@ -36,8 +36,11 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
     """Send what is missing, once. `note` hears why not all of it was sent.
 
     The search is held meanwhile, as by its driver: of two that send at once both could create the same run. Raises
-    LeaseHeld while somebody else holds it, LeaseLost, JournalDamaged and OSError.
+    LeaseHeld while somebody else holds it, InputError where the folder is no search's, LeaseLost, JournalDamaged and
+    OSError.
     """
+    if not folder.is_one:
+        raise no_search(str(folder.path), "it holds no journal.jsonl", MOVED)
     lease = leases.acquire(folder, time.time())
     try:
         search = _told(folder)
@@ -60,5 +63,5 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
 def _told(folder: SearchFolder) -> SearchRecord:
     search = fold(folder.search_id, Journal(folder.journal).read())
     if search is None:
-        raise InputError.of("unknown_id", f"{folder.journal} holds no search", value=str(folder.path))
+        raise no_search(str(folder.path), "its journal.jsonl holds no event", MOVED)
     return search

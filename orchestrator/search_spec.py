@@ -112,7 +112,8 @@ class SearchSpec:
         try:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
-            raise InputError.of("schema", str(error), key="schema", value=data.get("schema")) from None
+            fix = "a search goes on with the Parlay that began it, or a newer one"
+            raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
         try:
             return cls(**_restored_fields(data))
         except InputError:

@@ -39,9 +39,9 @@ def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, a
         jobs = write_first_jobs(spec, space, scripts)
         lines = dry_job_lines(jobs)
     num_layouts = len(space.feasible)
-    trials = min(spec.search.max_trials, num_layouts)
+    trials, ranks = min(spec.search.max_trials, num_layouts), max(layout.num_gpus for layout in space.feasible)
     words = (
-        f"all is well: up to {trials} of {num_layouts} layouts would be tried on {spec.cluster.num_gpus} ranks"
+        f"all is well: up to {trials} of {num_layouts} layouts would be tried on {ranks} ranks"
         f" under launcher {spec.launcher.kind}; nothing was launched, no search was made"
     )
     data = {"schema": DRY_RUN_SCHEMA, "num_layouts": num_layouts, "max_trials": trials, "spec": spec.to_json()}

@@ -92,7 +92,8 @@ def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> No
 
 def _fail_without_rows(search_id: str, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
     said = f" ({_counts(left_out)})" if left_out else ""
-    problem = Problem("no_measurement", f"no trial of search {search_id} tells of its layout yet{said}")
+    message = f"no trial of search {search_id} tells of its layout yet{said}"
+    problem = Problem("no_measurement", message, fix=f"parlay status {search_id} shows what became of it")
     fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 

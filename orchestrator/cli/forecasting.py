@@ -91,7 +91,9 @@ def _tried(
         tried = tried_in_table(rows, problems, described)
         return {"search_id": None, "table": given, "problems": _names(tried)}, tried
     if problems:
-        raise InputError.of("contradiction", "is of a table, and this is a search", key="--problem", value=problems)
+        fix = "leave it out, or name a measured table: TABLE.csv"
+        message = "is of a table, and this is a search"
+        raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
     from orchestrator.earlier import frozen
     from orchestrator.find import find_search
 

@@ -59,7 +59,8 @@ def import_results(
     found = read_results(source, spec, objective, _names(names or ()))
     if not found.rows:
         message = f"{source} holds no result that tells of a layout{_left_out(found)}"
-        fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message), as_json)
+        fix = "name results that have ended, and a search file of the machine and the global batch that they are of"
+        fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
     write_new(out, table_text(found, source), "--out")
     for note in found.notes:
         say(f"note: {note}")

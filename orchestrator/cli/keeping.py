@@ -71,7 +71,9 @@ def sync(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     name = found.folder.search_id
     tracking = open_tracking(found.spec, say)
     if tracking is None:
-        problem = Problem("tracking", f"search {name} was not to be tracked", key="tracking.enabled", value=False)
+        fix = f"parlay report {name} shows it without MLflow; tracking.enabled: true is for a new search"
+        message = f"search {name} was not to be tracked"
+        problem = Problem("tracking", message, fix=fix, key="tracking.enabled", value=False)
         fail(ExitCode.BAD_INPUT, problem, as_json)
     try:
         sent = send_again(found.folder, tracking, say)

@@ -66,7 +66,9 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     if data is None:
         yet = "" if found.record.state.is_ended else " yet"
         why = none_words(ranking) or f"it has measured no layout{yet}"
-        problem = Problem("no_measurement", f"search {found.record.search_id}: {why}")
+        name = found.record.search_id
+        fix = f"parlay status {name} shows what became of it"
+        problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(data)]
     lines += map(flag_words, data["flags"])
@@ -135,4 +137,5 @@ def _whole_log(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
-        raise InputError.of("unknown_id", f"there is no log {path.name}", value=str(path), key="--rank") from None
+        message, fix = f"there is no log {path.name}", "leave --rank out: the logs that there are are listed then"
+        raise InputError.of("unknown_id", message, value=str(path), key="--rank", fix=fix) from None

@@ -104,7 +104,8 @@ class Desk:
             return logs_summary(attempt, folder)
         log = folder.rank_log(of_rank)
         if log not in folder.rank_logs():
-            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank)
+            fix = "leave rank out: the answer then names the logs that there are"
+            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
         return logs_summary(attempt, folder, tail(log, _LOG_LINES))
 
     def cancel(self, search: str) -> dict[str, Any]:
@@ -141,7 +142,9 @@ class Desk:
             search_id = reader.resolve(search)
             folder = next(found.folder for found in reader.searches() if found.search_id == search_id)
         if folder is None:
-            raise InputError.of("unknown_id", f"the ledger does not say where search {search_id} lies", key="search")
+            message = f"the ledger does not say where search {search_id} lies"
+            fix = "parlay ledger rebuild FOLDER tells the ledger of it"
+            raise InputError.of("unknown_id", message, key="search", fix=fix)
         return SearchFolder(Path(folder)).journal
 
     def _take(self, found: Found) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator.find import MOVED, no_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
 from orchestrator.search_file import SearchSpec
@@ -79,7 +80,7 @@ class DriverTurn:
         with closing(Journal(self._folder.journal)) as journal:
             search = fold(self._folder.search_id, journal.read())
         if search is None:
-            raise InputError.of("unknown_id", f"{self._folder.path} is not the folder of a search: it has no journal")
+            raise no_search(str(self._folder.path), "it holds no journal.jsonl", MOVED)
         spec, cancelling = self._spec(search), self._is_to_be_cancelled()
         candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
         tracking = open_tracking(spec, self._note)

@@ -108,7 +108,8 @@ class _Pages:
         """The whole id of the search that is asked for, and its report."""
         given = request.path_params["search"]
         if not _SEARCH_ID.fullmatch(given):
-            raise InputError.of("unknown_id", "this is no search's id", key="search")
+            fix = "the first page lists the searches"
+            raise InputError.of("unknown_id", "this is no search's id", key="search", fix=fix)
         journal = self._desk.journal(given)
         return journal.parent.name, self._reports.of(journal)
 

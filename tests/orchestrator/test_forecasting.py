@@ -133,7 +133,8 @@ def test_a_batch_that_is_no_whole_number_is_said():
     of_three = Layout(num_nodes=3, tensor_parallel=3, data_parallel=8, precision="bf16", attention_kernel="flash")
     base = replace(row(of_three, outcome="ok", step_time_s=0.3), global_batch_size=8)
     notes = forecast_from([*measured(1, truth()), base], [Scaling.WEAK], [4]).notes
-    assert "weak scaling has no layout on 4 nodes: 8 x 4 / 3 sequences are no whole number" in notes
+    told = "8 x 4 / 3 sequences are no whole number, as they are on each multiple of 3 nodes"
+    assert f"weak scaling has no layout on 4 nodes: {told}" in notes
 
 
 def test_traffic_that_no_trial_had_widens_the_interval_and_is_named():

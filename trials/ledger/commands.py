@@ -35,7 +35,9 @@ def request_cancel(url: str, search_id: str, at: float) -> None:
     def insert() -> None:
         with Session(engine) as session, session.begin():
             if session.get(SearchRow, search_id) is None:
-                raise InputError.of("unknown_id", f"there is no search {search_id!r} in this ledger", value=search_id)
+                message = f"there is no search {search_id!r} in this ledger"
+                fix = "parlay status --all lists those that are"
+                raise InputError.of("unknown_id", message, value=search_id, fix=fix)
             session.add(CommandRow(search_id=search_id, kind=CommandKind.CANCEL.value, at=at))
 
     try:

@@ -104,7 +104,10 @@ def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T
             if "not a database" not in _words(error):
                 raise
             raise InputError.of(
-                "ledger_url", "the ledger's file is not an SQLite database", key="ledger.url"
+                "ledger_url",
+                "the ledger's file is not an SQLite database",
+                key="ledger.url",
+                fix="name another file, or move this one away and parlay ledger rebuild FOLDER makes it anew",
             ) from error
         time.sleep(random.uniform(0.02, 0.2))
 

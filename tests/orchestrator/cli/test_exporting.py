@@ -153,7 +153,11 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     assert run(["run", str(write_recorded_search(tmp_path, lost))]) == 3
     capsys.readouterr()
     assert run(["export", "--measured"]) == 3
-    assert "tells of its layout yet (1 launch_failure)" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "tells of its layout yet (1 launch_failure)" in refused
+    shows = refused.split("fix: parlay ")[1].split(" shows")[0].split()
+    assert run(shows) == 0
+    assert "launch_failure" in capsys.readouterr().out
     assert not list(Path("runs").glob("*/measured.csv"))
 
 

@@ -93,6 +93,7 @@ def test_a_table_is_forecast_without_a_search(place, capsys):
         (["table.csv", "--nodes", "9" * 5000], "whole numbers from 1 to 100000"),
         (["absent.csv"], "absent.csv: cannot be read"),
         (["--problem", "1B"], "--problem: is of a table"),
+        (["--problem", "1B"], "fix: leave it out, or name a measured table"),
     ],
 )
 def test_what_cannot_be_forecast_is_refused(place, capsys, words, told):

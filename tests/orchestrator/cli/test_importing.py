@@ -86,5 +86,7 @@ def test_what_is_no_plain_file_or_no_text_is_not_waited_for(here, capsys):
 def test_results_that_say_nothing_leave_with_no_measurement(here, capsys):
     (here / "results.csv").write_text("p:tp,objective,job_status\n1,F,CANCELLED\n")
     assert run(words("--objective", "tokens_per_sec")) == 3
-    assert "holds no result that tells of a layout; left out: 1 cancelled" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "holds no result that tells of a layout; left out: 1 cancelled" in refused
+    assert "fix: name results that have ended" in refused
     assert not (here / "past.csv").exists()

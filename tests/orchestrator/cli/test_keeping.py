@@ -286,4 +286,16 @@ class TestSync:
         assert (code, answer["error"]["code"]) == (5, "held")
 
     def test_a_search_without_tracking_is_bad_input(self, finished, parlay):
-        assert parlay("sync")[0] == 2
+        code, answer, _ = parlay("sync")
+        assert (code, answer["error"]["key"]) == (2, "tracking.enabled")
+        shown_without = next(word for word in answer["error"]["fix"].split(";") if "report" in word).split()[:3]
+        assert parlay(*shown_without[1:])[0] == 0
+
+    def test_a_search_that_was_moved_is_sent_from_where_it_lies_now(self, offline, parlay):
+        moved = offline.path.rename(offline.path.parents[1] / offline.search_id)
+        code, answer, _ = parlay("sync")
+        assert (code, answer["error"]["code"]) == (4, "unknown_id")
+        assert answer["error"]["fix"].startswith("name the folder where it lies now; parlay ledger rebuild FOLDER")
+        assert parlay("sync", f"{moved}/")[0] == 0
+        assert parlay("ledger", "rebuild", moved)[0] == 0
+        assert parlay("sync")[0] == 0

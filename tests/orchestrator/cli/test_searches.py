@@ -76,6 +76,9 @@ def test_logs_show_each_ranks_file(in_its_home):
     logs = parlay("logs", "t0001", "--json", cwd=place).json
     assert [Path(path).name for path in logs["files"]] == ["rank-00000.log", "rank-00001.log"]
     assert parlay("logs", "t0009", cwd=place).code == 4
+    refused = parlay("logs", "t0001", "--rank", "2", "--json", cwd=place)
+    assert (refused.code, refused.json["error"]["message"]) == (4, "there is no log rank-00002.log")
+    assert refused.json["error"]["fix"].startswith("leave --rank out")
 
 
 def test_what_it_measured_is_a_table_and_teaches_the_next_search_on_this_machine(in_its_home):

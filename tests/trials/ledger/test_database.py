@@ -134,8 +134,10 @@ def test_fault_32_a_newer_ledger_is_refused_with_both_versions(path, url, story,
 def test_a_file_that_is_no_database_is_refused(path, url):
     path.write_text("name: quickstart\n" * 100)
     for open_it in (LedgerWriter, lambda url: LedgerReader(url).searches()):
-        with pytest.raises(InputError, match="not an SQLite database"):
+        with pytest.raises(InputError, match="not an SQLite database\n  fix: name another file, or move this one away"):
             open_it(url)
+    path.rename(path.with_suffix(".old"))
+    assert LedgerReader(url).searches() == []
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

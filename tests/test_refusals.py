@@ -1,0 +1,54 @@
+"""Whoever is refused is told the rule or what to do: every problem that the sources make has one of both."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_import_direction import MAY_IMPORT, ROOT
+
+NEED_NEITHER = {
+    ("orchestrator/cli/main.py", "interrupted"): "who interrupts knows why",
+    ("orchestrator/cli/preparing.py", "interrupted"): "who interrupts knows why",
+    ("orchestrator/cli/main.py", "refused"): "the system's own words: no space left, permission denied",
+    ("orchestrator/service/api.py", "refused"): "the system's own words: no space left, permission denied",
+    ("orchestrator/cli/looking.py", "mlflow"): "the end of MLflow's own log",
+    ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
+    ("trials/train/program.py", "batch"): "a trial's spec, which Parlay wrote and has checked",
+    ("trials/train/program.py", "rule"): "a trial's spec, which Parlay wrote and has checked",
+}
+
+
+def bare_problems(source: str) -> Iterator[str]:
+    """The codes of the problems that this source makes with neither a rule nor a fix."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("Problem", "InputError.of"):
+            continue
+        named = {keyword.arg for keyword in node.keywords}
+        if len(node.args) < 3 and not named & {"rule", "fix", None}:
+            code = node.args[0]
+            yield str(code.value) if isinstance(code, ast.Constant) else ast.unparse(code)
+
+
+def test_every_refusal_has_a_rule_or_a_fix():
+    files = [path for room in MAY_IMPORT for path in sorted((ROOT / room).rglob("*.py"))]
+    found = {(str(path.relative_to(ROOT)), code) for path in files for code in bare_problems(path.read_text())}
+    assert found == set(NEED_NEITHER)
+
+
+@pytest.mark.parametrize(
+    ("source", "codes"),
+    [
+        ("InputError.of('a', 'is 0')", ["a"]),
+        ("Problem('a', 'is 0', key='b', value=0)", ["a"]),
+        ("Problem(code, 'is 0')", ["code"]),
+        ("Problem('a', 'is 0', 'from 1')", []),
+        ("InputError.of('a', 'is 0', rule='from 1')", []),
+        ("InputError.of('a', 'is 0', fix='write 1')", []),
+        ("InputError.of('a', 'is 0', **told)", []),
+    ],
+)
+def test_one_with_neither_would_be_found(source, codes):
+    assert list(bare_problems(source)) == codes
