@@ -44,6 +44,8 @@ _GLOBAL_BATCHES = ("global_batch_size", "global_batch_sizes", "gb")
 _SEQUENCES = ("seq_length", "sequence_length")
 _MOST = 100_000
 _AUTO = ("auto", None)
+_FP8 = ("hybrid", "e4m3")
+"""What NeMo's key fp8 may be where it is on."""
 
 Keys = Mapping[str, Any]
 """A grid's keys without the sections around them."""
@@ -221,13 +223,13 @@ def _checkpointing(keys: Keys, notes: list[str]) -> list[str]:
 
 
 def _precision(keys: Keys, notes: list[str]) -> str:
-    given = keys.get("compute_dtype")
+    given = keys.get("compute_dtype", "fp8" if keys.get("fp8") in _FP8 else None)
     if given in ("bf16", "fp16", "fp32"):
         return str(given)
     if isinstance(given, str):
         notes.append(f"The precision {given[:40]} is none of Parlay's trainer: bf16 was taken.")
     else:
-        notes.append("The precision is not in the file: bf16 was taken.")
+        notes.append("The grid says nothing of the precision: bf16 was taken.")
     return "bf16"
 
 

@@ -142,6 +142,13 @@ def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
     assert "The precision fp8_cs is none of Parlay's trainer: bf16 was taken." in told
 
 
+def test_eight_bits_are_a_precision_of_the_file_that_parlay_has_not(tmp_path):
+    _, notes = started_from(tmp_path, "grid.toml", CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = "hybrid"\n')
+    assert "The precision fp8 is none of Parlay's trainer: bf16 was taken." in notes
+    _, notes = started_from(tmp_path, "plain.toml", CLOUDAI)
+    assert "The grid says nothing of the precision: bf16 was taken." in notes
+
+
 @pytest.mark.bad_input(12)
 @pytest.mark.parametrize(
     ("name", "text", "key", "told"),
