@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import answer, fail, say, write_new
+from orchestrator.cli.output import STDOUT, answer, fail, require_one_answer, say, write_new
 from orchestrator.exchange.formats import ExportFormat
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from orchestrator.exchange.exported import Exported
 
 EXPORT_SCHEMA = "parlay.export/1"
-_STDOUT = Path("-")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,7 +57,7 @@ def export(
     made = exported(found.record, found.spec, wanted)
     if not made.rows:
         _fail_without_rows(found.record.search_id, made.left_out, as_json)
-    if out == _STDOUT:
+    if out == STDOUT:
         sys.stdout.write(made.content.decode())
         say(_words(made))
         return
@@ -80,12 +79,8 @@ def _wanted(form: ExportFormat | None, measured: bool) -> ExportFormat:
 
 
 def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:
-    if out != _STDOUT:
-        return
-    if as_json:
-        fix = "leave one of them out"
-        raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
-    if not wanted.is_text:
+    require_one_answer(out, as_json)
+    if out == STDOUT and not wanted.is_text:
         message = f"takes text, and --format {wanted} is none"
         raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
 

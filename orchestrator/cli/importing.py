@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, SearchFilePath
-from orchestrator.cli.output import answer, fail, say, write_new
+from orchestrator.cli.output import STDOUT, answer, fail, require_one_answer, say, write_new
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
@@ -34,7 +35,7 @@ def import_results(
         ),
     ],
     search_file: SearchFilePath,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The measured table, a new file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The measured table: a new file, or - for stdout.")],
     objective: Annotated[
         str | None,
         typer.Option("--objective", help="What a results.csv's objective is: tokens_per_sec, step_time_s, ..."),
@@ -55,15 +56,23 @@ def import_results(
     from orchestrator.exchange.imported import read_results, table_text
     from orchestrator.search_file import load_search_file
 
+    require_one_answer(out, as_json)
     spec = load_search_file(search_file)
     found = read_results(source, spec, objective, _names(names or ()))
     if not found.rows:
         message = f"{source} holds no result that tells of a layout{_left_out(found)}"
         fix = "name results that have ended, and a search file of the machine and the global batch that they are of"
         fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
-    write_new(out, table_text(found, source), "--out")
+    table = table_text(found, source)
+    if out == STDOUT:
+        sys.stdout.write(table)
+    else:
+        write_new(out, table, "--out")
     for note in found.notes:
         say(f"note: {note}")
+    if out == STDOUT:
+        say(_counts(found))
+        return
     data = {"schema": IMPORT_SCHEMA, "source": str(source), "kind": found.kind, "file": str(out)}
     counts = {"rows": len(found.rows), "left_out": dict(found.left_out), "notes": list(found.notes)}
     answer(data | counts, as_json, _words(found, out))
@@ -82,7 +91,11 @@ def _names(given: Sequence[str]) -> dict[str, str]:
 
 def _words(found: Imported, out: Path) -> str:
     learn = f"in the search file: search: {{earlier_trials: {out}}}"
-    return f"{out}: {counted(len(found.rows), 'row')}{_left_out(found)}\n{learn}"
+    return f"{out}: {_counts(found)}\n{learn}"
+
+
+def _counts(found: Imported) -> str:
+    return counted(len(found.rows), "row") + _left_out(found)
 
 
 def _left_out(found: Imported) -> str:

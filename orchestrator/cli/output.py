@@ -13,6 +13,9 @@ from dashboards.text import printable
 from orchestrator.cli.exit_codes import ExitCode
 from search_spaces.errors import InputError, Problem
 
+STDOUT = Path("-")
+"""What --out names where a table is to go to stdout."""
+
 
 class Exit(Exception):
     """Ends the command with this code, once what was to be said is said."""
@@ -61,6 +64,13 @@ def write_new(path: Path, content: str | bytes, option: str) -> None:
             raise
         message, fix = f"{path}: {error.strerror}", "name a new file"
         raise InputError.of("output", message, key=option, value=str(path), fix=fix) from error
+
+
+def require_one_answer(out: Path | None, as_json: bool) -> None:
+    """InputError where --out and --json both want stdout."""
+    if out == STDOUT and as_json:
+        fix = "leave one of them out"
+        raise InputError.of("usage", "and --json both answer on stdout", key="--out", value="-", fix=fix)
 
 
 def fail(code: ExitCode, problem: Problem, as_json: bool) -> NoReturn:

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from orchestrator.cli.main import run
-from search_spaces.measured import read_table, render_table
+from search_spaces.measured import parse_table, read_table, render_table
 from tests.orchestrator.past_searches import SEARCH
 from tests.search_spaces.tables import only
 
@@ -45,6 +45,16 @@ def test_results_become_a_table_that_a_search_learns_from(here, capsys):
     (here / "next.yaml").write_text(SEARCH + BASELINE + "search: {earlier_trials: past.csv}\n")
     assert run(["plan", "next.yaml", "--json"]) == 0
     assert "2 trials of a table: deephyper" in " ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+def test_the_table_may_go_to_stdout(here, capsys):
+    assert run(words("--objective", "tokens_per_sec", out="-")) == 0
+    shown = capsys.readouterr()
+    assert len(parse_table(shown.out, "-").require_whole().observations) == 2
+    assert shown.err == "2 rows; left out: 1 cancelled\n"
+    assert run(words("--objective", "tokens_per_sec", "--json", out="-")) == 2
+    assert "both answer on stdout" in capsys.readouterr().out
+    assert not (here / "-").exists()
 
 
 def test_a_measured_table_is_checked_and_its_other_machines_left_out(here, capsys):
