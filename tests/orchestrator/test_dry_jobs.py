@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.dry_run import answer_dry_run
 from orchestrator.dry_jobs import first_layouts, write_first_jobs
 from orchestrator.earlier import collected_for_plan
 from orchestrator.planning import plan_of
@@ -54,6 +55,14 @@ def test_the_baselines_job_and_the_first_choices_lie_as_a_search_would_submit_th
         assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --time=00:10:00\n" in script
         assert "#SBATCH --partition=big\n#SBATCH --gpus-per-node=8\n" in script
         assert script.rstrip().endswith(str(job.script.parent / "spec.json"))
+
+
+def test_the_ranks_are_those_of_the_layouts_and_not_all_of_the_cluster(tmp_path, capsys):
+    (tmp_path / "setup.sh").touch()
+    text = SEARCH.replace("num_nodes: 2}", "num_nodes: 4}").replace("space:\n", "space:\n  num_nodes: 2\n")
+    half = load_search_file(write_search(tmp_path, text))
+    answer_dry_run(half, candidates_of(half), None, as_json=False)
+    assert " layouts would be tried on 16 ranks under launcher slurm" in capsys.readouterr().out
 
 
 def test_what_is_the_same_layout_is_one_job(spec):

@@ -34,12 +34,6 @@ def test_a_plan_reckons_with_the_repeats_of_the_finalists_and_the_baseline(tmp_p
     assert "3 trials and 6 repeats take at most" in parlay("plan", path, *wanted, cwd=tmp_path).out
 
 
-def test_a_dry_run_tells_the_ranks_that_its_layouts_have_and_not_those_of_the_whole_cluster(tmp_path):
-    path, part = write_search(tmp_path), ("--set", "cluster.num_nodes=2", "--set", "space.num_nodes=1")
-    assert "9 layouts can be tried on 2 ranks" in parlay("plan", path, *part, cwd=tmp_path).out
-    assert "up to 3 of 9 layouts would be tried on 2 ranks" in parlay("run", path, *part, "--dry-run", cwd=tmp_path).out
-
-
 @pytest.mark.parametrize("words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"]])
 def test_verbs_that_launch_nothing_import_nothing_that_trains(words, tmp_path):
     write_search(tmp_path)
