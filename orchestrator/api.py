@@ -188,6 +188,9 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     from orchestrator.search_given import named_as_called, spec_given
     from orchestrator.trainer_check import require_trainer
 
+    if top is not None and not _is_count(top):
+        fix = "leave it out for all of them"
+        raise InputError.of("top", f"is {top!r}", key="top", value=top, rule="a whole number, from 1 on", fix=fix)
     with named_as_called():
         spec = spec_given(search_file, changes)
         space = candidates_of(spec)
@@ -354,8 +357,8 @@ def forecast(
 
     if scaling is not None:
         _require_one_of("scaling", scaling, [*Scaling])
-    if nodes is not None and not (nodes and all(type(count) is int and count >= 1 for count in nodes)):
-        raise InputError.of("nodes", f"is {nodes!r}", key="nodes", value=nodes, rule="whole numbers, from 1 on")
+    if nodes is not None:
+        _require_counts("nodes", nodes)
     found = find_search(_named(search), ledger)
     tried = tried_in_search(found.record, found.spec, frozen(found.folder))
     return forecast_frame(forecast_of(tried, [*Scaling] if scaling is None else [Scaling(scaling)], nodes))
@@ -411,6 +414,16 @@ def _require_one_of(key: str, value: str, known: Collection[str]) -> None:
     if value not in known:
         rule, fix = f"one of {', '.join(known)}", did_you_mean(value, known)
         raise InputError.of("choice", f"is {value!r}", key=key, value=value, rule=rule, fix=fix)
+
+
+def _require_counts(key: str, values: Any) -> None:
+    if not isinstance(values, list | tuple | range) or not values or not all(_is_count(count) for count in values):
+        rule = "whole numbers, from 1 on"
+        raise InputError.of(key, f"is {values!r}", key=key, value=values, rule=rule, fix=f"for example {key}=[2, 4]")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _silent(text: str) -> None:

@@ -51,7 +51,14 @@ def named_as_called() -> Iterator[None]:
 def _json(value: Any, key: str | None) -> str:
     """A value as text that YAML reads."""
     try:
-        return json.dumps(value, default=os.fspath, indent=2)
+        return json.dumps(value, default=_path_text, indent=2)
     except (TypeError, ValueError) as error:
         rule = "a search file holds mappings, lists, text, numbers, true, false and null"
         raise InputError.of("type", f"cannot be written down: {error}", rule=rule, key=key) from None
+
+
+def _path_text(value: Any) -> str:
+    """What JSON has no form for: a path as text; TypeError that names the type of anything else."""
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    raise TypeError(f"it is of type {type(value).__name__}")

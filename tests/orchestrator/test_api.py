@@ -156,7 +156,14 @@ class TestBadInput:
         assert "--set" not in str(refused.value)
         assert fix is None or fix in problem.fix
         assert problem.rule
+        assert "PathLike" not in problem.message
         assert sorted(path.name for path in tmp_path.iterdir()) == ["search.yaml", "table.csv"]
+
+    @pytest.mark.parametrize("top", [0, -3, "5", True])
+    def test_how_many_layouts_are_wanted_is_a_number(self, question, top):
+        with pytest.raises(api.InputError) as refused:
+            api.plan(question, top=top)
+        assert (refused.value.problems[0].key, refused.value.problems[0].value) == ("top", top)
 
     def test_a_file_that_is_not_there_and_an_unknown_search(self, question):
         with pytest.raises(api.InputError, match=r"absent\.yaml"):
@@ -336,7 +343,11 @@ class TestReplaying:
         assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("asked", [{"scaling": "strnog"}, {"nodes": [0]}, {"nodes": []}], ids=["scaling", "0", "none"])
+@pytest.mark.parametrize(
+    "asked",
+    [{"scaling": "strnog"}, {"nodes": [0]}, {"nodes": []}, {"nodes": 4}, {"nodes": "16"}],
+    ids=["scaling", "0", "none", "number", "text"],
+)
 def test_a_forecast_of_what_is_none_names_what_was_asked(ended, asked):
     with pytest.raises(api.InputError) as refused:
         api.forecast(ended, **asked)
