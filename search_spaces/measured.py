@@ -198,6 +198,10 @@ Cells = Mapping[str, Any]
 
 
 def _require_columns(header: list[str], file: str, line: int) -> None:
+    if not {"problem", "outcome"} & {*header}:
+        rule = "a measured table has the columns " + ", ".join(REQUIRED_COLUMNS)
+        fix = "parlay import makes one of other programs' results, parlay export SEARCH of a search"
+        raise InputError.of("missing_column", "is no measured table", rule=rule, fix=fix, file=file, line=line)
     problems = [
         Problem("missing_column", f"column {name} is missing", fix=_ALL_COLUMNS, file=file, line=line, key=name)
         for name in REQUIRED_COLUMNS

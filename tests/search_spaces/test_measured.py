@@ -79,11 +79,14 @@ def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
 
 
 @pytest.mark.bad_input(43)
-@pytest.mark.parametrize("text", ["", "# nothing but a comment\n"])
-def test_row_43_an_empty_table_misses_every_column(text: str):
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "p:TP,p:MBS,objective\n1,2,3.0\n"])
+def test_row_43_what_is_no_measured_table_is_told_so_once(text: str):
     with pytest.raises(InputError) as caught:
         parse_table(text, "table.csv")
-    assert len(caught.value.problems) == len(REQUIRED_COLUMNS)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file, problem.message) == ("missing_column", "table.csv", "is no measured table")
+    assert ", ".join(REQUIRED_COLUMNS) in (problem.rule or "")
+    assert "parlay import makes one of other programs' results" in (problem.fix or "")
 
 
 @pytest.mark.bad_input(43)
