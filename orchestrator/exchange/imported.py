@@ -36,7 +36,7 @@ def read_results(
     if source.is_dir():
         from orchestrator.exchange.autotuning import read_autotuning
 
-        _refuse_options(objective, names, "DeepSpeed's autotuning results")
+        _refuse_options(objective, names, "a folder, as DeepSpeed's autotuning leaves one")
         return read_autotuning(source, spec)
     text = text_of(source)
     header = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
@@ -116,7 +116,7 @@ def _no_text(path: Path, message: str, fix: str, line: int | None = None) -> Inp
 def _refuse_options(objective: str | None, names: Mapping[str, str] | None, what: str) -> None:
     for option, value in (("--objective", objective), ("--name", names)):
         if value:
-            fix = f"leave {option} out"
+            fix = f"leave {option} out, or name results.csv itself"
             raise InputError.of("usage", f"is for DeepHyper's results.csv, and this is {what}", key=option, fix=fix)
 
 

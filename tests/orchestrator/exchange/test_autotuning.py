@@ -128,5 +128,5 @@ def test_stages_that_do_not_fit_are_answered_with_the_key_that_says_them(tmp_pat
 def test_a_folder_without_experiments_is_told_what_is_looked_for(spec, tmp_path):
     with pytest.raises(InputError, match="a folder for each experiment"):
         read_results(tmp_path, spec)
-    with pytest.raises(InputError, match="leave --objective out"):
+    with pytest.raises(InputError, match="leave --objective out, or name results"):
         read_results(tmp_path, spec, "tokens_per_sec")
