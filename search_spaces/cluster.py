@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from search_spaces.errors import InputError
 from search_spaces.links import Links
@@ -142,7 +142,7 @@ class MeasuredSpeed:
         return asdict(self) | {"matmul_tflops": dict(self.matmul_tflops)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> MeasuredSpeed:
         return cls(**{**data, "matmul_tflops": tuple(data["matmul_tflops"].items())})
 
 
@@ -203,7 +203,7 @@ class Cluster:
         return data
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Cluster:
         """The cluster again; one that was written before clusters had links, or were measured, has none of its own."""
         accelerator, links, measured = data["accelerator"], data.get("links"), data.get("measured")
         return cls(

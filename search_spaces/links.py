@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 from search_spaces.errors import InputError
 
@@ -157,7 +157,7 @@ class Links:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Links:
         fabric = data["fabric"]
         if fabric is not None:
             curves = {name: _curve(fabric.get(name, ())) for name in ("by_nodes", "gather_by_nodes")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from search_spaces.cluster import Accelerator
 
@@ -28,13 +28,13 @@ class MemoryFloor:
     min_free_gib: float
 
     @classmethod
-    def of(cls, accelerator: Accelerator, limit_gib: float | None, min_free_gib: float | None) -> Self | None:
+    def of(cls, accelerator: Accelerator, limit_gib: float | None, min_free_gib: float | None) -> MemoryFloor | None:
         """None where nothing has to stay free, or nobody knows of how much."""
         capacity_gib = rank_memory_gib(accelerator, limit_gib)
         return None if capacity_gib is None or min_free_gib is None else cls(capacity_gib, min_free_gib)
 
     @classmethod
-    def of_search(cls, spec: Mapping[str, Any]) -> Self | None:
+    def of_search(cls, spec: Mapping[str, Any]) -> MemoryFloor | None:
         """Of a search as its record holds it, search.json, or as much of that as there is."""
         min_free_gib = (spec.get("constraints") or {}).get("min_free_memory_gib")
         if min_free_gib is None:

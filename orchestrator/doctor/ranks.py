@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from orchestrator.search_file import SearchSpec
 from orchestrator.trainer_check import python_of, ranks_run_here
 from trials.folder import read_json
 
-LEAST_PYTHON, LEAST_TORCH = "3.11", "2.6"
+LEAST_PYTHON, LEAST_TORCH = "3.10", "2.6"
 _ANSWERS_WITHIN_S = 120.0  # torch on a busy file system
 
 _QUESTION = """
@@ -86,7 +87,8 @@ def software_of(python: str) -> Software | Finding:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
         done = subprocess.run(
-            [python, "-P", "-c", _QUESTION],
+            [python, "-c", _QUESTION],
+            env=os.environ | {"PYTHONSAFEPATH": "1"},  # not -P, which Python 3.10 does not know
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

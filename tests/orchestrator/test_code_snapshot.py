@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.code_snapshot import code_hash, compute_side_files, snapshot_code
+from orchestrator.doctor.ranks import LEAST_PYTHON
 
 OURS = ("search_spaces", "trials", "slurm", "dashboards", "orchestrator")
 
@@ -96,6 +97,22 @@ def test_the_trainer_runs_with_torch_and_deepspeed_alone(snapshot: Path) -> None
     done = run_from(snapshot, "-c", REFUSE_ALL_BUT_TORCH + imports + "print(trials.__file__)")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith(str(snapshot))
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_nothing_in_it_needs_a_newer_python_than_ranks_may_have(snapshot: Path, tmp_path: Path) -> None:
+    files = [str(path.relative_to(snapshot)) for path in compute_side_files(snapshot)]
+    options = ["--explicit-package-bases", "--ignore-missing-imports", "--follow-imports=silent"]
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--python-version", LEAST_PYTHON, "--config-file=", *options, *files],
+        env={**os.environ, "MYPY_CACHE_DIR": str(tmp_path / "types")},
+        cwd=snapshot,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert checked.stdout.startswith("Success"), checked.stdout + checked.stderr
 
 
 def test_a_second_snapshot_changes_nothing_and_has_the_same_hash(snapshot: Path) -> None:

@@ -47,6 +47,12 @@ def test_an_interpreter_tells_what_it_has(tmp_path):
     assert "No module named 'torch'" in (found.why or "")
 
 
+def test_a_python_is_asked_with_no_option_that_the_oldest_does_not_know(tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 2\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    assert isinstance(software_of(str(tmp_path / "python")), Software)
+
+
 @pytest.mark.parametrize(
     ("python", "words"), [("/no/such/python", "not an executable"), ("/bin/true", "Python program")]
 )
@@ -63,6 +69,7 @@ def test_what_is_no_interpreter_is_an_error(python, words):
     [
         (WELL, (), []),
         (Software("3.9.18", "2.6.0"), (), [("ranks_python", Level.ERROR)]),
+        (Software("3.10.14", "2.6.0", "0.19.8"), (), []),
         (Software("3.11.7", why="ImportError: libcudart"), (), [("torch", Level.ERROR)]),
         (Software("3.11.7", "2.5.1"), (), [("torch", Level.ERROR)]),
         (Software("3.11.7", "2.6.0"), ("space.engine=[deepspeed, torch]",), [("deepspeed", Level.ERROR)]),
