@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,7 +96,7 @@ class RayRuntime:
         ray, folder = _import_ray(), _make_private_folder()
         try:
             _keep_private(ray)
-            with _own_signal_handlers():
+            with _own_signal_handlers(), _servers_in_groups_of_their_own(ray):
                 ray.init(
                     address="local",
                     num_cpus=1,
@@ -289,6 +290,19 @@ def _own_signal_handlers() -> Iterator[None]:
         for number, handler in before.items():
             if handler is not None:  # one that was not set by Python cannot be set again
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _servers_in_groups_of_their_own(ray: Any) -> Iterator[None]:
+    """A signal to all of this process's group, as timeout(1) sends one, is this process's to answer: a Ray that ends
+    beside it would no longer say how the ranks ended, and take it along. The kernel ends the servers with us."""
+    services = ray._private.services
+    popen = services.ConsolePopen
+    services.ConsolePopen = partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 _LOOPBACK_ENVIRONMENT = {

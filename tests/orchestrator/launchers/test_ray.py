@@ -271,6 +271,24 @@ def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
     assert (done.stdout, done.returncode) == ("15 2 15 2\n", 0), done.stderr
 
 
+def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
+    program = (
+        "import os, psutil, signal\nfrom orchestrator.ray_runtime import RayRuntime\n"
+        "heard = []\n"
+        "signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))\n"
+        "runtime = RayRuntime.start_loopback(1, 0)\n"
+        "servers = psutil.Process().children()\n"
+        "assert servers and os.getpgrp() not in [os.getpgid(server.pid) for server in servers]\n"
+        "os.killpg(os.getpgrp(), signal.SIGTERM)\n"
+        "print(*heard, runtime.end_named({'nobody': 1}, 5), runtime.is_alive)\n"
+        "runtime.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, start_new_session=True
+    )
+    assert (done.stdout, done.returncode) == ("15 True True\n", 0), done.stderr
+
+
 def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
     from ray import cloudpickle
 
