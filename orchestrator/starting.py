@@ -19,7 +19,7 @@ from orchestrator.own_files import YAML_SHA256, yaml_sha256
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
 from orchestrator.session import open_tracking
 from orchestrator.site_check import require_site
-from orchestrator.trainer_check import ranks_run_here, require_trainer
+from orchestrator.trainer_check import ranks_run_here, require_torch, require_trainer
 from orchestrator.work_dir import OTHER_WORK_DIR, bad_work_dir, require_places
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
@@ -116,6 +116,7 @@ def prepare(spec: SearchSpec) -> SearchSpace:
         if ranks_run_here(spec):
             local_slots(spec.cluster, spec.search.parallel_trials, os.environ)
         require_trainer(spec)
+        require_torch(spec)
     except InputError as error:
         raise located(error, spec) from error
     return space

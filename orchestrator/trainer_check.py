@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.search_file import SearchSpec, located
@@ -21,6 +24,24 @@ def require_trainer(spec: SearchSpec) -> None:
     problems = [*_missing_interpreter(spec), *_missing_script(spec), *_missing_program(spec)]
     if problems:
         raise located(InputError(*problems), spec)
+
+
+def require_torch(spec: SearchSpec) -> None:
+    """InputError where Parlay's own trainer would run on this machine without it: a plan can do without, no trial can.
+
+    Whether it works there, `parlay doctor` says, which imports it.
+    """
+    python = python_of(spec)
+    if spec.trainer.kind == "parlay" and ranks_run_here(spec) and not _has_torch(python):
+        problem = Problem(
+            "interpreter",
+            f"{python} has no torch",
+            rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
+            fix="pip install torch and then parlay[trainer] there, or name the Python whose torch the ranks shall use",
+            key="trainer.python",
+            value=python,
+        )
+        raise located(InputError(problem), spec)
 
 
 def python_of(spec: SearchSpec) -> str:
@@ -98,3 +119,27 @@ def _why_no_kernel_starts(program: Path) -> tuple[str, str] | None:
     if not first.startswith(b"#!") and first.isascii() and first.decode("ascii").isprintable():
         return "is a script that names no interpreter", "begin it with #!/bin/sh, or begin the command with {python}"
     return None
+
+
+def _has_torch(python: str) -> bool:
+    """True as well of what is not known to have none: a Python that does not answer."""
+    if python == sys.executable:
+        return find_spec("torch") is not None
+    if shutil.which(python) is None:
+        return True
+    try:
+        asked = subprocess.run(
+            [python, "-c", _QUESTION],
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWERS_WITHIN_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return asked.returncode != _NO_TORCH
+
+
+_NO_TORCH = 71
+_QUESTION = f"import importlib.util, sys; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
+_ANSWERS_WITHIN_S = 30.0  # it imports nothing large

@@ -115,6 +115,21 @@ def test_what_the_ranks_are_to_start_is_looked_for_before_anything_is_written(ve
     assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
+@pytest.mark.bad_input(38)
+def test_a_python_without_torch_is_refused_before_anything_is_written(tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # none of its packages
+    (tmp_path / "python").chmod(0o755)
+    bare = TINY_SEARCH + f"trainer: {{python: {tmp_path / 'python'}}}\n"
+    answer = parlay("run", write_search(tmp_path, bare), "--json", cwd=tmp_path)
+    assert answer.code == 2
+    problem = answer.json["error"]
+    assert (problem["key"], problem["value"]) == ("trainer.python", str(tmp_path / "python"))
+    assert "torch" in problem["message"]
+    assert "parlay[trainer]" in problem["fix"]
+    assert not (tmp_path / "runs").exists()
+    assert parlay("plan", "search.yaml", cwd=tmp_path).code == 0
+
+
 def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
     answer = parlay("plan", write_search(tmp_path), "--rejected", "--json", cwd=tmp_path)
     assert answer.code == 0

@@ -271,7 +271,8 @@ def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
     assert (done.stdout, done.returncode) == ("15 2 15 2\n", 0), done.stderr
 
 
-def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
+@pytest.mark.fault(16)
+def test_fault_16_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
     program = (
         "import os, psutil, signal\nfrom orchestrator.ray_runtime import RayRuntime\n"
         "heard = []\n"
