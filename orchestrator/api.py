@@ -327,7 +327,7 @@ def replay(
         loaded = read_recipe(find_recipe(_named(recipe), ledger), force)
         if loaded.banner:
             note(loaded.banner)
-        told, python = with_trainer(loaded, *_other_trainer(trainer))
+        told, python = with_trainer(loaded, *_other_trainer(trainer), launcher)
         try:
             result = replayed(told, python, launcher, rules, Path(work_dir), note, stop)
         finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.base import Launcher, LaunchRefused
+from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.local import visible_devices
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
@@ -21,7 +21,7 @@ from orchestrator.replay_trainer import why_trainer_cannot
 from orchestrator.search.attempts import TrialProgram
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.durations import duration_text
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.validation import restored
 from trials.classify import Verdict
 from trials.folder import SearchFolder, read_json
@@ -145,7 +145,7 @@ def replay(
     is reproduced, at further occasions, too.
 
     `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
-    replay, with what was measured before it; where nothing was, LaunchRefused is raised as the launcher does. On an
+    replay, with what was measured before it; where nothing was, OutsideRefused is raised as the launcher does. On an
     interrupt, and where the watcher says so, the run in flight is cancelled, what may live on is noted, and
     ReplayStopped raised.
     """
@@ -157,7 +157,7 @@ def replay(
         return _measured(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:
         raise ReplayStopped(_result(loaded, recorded, runs.verdicts, rules)) from interrupt
-    except LaunchRefused as refusal:
+    except OutsideRefused as refusal:
         if not runs.verdicts:
             raise
         result = _result(loaded, recorded, runs.verdicts, rules)

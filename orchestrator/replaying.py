@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.machine_turn import MachineTurn, NoTurn, bad_home
 from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.recipe import Recipe
 from orchestrator.recipe.remeasured import note_replay
 from orchestrator.replay import (
     ReplayResult,
@@ -28,8 +30,10 @@ from orchestrator.replay import (
 from orchestrator.replay_runs import ReplayWatcher
 from orchestrator.replay_trainer import trainer_section, under_trainer
 from orchestrator.signals import Stop
+from orchestrator.trainer_check import PYTHON_OF_IMAGES, is_in_image
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
+from search_spaces.validation import restored
 from trials.folder import SearchFolder, write_json
 from trials.ledger.place import home_folder
 from trials.text import counted
@@ -39,15 +43,30 @@ LAUNCHERS = ("local", "ray", "slurm")
 """What may start a replay's ranks."""
 
 
-def with_trainer(loaded: LoadedRecipe, kind: str | None, sets: Sequence[str]) -> tuple[LoadedRecipe, str]:
+def with_trainer(
+    loaded: LoadedRecipe, kind: str | None, sets: Sequence[str], launcher_kind: str | None
+) -> tuple[LoadedRecipe, str]:
     """The recipe as the trainer is to run it, and the interpreter that does; without a kind the one that measured."""
+    python = _python_of(loaded.recipe, launcher_section(loaded.recipe, launcher_kind))
     if kind is None and not sets:
-        return loaded, sys.executable
+        return loaded, python
     if kind is None:
         fix = "name the trainer with --trainer, or leave --set out"
         raise InputError.of("usage", "says something of another trainer", key="--set", value=sets[0], fix=fix)
     section = trainer_section(kind, sets, Path.cwd())
-    return under_trainer(loaded, section), section.python or sys.executable
+    return under_trainer(loaded, section), section.python or python
+
+
+def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
+    """What PARLAY_PYTHON names, as for launch.sh, else the interpreter that was measured; where that is not to be had, the
+    one that a search would take."""
+    in_image, measured = is_in_image(launcher), recipe.fingerprint.get("executable")
+    if named := os.environ.get("PARLAY_PYTHON"):
+        return named
+    was_in_image = is_in_image(restored(LauncherSection, dict(recipe.launcher)))
+    if measured and in_image == was_in_image and (in_image or shutil.which(measured)):
+        return str(measured)
+    return PYTHON_OF_IMAGES if in_image else sys.executable
 
 
 def replayed(

@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
+from orchestrator.launchers.processes import OF_OTHER_PYTHONS
+from orchestrator.launchers.schema import LauncherSection
 from orchestrator.search_file import SearchSpec, located
 from search_spaces.errors import InputError, Problem
 from trials.trainers.command_template import program_of
@@ -37,7 +38,8 @@ def require_torch(spec: SearchSpec) -> None:
             "interpreter",
             f"{python} has no torch",
             rule=f"launcher {spec.launcher.kind} trains on this machine, and Parlay's own trainer needs torch",
-            fix="pip install torch and then parlay[trainer] there, or name the Python whose torch the ranks shall use",
+            fix="pip install torch there (deepspeed, too, where layouts run on it), or name the Python whose torch the"
+            " ranks shall use",
             key="trainer.python",
             value=python,
         )
@@ -46,9 +48,16 @@ def require_torch(spec: SearchSpec) -> None:
 
 def python_of(spec: SearchSpec) -> str:
     """The interpreter of the ranks: the one the file names, the image's own, or the one that runs Parlay."""
-    container = spec.launcher.slurm.container if spec.launcher.uses_slurm else None
-    has_its_own = container is not None and container.runtime is not None
-    return spec.trainer.python or ("python3" if has_its_own else sys.executable)
+    return spec.trainer.python or (PYTHON_OF_IMAGES if is_in_image(spec.launcher) else sys.executable)
+
+
+PYTHON_OF_IMAGES = "python3"
+
+
+def is_in_image(launcher: LauncherSection) -> bool:
+    """Whether ranks run in a container, with what its image has and this machine need not have."""
+    container = launcher.slurm.container if launcher.uses_slurm else None
+    return container is not None and container.runtime is not None
 
 
 def ranks_run_here(spec: SearchSpec) -> bool:
@@ -123,21 +132,26 @@ def _why_no_kernel_starts(program: Path) -> tuple[str, str] | None:
 
 def _has_torch(python: str) -> bool:
     """True as well of what is not known to have none: a Python that does not answer."""
-    if python == sys.executable:
-        return find_spec("torch") is not None
-    if shutil.which(python) is None:
-        return True
     try:
-        asked = subprocess.run(
-            [python, "-c", _QUESTION],
-            env=os.environ | {"PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ANSWERS_WITHIN_S,
-        )
+        return ask_interpreter(python, _QUESTION, _ANSWERS_WITHIN_S).returncode != _NO_TORCH
     except (OSError, subprocess.TimeoutExpired):
         return True
-    return asked.returncode != _NO_TORCH
+
+
+def ask_interpreter(python: str, program: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """What a program says that the Python of ranks on this machine runs, with the environment that ranks have of ours.
+
+    Raises OSError and subprocess.TimeoutExpired.
+    """
+    return subprocess.run(
+        [Path(shutil.which(python) or python).absolute(), "-c", program],
+        env={name: value for name, value in os.environ.items() if name not in OF_OTHER_PYTHONS},
+        cwd="/",  # Python 3.10 would take modules from ours; it knows neither -P nor PYTHONSAFEPATH
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
 
 
 _NO_TORCH = 71

@@ -81,8 +81,8 @@ class TrainerSection(Section):
         default=None,
         min_length=1,
         max_length=_LONGEST_TEXT,
-        description="Python interpreter on the compute nodes, the one that has torch, and 3.10 or later. Default: the"
-        " one Parlay runs in.",
+        description="Python interpreter on the compute nodes, the one that has torch, and 3.10 or later; a path starts"
+        " from the search file's folder. Default: the one Parlay runs in.",
     )
     script: str | None = Field(
         default=None,
@@ -115,6 +115,12 @@ class TrainerSection(Section):
     @classmethod
     def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
         return None if path is None else str(resolved_path(folder_of(info), path).absolute())
+
+    @field_validator("python")
+    @classmethod
+    def _resolve_python(cls, python: str | None, info: ValidationInfo) -> str | None:
+        """A name is looked up on the node's PATH, a path is not one from the attempt's folder, in which ranks start."""
+        return cls._resolve(python, info) if python and "/" in python else python
 
     @model_validator(mode="before")
     @classmethod

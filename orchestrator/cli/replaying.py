@@ -73,8 +73,9 @@ def replay(
     if loaded.banner:
         say(loaded.banner)
     rules = ReplayRules(repeats, margin, occasions, _apart_s(apart))
-    told, python = with_trainer(loaded, trainer, sets or ())
-    result = _replayed(told, python, launcher, rules, work_dir, as_json)
+    kind = None if launcher is None else launcher.value
+    told, python = with_trainer(loaded, trainer, sets or (), kind)
+    result = _replayed(told, python, kind, rules, work_dir, as_json)
     note_in_recipe(loaded, told, python, result, say)
     answer(result.to_json(), as_json, None if as_json else _replay_words(result))
     if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
@@ -98,14 +99,14 @@ def _apart_s(text: str) -> float:
 
 
 def _replayed(
-    loaded: LoadedRecipe, python: str, kind: ReplayLauncher | None, rules: ReplayRules, work_dir: Path, as_json: bool
+    loaded: LoadedRecipe, python: str, kind: str | None, rules: ReplayRules, work_dir: Path, as_json: bool
 ) -> ReplayResult:
     from orchestrator.replay import ReplayStopped
     from orchestrator.replaying import replayed
 
     stop = Stop()
     try:
-        return replayed(loaded, python, None if kind is None else kind.value, rules, work_dir, say, stop)
+        return replayed(loaded, python, kind, rules, work_dir, say, stop)
     except KeyboardInterrupt as interrupt:
         if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
             say(_replay_words(interrupt.result))

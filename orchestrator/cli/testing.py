@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
@@ -64,6 +63,7 @@ def selftest(
 ) -> None:
     """Train every kind of layout on this search's cluster, and compare each with a plain GPT on one device."""
     from orchestrator.selftest import cases_for, record, world_of
+    from orchestrator.trainer_check import require_torch
     from trials.ledger.place import home_folder
 
     spec = _loaded(search_file, sets, launcher, work_dir)
@@ -76,6 +76,7 @@ def selftest(
         data = {"schema": CASES_SCHEMA, "cases": listed}
         answer(data, as_json, "\n".join(f"{c['ranks']} ranks  {c['name']}" for c in listed))
         return
+    require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"selftest-{secrets.token_hex(3)}")
     report = _run(spec, world, cases, folder, as_json)
     write_json(folder.path / "selftest.json", report.to_json())
@@ -106,11 +107,13 @@ def calibrate(
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
     from orchestrator.calibrating import world_of
     from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
+    from orchestrator.trainer_check import require_torch
 
     spec = _loaded(search_file, sets, launcher, work_dir)
     _require_launching(spec, "calibrate")
     world, path = world_of(spec, nodes), out or Path(f"{spec.name}-cluster.yaml")
     _require_place(path)
+    require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
@@ -131,8 +134,9 @@ def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path
     from orchestrator.calibrating import NotMeasured, precisions_of
     from orchestrator.calibrating import calibrate as measure
     from orchestrator.one_job import JobWatcher
+    from orchestrator.trainer_check import python_of
 
-    precisions, python = precisions_of(spec), spec.trainer.python or sys.executable
+    precisions, python = precisions_of(spec), python_of(spec)
 
     def run(launcher: Launcher, stop: Stop) -> Measurements:
         say(f"measuring {_words(world)}, in {folder.path}")
@@ -191,11 +195,12 @@ def _run(
 ) -> SelftestReport:
     from orchestrator.selftest import SelftestWatcher
     from orchestrator.selftest import selftest as run_cases
+    from orchestrator.trainer_check import python_of
 
     def run(launcher: Launcher, stop: Stop) -> SelftestReport:
         say(f"{len(cases)} cases on {_words(world)}, in {folder.path}")
         watcher = SelftestWatcher(say, stop.is_asked, lambda result: say(row(result)))
-        return run_cases(launcher, folder, world, cases, spec.trainer.python or sys.executable, watcher)
+        return run_cases(launcher, folder, world, cases, python_of(spec), watcher)
 
     return with_launcher(spec, world, run, "selftest", as_json)
 

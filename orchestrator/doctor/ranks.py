@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from packaging.version import Version
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
 from orchestrator.search_file import SearchSpec
-from orchestrator.trainer_check import python_of, ranks_run_here
+from orchestrator.trainer_check import ask_interpreter, python_of, ranks_run_here
 from trials.folder import read_json
 
 LEAST_PYTHON, LEAST_TORCH = "3.10", "2.6"
@@ -86,14 +85,7 @@ def software_of(python: str) -> Software | Finding:
     if shutil.which(python) is None:
         return error("ranks_python", f"{python} is not an executable on this machine", fix)
     try:
-        done = subprocess.run(
-            [python, "-c", _QUESTION],
-            env=os.environ | {"PYTHONSAFEPATH": "1"},  # not -P, which Python 3.10 does not know
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_ANSWERS_WITHIN_S,
-        )
+        done = ask_interpreter(python, _QUESTION, _ANSWERS_WITHIN_S)
         answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         words = f"{python} did not import torch within {_ANSWERS_WITHIN_S:.0f} s"
@@ -140,11 +132,11 @@ def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | No
 
 
 def _torch_findings(found: Software, python: str, spec: SearchSpec) -> Iterator[Finding]:
-    fix = f"install it for {python}, or name another Python as trainer.python"
+    fix = _install_for(python)
     if found.torch is None:
         yield error("torch", f"{python} has no torch: {found.why}", fix)
-    elif Version(found.torch.partition("+")[0]) < Version(LEAST_TORCH):
-        yield error("torch", f"{python} has torch {found.torch}, {LEAST_TORCH} is the oldest that can be used", fix)
+    elif old := old_torch_finding(found.torch, python):
+        yield old
     else:
         yield ok("torch", f"{python}: Python {found.python}, torch {found.torch}")
     engines = set(spec.space.engine or ()) | {layout.engine for layout in spec.candidates or ()}
@@ -152,6 +144,18 @@ def _torch_findings(found: Software, python: str, spec: SearchSpec) -> Iterator[
         yield error(
             "deepspeed", f"{python} has no deepspeed, and the search tries it", f"{fix}; or space.engine: torch"
         )
+
+
+def old_torch_finding(torch: str, python: str) -> Finding | None:
+    """An error where Parlay's own trainer cannot use a torch as old as that."""
+    if Version(torch.partition("+")[0]) >= Version(LEAST_TORCH):
+        return None
+    words = f"{python} has torch {torch}, {LEAST_TORCH} is the oldest that can be used"
+    return error("torch", words, _install_for(python))
+
+
+def _install_for(python: str) -> str:
+    return f"install it for {python}, or name another Python as trainer.python"
 
 
 def _gpu_findings(found: Software, spec: SearchSpec) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.doctor.finding import Finding, error, ok
-from orchestrator.doctor.ranks import selftest_findings
+from orchestrator.doctor.ranks import old_torch_finding, selftest_findings
 from orchestrator.doctor.sights import Moments, findings_of
 from orchestrator.doctor.transport import NcclLog, parse_nccl_log, together
 from orchestrator.launchers.base import Launcher, LaunchRequest
@@ -58,7 +58,10 @@ def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watc
     yield ok("job", words)
     yield from findings_of(sights, world, nccl_log(request), Moments(submitted, launcher.now()))
     if not ranks_run_here(spec):  # else this machine's own interpreter was asked
-        yield from selftest_findings(spec, home_folder(), sights.ranks[0].torch)
+        first = sights.ranks[0]
+        if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):
+            yield old
+        yield from selftest_findings(spec, home_folder(), first.torch)
 
 
 def nccl_log(request: LaunchRequest) -> NcclLog:

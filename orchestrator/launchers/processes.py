@@ -20,10 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+"""Variables that no rank is given as they are: they are for the Python that runs Parlay."""
 _FOREIGN_NAMES = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"),
+    *OF_OTHER_PYTHONS,
 }
 _FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
 _GROUP_ENDS_TIMEOUT_S = 1.0  # all ranks together: an init that reaps nothing would keep a group from ever being empty

@@ -27,7 +27,7 @@ from orchestrator.replay import (
 )
 from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
 from trials.classify import Ending, Life
@@ -281,8 +281,9 @@ def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded
     assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
 
 
-def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
-    launcher = ScriptedLauncher(0.1, 0.1, LaunchRefused("Slurm refused it: partition main is down"))
+@pytest.mark.parametrize("refusal", [LaunchRefused, OutsideRefused])
+def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path, refusal):
+    launcher = ScriptedLauncher(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.detail) == (ReplayVerdict.INCONCLUSIVE, "Slurm refused it: partition main is down")
     assert [occasion["runs"] for occasion in result.to_json()["occasions"]] == [2]

@@ -51,6 +51,14 @@ def problems(folder: Path, text: str, *overrides: str) -> list[Problem]:
     return list(caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("given", "read"), [("python3", "python3"), ("/opt/py/bin/python", "/opt/py/bin/python"), ("venv/bin/python", None)]
+)
+def test_an_interpreter_that_is_a_path_starts_from_the_files_folder_and_not_from_an_attempts(folder, given, read):
+    spec = loaded(folder, BASE + f"trainer: {{python: {given}}}\n")
+    assert spec.trainer.python == (read or str(folder / given))
+
+
 def test_the_engine_of_every_layout_is_the_trainer(folder):
     spec = loaded(folder, BASE + MEGATRON)
     assert {layout.engine for layout in candidates_of(spec).feasible} == {"megatron-lm"}

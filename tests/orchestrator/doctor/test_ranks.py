@@ -53,6 +53,19 @@ def test_a_python_is_asked_with_no_option_that_the_oldest_does_not_know(tmp_path
     assert isinstance(software_of(str(tmp_path / "python")), Software)
 
 
+def test_what_ranks_do_not_see_is_not_counted_as_theirs(tmp_path, monkeypatch):
+    for place in ("on_our_path", "in_our_folder"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "torch.py").write_text("__version__ = '2.6'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "on_our_path"))
+    monkeypatch.chdir(tmp_path / "in_our_folder")
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    found = software_of("../python")
+    assert isinstance(found, Software)
+    assert found.torch is None
+
+
 @pytest.mark.parametrize(
     ("python", "words"), [("/no/such/python", "not an executable"), ("/bin/true", "Python program")]
 )

@@ -69,6 +69,21 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
     assert findings["transport"].level is Level.ERROR
 
 
+@pytest.mark.parametrize(
+    ("torch", "trainer", "expected"),
+    [
+        ("2.5.1+cu124", "{}", [Level.ERROR]),
+        ("2.6.0+cu124", "{}", []),
+        ("2.5.1+cu124", "{kind: megatron-lm, script: search.yaml}", []),
+    ],
+)
+def test_a_torch_of_the_nodes_that_is_too_old_for_parlays_trainer_is_an_error(tmp_path, torch, trainer, expected):
+    changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
+    launcher = SeeingLauncher(ENDED, sights(2.0, torch=torch), log=TCP)
+    found = run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}", f"trainer={trainer}")
+    assert [finding.level for finding in found if finding.name == "torch"] == expected
+
+
 def test_a_job_that_failed_is_told_in_its_ranks_words_or_in_the_launchers(tmp_path):
     [finding] = run(tmp_path, SeeingLauncher(FAILED, excerpt="Traceback ...\nRuntimeError: no such device\n"))
     assert (finding.name, finding.level) == ("job", Level.ERROR)
