@@ -58,8 +58,8 @@ def with_trainer(
 
 
 def _python_of(recipe: Recipe, launcher: LauncherSection) -> str:
-    """What PARLAY_PYTHON names, as for launch.sh, else the interpreter that was measured; where that is not to be had, the
-    one that a search would take."""
+    """What PARLAY_PYTHON names, as for launch.sh, else the interpreter that was measured; the one that a search would
+    take, where that is not to be had."""
     in_image, measured = is_in_image(launcher), recipe.fingerprint.get("executable")
     if named := os.environ.get("PARLAY_PYTHON"):
         return named
