@@ -1,8 +1,10 @@
-"""Text in CSV cells that no spreadsheet takes for a formula, and what is wrong with a CSV table's lines. Pure."""
+"""A CSV table's rows, what is wrong with its lines, and text in cells that no spreadsheet takes for a formula. Pure."""
 
 from __future__ import annotations
 
 import csv
+import io
+from collections.abc import Iterator
 
 from search_spaces.errors import InputError
 
@@ -21,6 +23,22 @@ def cell_text(cell: str) -> str:
     return text[1:] if text[:1] == "'" and text[1:2] in _ACTS_IN_A_SPREADSHEET else text
 
 
+def csv_rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Each row that is not blank with the number of its last line, the header first; InputError for a broken line.
+
+    Lines end as on any system. Remarks stand above the header only, and are no CSV.
+    """
+    lines = io.StringIO(text, newline=None).readlines()
+    first = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    rows = csv.reader(lines[first:], strict=True)
+    try:
+        for cells in rows:
+            if cells:
+                yield first + rows.line_num, cells
+    except csv.Error as error:
+        raise _broken_line(error).at(file=file, line=first + rows.line_num) from error
+
+
 def uneven_row(num_cells: int, num_columns: int) -> InputError:
     """That a row has not a cell for each column."""
     return InputError.of(
@@ -31,8 +49,7 @@ def uneven_row(num_cells: int, num_columns: int) -> InputError:
     )
 
 
-def broken_line(error: csv.Error) -> InputError:
-    """That a line is none of a CSV table."""
+def _broken_line(error: csv.Error) -> InputError:
     return InputError.of(
         "csv",
         str(error),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from search_spaces.cells import broken_line, cell_text, text_cell, uneven_row
+from search_spaces.cells import cell_text, csv_rows, text_cell, uneven_row
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
@@ -92,15 +92,14 @@ def read_table(path: Path) -> MeasuredTable:
 
 def parse_table(text: str, file: str) -> MeasuredTable:
     """The table in this text; `file` is what problems call it."""
-    lines = text.split("\n")
-    first = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
-    rows = csv.reader(io.StringIO("\n".join(lines[first:])), strict=True)
-    header = [name.strip() for name in next(rows, [])]
-    _require_columns(header, file, first + 1)
+    rows = csv_rows(text, file)
+    header_line, names = next(rows, None) or (1, [])
+    header = [name.strip() for name in names]
+    _require_columns(header, file, header_line)
     observations: list[Observation] = []
     problems: list[Problem] = []
     trials: set[tuple[str, str]] = set()
-    for line, cells in _numbered(rows, first, file):
+    for line, cells in rows:
         try:
             observation = _observation(_cells(header, cells))
             _require_new_trial(observation, trials)
@@ -219,16 +218,6 @@ def _require_columns(header: list[str], file: str, line: int) -> None:
 
 
 _ALL_COLUMNS = "add it; parlay export SEARCH writes a table that has them all"
-
-
-def _numbered(rows: Any, first: int, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with the number of its last line."""
-    try:
-        for cells in rows:
-            if cells:
-                yield first + rows.line_num, cells
-    except csv.Error as error:
-        raise broken_line(error).at(file=file, line=first + rows.line_num) from error
 
 
 def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> None:

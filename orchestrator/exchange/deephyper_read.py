@@ -6,8 +6,6 @@ its line.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +17,7 @@ from orchestrator.exchange.imported import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
 from orchestrator.observations import OF_THE_LAYOUT
 from orchestrator.search_file import SearchSpec
-from search_spaces.cells import broken_line, cell_text, uneven_row
+from search_spaces.cells import cell_text, csv_rows, uneven_row
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.measured import Observation
@@ -55,8 +53,8 @@ def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None,
     say nothing of it and are counted. So are rows that are no layout of such a machine, `world` and `batch`.
     """
     lines = list(_lines(text, file))
-    header = lines[0][1] if lines else []
-    fields = _fields(header, names, file)
+    header_line, header = lines[0] if lines else (1, [])
+    fields = _fields(header, names, {"file": file, "line": header_line})
     if objective is None and _MEASURED not in header:
         raise _unknown_objective(file)
     if objective is not None and objective not in SPEEDS:
@@ -69,29 +67,23 @@ def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None,
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row that is not blank with its line, the header first; InputError for one of another length.
-
-    Remarks stand above the header only; lines end as on any system.
-    """
-    reader = csv.reader(io.StringIO(text, newline=None), strict=True)
+    """Each row that is not blank with its line, the header first; InputError for one of another length."""
     width = None
-    try:
-        for row in reader:
-            if not row or (width is None and row[0].startswith("#")):
-                continue
-            cells = [cell.strip() for cell in row]
-            width = len(cells) if width is None else width
-            if len(cells) != width:
-                raise uneven_row(len(cells), width).at(file=file, line=reader.line_num)
-            yield reader.line_num, cells
-    except csv.Error as error:
-        raise broken_line(error).at(file=file, line=reader.line_num) from error
+    for line, row in csv_rows(text, file):
+        cells = [cell.strip() for cell in row]
+        width = len(cells) if width is None else width
+        if len(cells) != width:
+            raise uneven_row(len(cells), width).at(file=file, line=line)
+        yield line, cells
 
 
-def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str, str]:
-    """The layout field of each column that is one; InputError for a parameter nobody knows."""
-    _require_once(header, file)
-    objective = _objective_column(header, file)
+def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any]) -> dict[str, str]:
+    """The layout field of each column that is one; InputError for a parameter nobody knows.
+
+    `where` is the header's file and line.
+    """
+    _require_once(header, where)
+    objective = _objective_column(header, where)
     found = {objective: OBJECTIVE}
     problems: list[Problem] = []
     parameters = [column.removeprefix(PARAMETER) for column in header if column.startswith(PARAMETER)]
@@ -99,11 +91,11 @@ def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str,
     for theirs in parameters:
         ours = names.get(theirs, theirs if theirs in LAYOUT_FIELDS else _THEIRS.get(theirs.lower()))
         if ours is None or (ours and ours not in LAYOUT_FIELDS):
-            problems.append(_unknown_parameter(theirs, ours, file))
+            problems.append(_unknown_parameter(theirs, ours, where))
         elif ours and ours in found.values():
             message = f"{PARAMETER}{theirs} is {ours}, and so is another column"
             fix = f"--name {theirs}= leaves it out"
-            problems.append(Problem("duplicate_column", message, fix=fix, key=theirs, file=file, line=1))
+            problems.append(Problem("duplicate_column", message, fix=fix, key=theirs, **where))
         elif ours:
             found[PARAMETER + theirs] = ours
     if problems:
@@ -111,27 +103,27 @@ def _fields(header: list[str], names: Mapping[str, str], file: str) -> dict[str,
     return found
 
 
-def _require_once(header: list[str], file: str) -> None:
+def _require_once(header: list[str], where: Mapping[str, Any]) -> None:
     twice = [(name, count) for name, count in Counter(header).items() if name and count > 1]
     fix = "take out all but one of them"
     if twice:
         raise InputError(
             *(
-                Problem("duplicate_column", f"stands there {count} times", fix=fix, key=name, file=file, line=1)
+                Problem("duplicate_column", f"stands there {count} times", fix=fix, key=name, **where)
                 for name, count in twice
             )
         )
 
 
-def _objective_column(header: list[str], file: str) -> str:
+def _objective_column(header: list[str], where: Mapping[str, Any]) -> str:
     for name in (OBJECTIVE, f"{OBJECTIVE}_0"):
         if name in header:
             return name
     fix = "name the results.csv that DeepHyper wrote"
-    raise InputError.of("missing_column", f"column {OBJECTIVE} is missing", key=OBJECTIVE, file=file, line=1, fix=fix)
+    raise InputError.of("missing_column", f"column {OBJECTIVE} is missing", key=OBJECTIVE, fix=fix, **where)
 
 
-def _unknown_parameter(theirs: str, ours: str | None, file: str) -> Problem:
+def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) -> Problem:
     close = did_you_mean(ours or theirs, LAYOUT_FIELDS)
     return Problem(
         "unknown_column",
@@ -141,8 +133,7 @@ def _unknown_parameter(theirs: str, ours: str | None, file: str) -> Problem:
         + (f"; {close}" if close else ""),
         key=theirs,
         value=ours,
-        file=file,
-        line=1,
+        **where,
     )
 
 

@@ -145,6 +145,21 @@ def test_row_43_rows_of_another_length_and_broken_quotes_are_reported():
 
 
 @pytest.mark.bad_input(43)
+def test_row_43_a_quote_that_stays_open_in_the_header_is_reported():
+    with pytest.raises(InputError) as caught:
+        parse_table(table(ROW).replace("problem,", '"problem,'), "t.csv")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file, problem.line) == ("csv", "t.csv", 3)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_as_on_any_system(end):
+    read = parse_table(table(ROW, ROW | {"outcome": "crashed"}).replace("\n", end), "t.csv")
+    assert read.observations == tuple(only({}))
+    assert [problem.line for problem in read.problems] == [4]
+
+
+@pytest.mark.bad_input(43)
 def test_row_43_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
     with pytest.raises(InputError, match="fix: name a measured table that is there"):
         read_table(tmp_path / "none.csv")

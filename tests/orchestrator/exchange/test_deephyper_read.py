@@ -54,7 +54,9 @@ def test_a_file_that_a_spreadsheet_saved_is_read_with_its_first_column(spec, tmp
     assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
 
 
-@pytest.mark.parametrize("text", ["# of ours\np:tp,objective\n1,256\n", "p:tp,objective\r1,256\r"])
+@pytest.mark.parametrize(
+    "text", ["# of ours\np:tp,objective\n1,256\n", '# note,"x\np:tp,objective\n1,256\n', "p:tp,objective\r1,256\r"]
+)
 def test_a_remark_at_the_top_and_a_macs_ends_of_line_are_read_over(spec, tmp_path, text):
     (tmp_path / "results.csv").write_text(text, newline="")
     assert len(read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows) == 1
@@ -141,6 +143,11 @@ def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
         ("p:tp,objective,objective\n1,3,4\n", "results.csv:1: objective: stands there 2 times"),
         ("p:tp,score\n1,3\n", "results.csv:1: objective: column objective is missing"),
         ("p:overlap_comm,objective\nmaybe,3\n", "results.csv:2: overlap_comm: is 'maybe'"),
+        ("# of ours\n\np:tp,score\n1,3\n", "results.csv:3: objective: column objective is missing"),
+        ("# of ours\np:tp,p:tp,objective\n1,2,3\n", "results.csv:2: p:tp: stands there 2 times"),
+        ("# of ours\np:tp,p:TP,objective\n1,2,3\n", "results.csv:2: TP: p:TP is tensor_parallel"),
+        ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is no layout field"),
+        ("# of ours\np:tp,objective\n1,fast\n", "results.csv:3: objective: is 'fast'"),
     ],
     ids=lambda value: None if "\n" in value else value[:40],
 )
