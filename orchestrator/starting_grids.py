@@ -22,6 +22,7 @@ from orchestrator.search_draft import (
     size_of,
 )
 from search_spaces.errors import InputError
+from search_spaces.layout import PRECISIONS
 from search_spaces.presets import accelerator_named
 from search_spaces.validation import FILL_IN
 from search_spaces.yaml_source import MAX_BYTES, read_document
@@ -223,14 +224,15 @@ def _checkpointing(keys: Keys, notes: list[str]) -> list[str]:
 
 
 def _precision(keys: Keys, notes: list[str]) -> str:
-    given = keys.get("compute_dtype", "fp8" if keys.get("fp8") in _FP8 else None)
-    if given in ("bf16", "fp16", "fp32"):
-        return str(given)
-    if isinstance(given, str):
-        notes.append(f"The precision {given[:40]} is none of Parlay's trainer: bf16 was taken.")
-    else:
+    """The precision that the grid names, or bf16; eight bits may stand beside it, in a key of their own."""
+    named = (keys.get("compute_dtype"), "fp8" if keys.get("fp8") in _FP8 else None)
+    given = [word for word in named if isinstance(word, str)]
+    taken = next((word for word in given if word in PRECISIONS), "bf16")
+    others = [word[:40] for word in given if word not in PRECISIONS]
+    notes += [f"The precision {word} is none of Parlay's trainer: {taken} was taken." for word in others]
+    if not given:
         notes.append("The grid says nothing of the precision: bf16 was taken.")
-    return "bf16"
+    return taken
 
 
 def _left_out(keys: Keys) -> Iterator[str]:

@@ -149,6 +149,13 @@ def test_eight_bits_are_a_precision_of_the_file_that_parlay_has_not(tmp_path):
     assert "The grid says nothing of the precision: bf16 was taken." in notes
 
 
+def test_eight_bits_beside_a_precision_that_parlay_has_are_said_too(tmp_path):
+    both = 'compute_dtype = "fp16"\nfp8 = "hybrid"'
+    text, notes = started_from(tmp_path, "bridge.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', both))
+    assert loaded(tmp_path, text).space.given_axes()["precision"] == ("fp16",)
+    assert "The precision fp8 is none of Parlay's trainer: fp16 was taken." in notes
+
+
 @pytest.mark.bad_input(12)
 @pytest.mark.parametrize(
     ("name", "text", "key", "told"),
