@@ -161,6 +161,20 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     assert not list(Path("runs").glob("*/measured.csv"))
 
 
+def test_a_search_that_the_ledger_does_not_know_is_named_again_by_its_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
+    assert run(["run", str(write_recorded_search(tmp_path, lost)), "--json"]) == 3
+    folder = f"runs/{json.loads(capsys.readouterr().out)['search_id']}"
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "another"))
+    for verb, code in (("best", 3), ("export", 3), ("sync", 2)):
+        assert run([verb, folder]) == code
+        shows = capsys.readouterr().err.split("fix: parlay ")[1].split(" shows")[0].split()
+        assert shows[1:] == [folder]
+        assert run(shows) == 0
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.timeout(60)
 def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
