@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -34,8 +35,8 @@ def bare_problems(source: str) -> Iterator[str]:
 
 def test_every_refusal_has_a_rule_or_a_fix():
     files = [path for room in MAY_IMPORT for path in sorted((ROOT / room).rglob("*.py"))]
-    found = {(str(path.relative_to(ROOT)), code) for path in files for code in bare_problems(path.read_text())}
-    assert found == set(NEED_NEITHER)
+    found = Counter((str(path.relative_to(ROOT)), code) for path in files for code in bare_problems(path.read_text()))
+    assert found == Counter(NEED_NEITHER.keys())
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_every_refusal_has_a_rule_or_a_fix():
         ("InputError.of('a', 'is 0')", ["a"]),
         ("Problem('a', 'is 0', key='b', value=0)", ["a"]),
         ("Problem(code, 'is 0')", ["code"]),
+        ("Problem('a', 'is 0')\nProblem('a', 'is 1')", ["a", "a"]),
         ("Problem('a', 'is 0', 'from 1')", []),
         ("InputError.of('a', 'is 0', rule='from 1')", []),
         ("InputError.of('a', 'is 0', fix='write 1')", []),
