@@ -46,7 +46,8 @@ FAULTS = {
     15: Fault("the driver's own job reaches its wall time", "saves, resubmits itself, ends 0; the chain is one deep"),
     16: Fault(
         "ctrl-C once / twice; SIGTERM, also to the whole process group",
-        "once: nothing new is proposed, jobs are left or cancelled by policy; twice: exit now, state safe, jobs listed",
+        "once: nothing new is proposed, what runs may finish; twice, or SIGTERM: stops at the next safe point, state"
+        " safe, jobs left and listed",
     ),
     17: Fault("scancel fails or hangs", "retried, reported with ids, non-zero exit; cancel can be run again"),
     18: Fault(

@@ -71,7 +71,8 @@ def wait_for_the_cause(error: BaseException, report: Report) -> None:
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """An interpreter's tidy end takes a second with torch, or for ever. Words that nobody takes do not hold it up."""
+    """An interpreter's tidy end takes a second with torch, or for ever. Words that cannot be written do not hold it
+    up."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
