@@ -5,6 +5,8 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
+# Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo gallery servers test test-fast parity-full check format lint types imports readme clean
 
