@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import trials
@@ -54,6 +55,7 @@ COMPUTE_SIDE = (
 """What runs on compute nodes: the standard library is all it needs, and torch (DeepSpeed for its engine) in train."""
 
 _SOURCE_ROOT = Path(trials.__file__).parents[1]
+_CACHE = "__pycache__"
 
 
 def snapshot_code(destination: Path) -> str:
@@ -77,12 +79,32 @@ def compute_side_files(root: Path = _SOURCE_ROOT) -> list[Path]:
 
 
 def code_hash(root: Path) -> str:
-    """SHA-256 over the names and contents of the compute side under `root`, in hex."""
+    """SHA-256 over the names and contents of all files below `root`, in hex; Python's caches do not count.
+
+    It is of what lies there, and of no list, so a newer Parlay agrees on it, and a file that was added is noticed. What
+    is no plain file counts by its name and as such: a link is never taken for what it leads to.
+    """
     digest = hashlib.sha256()
-    for path in compute_side_files(root):
-        digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
+    for path in sorted(_below(root)):
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        size = "no file" if content is None else str(len(content))
+        digest.update(os.fsencode(f"{path.relative_to(root).as_posix()}\0{size}\0"))
+        digest.update(content or b"")
     return digest.hexdigest()
+
+
+def remove_caches(root: Path) -> None:
+    """Remove what Python has compiled below `root`, as far as it can be: it would be imported, and is not hashed."""
+    for cache in list(root.rglob(_CACHE)):
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or not path.is_dir():
+        yield path
+    elif path.name != _CACHE:
+        for entry in path.iterdir():
+            yield from _below(entry)
 
 
 def _copy_sources(destination: Path) -> None:

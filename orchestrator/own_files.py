@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from orchestrator.code_snapshot import code_hash
+from orchestrator.code_snapshot import code_hash, remove_caches
 from orchestrator.file_owner import us_in
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
@@ -21,7 +21,7 @@ def yaml_sha256(text: str) -> str:
 
 def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
     """InputError for other code, and for another search.yaml, than the search was begun with. For whoever holds the
-    search."""
+    search: what Python has compiled of the code is removed."""
     found = code_hash(folder.code)
     if found != search.code_hash:
         raise InputError.of(
@@ -32,6 +32,7 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
             rule="all trials of a search run the same code, else their numbers cannot be compared",
             fix="put the code back, or begin a new search",
         )
+    remove_caches(folder.code)
     begun_with = search.spec.get(YAML_SHA256)  # searches of older versions have none
     if begun_with is not None and (now := _sha256_of_yaml(folder)) != begun_with:
         raise InputError.of(

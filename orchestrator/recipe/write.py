@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from orchestrator.code_snapshot import code_hash
 from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
 from orchestrator.recipe.exports import exports
@@ -97,12 +98,7 @@ def sha256(content: bytes) -> str:
 
 
 def tree_sha256(folder: Path) -> str:
-    """SHA-256 over the names and contents of all files below a folder; what Python caches there does not count."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
-    return "sha256:" + digest.hexdigest()
+    return "sha256:" + code_hash(folder)
 
 
 def _json(data: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import code_snapshot
 from orchestrator.code_snapshot import code_hash, compute_side_files, snapshot_code
 from orchestrator.doctor.ranks import LEAST_PYTHON
 
@@ -133,6 +134,38 @@ def test_the_hash_follows_content_and_names_but_not_compiled_files(snapshot: Pat
     (snapshot / "trials" / "__pycache__" / "trial.cpython-311.pyc").write_bytes(b"compiled")
     assert code_hash(snapshot) == before
     (snapshot / "trials" / "trial.py").write_text("changed = True\n")
+    assert code_hash(snapshot) != before
+
+
+def test_code_of_an_older_parlay_keeps_its_hash_when_a_newer_one_has_moved_a_file(
+    snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = code_hash(snapshot)
+    newer = tuple(name for name in code_snapshot.COMPUTE_SIDE if name != "trials/trend.py")
+    monkeypatch.setattr(code_snapshot, "COMPUTE_SIDE", newer)
+    assert code_hash(snapshot) == before
+
+
+@pytest.mark.parametrize("name", ["json.py", "trials/trial.so", "torch/__init__.py", "trials/metrics.pyc"])
+def test_the_hash_follows_whatever_could_be_imported_besides(snapshot: Path, name: str) -> None:
+    before = code_hash(snapshot)
+    (snapshot / name).parent.mkdir(exist_ok=True)
+    (snapshot / name).write_bytes(b"")
+    assert code_hash(snapshot) != before
+
+
+@pytest.mark.parametrize("name", ["trials/trial.py", "trials/ranks", "trials/__pycache__", "torch", "."])
+def test_a_link_is_not_what_it_leads_to(snapshot: Path, tmp_path: Path, name: str) -> None:
+    before = code_hash(snapshot)
+    place = snapshot / name
+    place.rename(tmp_path / "moved") if place.exists() else (tmp_path / "moved").mkdir()
+    place.symlink_to(tmp_path / "moved")
+    assert code_hash(snapshot) != before
+
+
+def test_a_pipe_among_the_files_is_noticed_and_not_read(snapshot: Path) -> None:
+    before = code_hash(snapshot)
+    os.mkfifo(snapshot / "trials" / "pipe.py")
     assert code_hash(snapshot) != before
 
 

@@ -89,16 +89,20 @@ def test_a_search_that_ends_before_its_trials_are_used_up_says_why(tmp_path, mon
     assert '"end_reason": "converged"' in capfd.readouterr().out
 
 
+def search_killed_before_its_last_events(tmp_path: Path) -> SearchFolder:
+    assert run(["run", str(write_recorded_search(tmp_path, OK, OK)), "--set", "search.max_trials=2"]) == 0
+    (folder,) = (SearchFolder(path.parent) for path in (tmp_path / "runs").glob("*/journal.jsonl"))
+    lines = folder.journal.read_bytes().splitlines(keepends=True)
+    folder.journal.write_bytes(b"".join(lines[:-3]))
+    return folder
+
+
 @pytest.mark.fault(45)
 def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(
     tmp_path, monkeypatch, capfd
 ):
     monkeypatch.chdir(tmp_path)
-    assert run(["run", str(write_recorded_search(tmp_path, OK, OK)), "--set", "search.max_trials=2"]) == 0
-    (path,) = (path.parent for path in (tmp_path / "runs").glob("*/journal.jsonl"))
-    folder = SearchFolder(path)
-    lines = folder.journal.read_bytes().splitlines(keepends=True)
-    folder.journal.write_bytes(b"".join(lines[:-3]))  # its driver was killed before its last events
+    folder = search_killed_before_its_last_events(tmp_path)
     program = folder.code / "trials" / "measure.py"
     program.write_text(program.read_text() + "\n# faster\n")
     before = folder.journal.read_bytes()
@@ -106,3 +110,13 @@ def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_i
     assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 2
     assert "is not the code this search began with" in capfd.readouterr().err
     assert b"attempt_submitted" not in folder.journal.read_bytes().removeprefix(before)
+
+
+def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = search_killed_before_its_last_events(tmp_path)
+    stale = folder.code / "trials" / "__pycache__" / "measure.cpython-311.pyc"
+    stale.parent.mkdir()
+    stale.write_bytes(b"of other sources")
+    assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 0
+    assert not stale.exists()
