@@ -27,7 +27,7 @@ from orchestrator.find import Found, find_search
 from orchestrator.recipe.read import read_recipe
 from search_spaces import presets
 from trials.ranking import Speedup, speedup_over
-from trials.trial import Trial
+from trials.trial import Flag, Trial
 
 SOURCES = Path(presets.__file__).parents[1]
 TWINS_FOLDER = SOURCES / "search_spaces" / presets.TWINS
@@ -125,7 +125,7 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
         "times_faster_high": None if faster is None else faster.high,
         "recipe": told["recipe"],
         "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
-        "grows": {t.trial: _full_at(t) for t in trials if t.measured and "host_memory_grows" in t.flags},
+        "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWS in t.flags},
         "runs": [run_of(trial, found.spec.cluster.accelerator.name) for trial in trials if trial.measured],
     }
     return line | {"faults": list(faults_of(twin, line))}

@@ -6,20 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trials.trial import Attempt, FailureReason, Trial
+from trials.trial import Attempt, FailureReason, Flag, Trial
 
 FLAG_WORDS: Mapping[str, str] = {
-    "extrapolated": "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
-    "time_limit": "the time limit came before the interval was narrow enough; enough steps were measured to count",
-    "failed_after_result": "a rank ended badly after the result was written; the numbers stand, the logs tell the rest",
-    "suspect_node": "a slow device, or steps that became slower: perhaps the machine; one such run is never the best",
-    "fingerprint_changed": "other software or hardware than the first measurement's, so not to be compared with it",
-    "lone_outlier": "out of line with runs like it; one such run is never the best",
-    "host_memory_grows": "host memory grows with the steps, and a long training may end for it",
-    "profile_failed": "the profiled steps after the measurement failed; the numbers stand, without a breakdown",
-    "layout_unproven": "the trainer's log does not prove all of the layout; its outcome's proof.unproven lists what",
-    "numbers_disagree": "a rate the trainer prints is over 10 % off ours; its outcome's proof.cross_checks has both",
-    "imported": "taken over from elsewhere, not measured by this search",
+    Flag.EXTRAPOLATED: "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
+    Flag.TIME_LIMIT: "the time limit came before the interval was narrow enough; enough steps were measured to count",
+    Flag.FAILED_AFTER_RESULT: "a rank ended badly after the result was written; the numbers stand, the logs say why",
+    Flag.SUSPECT_NODE: "a slow device, or steps that slowed down: perhaps the machine; one such run is never the best",
+    Flag.FINGERPRINT_CHANGED: "other software or hardware than the first measurement's, so not to be compared with it",
+    Flag.HOST_MEMORY_GROWS: "host memory grows with the steps, and a long training may end for it",
+    Flag.PROFILE_FAILED: "the profiled steps after the measurement failed; the numbers stand, without a breakdown",
+    Flag.LAYOUT_UNPROVEN: "the trainer's log does not prove all of the layout; its outcome's proof.unproven lists what",
+    Flag.NUMBERS_DISAGREE: "a rate the trainer prints is over 10 % off ours; its outcome's proof.cross_checks has both",
 }
 """What each of the contract's flags means, after a colon."""
 

@@ -12,6 +12,7 @@ from trials.tracebacks import is_about_a_dead_device
 from trials.trial import (
     Attempt,
     FailureReason,
+    Flag,
     Outcome,
     OutcomeStatus,
     Trial,
@@ -133,7 +134,7 @@ def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Ve
     found = outcome.fingerprint
     if are_comparable(found, reference):
         return verdict
-    return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, "fingerprint_changed")))
+    return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, Flag.FINGERPRINT_CHANGED)))
 
 
 def may_retry(trial: Trial, attempt: Attempt) -> bool:
@@ -182,7 +183,7 @@ def _state_for(reason: FailureReason) -> TrialState:
 def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
     if not ending.failed:
         return outcome
-    return replace(outcome, flags=(*outcome.flags, "failed_after_result"))
+    return replace(outcome, flags=(*outcome.flags, Flag.FAILED_AFTER_RESULT))
 
 
 def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
@@ -264,7 +265,7 @@ def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
     if spec.trainer.get("kind", "parlay") != "parlay":
         return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
-    if "extrapolated" in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
+    if Flag.EXTRAPOLATED in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
         expected["micro_batches_per_step"] = [short_steps.short, short_steps.long]
     if "optimizer_parameters_sum" in proof:  # a search may run trials of older code, which did not count it
         expected["optimizer_parameters_sum"] = spec.model.parameters

@@ -12,12 +12,10 @@ from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
 from trials.classify import RETRIES
 from trials.spread import Reading, log_half_width, middle
-from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialState, Word
+from trials.trial import FailureReason, Flag, Outcome, Trial, TrialKind, TrialState, Word
 
-SUSPECT_FLAGS = frozenset({"suspect_node", "fingerprint_changed", "lone_outlier"})
+SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
-SUSPECT_NODE = "suspect_node"
-"""The flag that another node may clear: such a run gets a second look at once."""
 
 _BOUNDED = (FailureReason.DOMINATED, FailureReason.TIME_LIMIT)
 """How trials end of which it is known what their layouts reach at most."""
@@ -210,7 +208,7 @@ def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
 
 def needs_second_look(trial: Trial) -> bool:
     """Whether this run of the search was measured on a node that may have made it slow."""
-    return trial.kind is TrialKind.SEARCH and _is_measured(trial) and SUSPECT_NODE in trial.flags
+    return trial.kind is TrialKind.SEARCH and _is_measured(trial) and Flag.SUSPECT_NODE in trial.flags
 
 
 def second_looks(trials: Sequence[Trial]) -> frozenset[str]:

@@ -63,6 +63,20 @@ class FailureReason(Word):
     LOST = "lost"
 
 
+class Flag(Word):
+    """What is to be known of a measurement beside its numbers; dashboards/trial_words.py says it to people."""
+
+    EXTRAPOLATED = "extrapolated"
+    TIME_LIMIT = "time_limit"
+    FAILED_AFTER_RESULT = "failed_after_result"
+    SUSPECT_NODE = "suspect_node"
+    FINGERPRINT_CHANGED = "fingerprint_changed"
+    HOST_MEMORY_GROWS = "host_memory_grows"
+    PROFILE_FAILED = "profile_failed"
+    LAYOUT_UNPROVEN = "layout_unproven"
+    NUMBERS_DISAGREE = "numbers_disagree"
+
+
 class TrialKind(Word):
     SEARCH = "search"
     FINALIST = "finalist"

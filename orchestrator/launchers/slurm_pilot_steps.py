@@ -18,8 +18,7 @@ from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, read_json
 from trials.measure import slow_ranks
 from trials.pilot.files import COULD_NOT_START, StepEnd, StepFate, StepStart
-from trials.ranking import SUSPECT_NODE
-from trials.trial import FailureReason
+from trials.trial import FailureReason, Flag
 
 _CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
 """How slurmstepd tells in the step's log that somebody cancelled it; srun's own kills are told alike."""
@@ -186,7 +185,7 @@ def sick_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: in
     except (OSError, ValueError):
         return ()
     is_sick = data.get("reason") in _SICK
-    if not is_sick and SUSPECT_NODE not in data.get("flags", ()):
+    if not is_sick and Flag.SUSPECT_NODE not in data.get("flags", ()):
         return ()
     probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
     ranks = [data["rank"]] if data.get("reason") == FailureReason.DIRTY_GPU else slow_ranks(probes)

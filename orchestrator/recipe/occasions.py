@@ -15,6 +15,7 @@ from typing import Any
 
 from trials.measure import percentile
 from trials.spread import Reading, student_95, student_99
+from trials.trial import Flag
 
 OCCASION_S = 300.0
 """Runs that begin sooner than this after an occasion's first run are of it, too."""
@@ -29,9 +30,6 @@ RUN_WEIGHT = 4
 
 FAST_STEPS = 0.1
 """Share of a run's steps that counts as its fast ones."""
-
-_BY_TURNS = "extrapolated"
-"""The flag of a run that had a shorter and a longer step by turns."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Run:
     ) -> Run:
         """A run from an outcome's `measured`, all its steps, warm-up first, and its flags."""
         low, high = measured.get("step_time_low_s"), measured.get("step_time_high_s")
-        fast = _fast_step_time_s(measured, step_times_s, _BY_TURNS in flags)
+        fast = _fast_step_time_s(measured, step_times_s, Flag.EXTRAPOLATED in flags)
         return cls(measured["step_time_s"], low, high, started_s, fast)
 
     @property

@@ -13,11 +13,10 @@ from orchestrator.recipe.recipe import Recipe, recipe_yaml
 from orchestrator.recipe.render import readme
 from orchestrator.recipe.write import rewrite_files
 from search_spaces.errors import InputError
-from trials.trial import TrialSpec
+from trials.trial import Flag, TrialSpec
 
 _FOUND = ("verdict", "ratio", "ratio_low", "ratio_high")
 _DEVICE = "device"
-_UNPROVEN = "layout_unproven"
 
 
 def note_replay(recorded: LoadedRecipe, ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) -> bool:
@@ -59,7 +58,7 @@ def _export(ran: LoadedRecipe, python: str, answer: Mapping[str, Any], at: str) 
     """The trainer's files as those of the one that ran the layout: its script, arguments and template are the ones
     that were measured."""
     elsewhere = any(difference["field"] == _DEVICE for difference in answer["differences"])
-    if ran.trainer is None or answer["detail"] is not None or elsewhere or _UNPROVEN in answer["flags"]:
+    if ran.trainer is None or answer["detail"] is not None or elsewhere or Flag.LAYOUT_UNPROVEN in answer["flags"]:
         return None
     made = _export_of(ran.spec(), python)
     if made is None or made.trainer not in {old["trainer"] for old in ran.recipe.exports}:

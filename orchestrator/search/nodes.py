@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from trials.measure import slow_ranks
-from trials.ranking import SUSPECT_NODE
 from trials.tracebacks import is_about_a_dead_device
-from trials.trial import Attempt, FailureReason, Trial
+from trials.trial import Attempt, FailureReason, Flag, Trial
 
 _BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU)
 """The machine's fault for certain: no trial of the search goes there again."""
@@ -51,7 +50,7 @@ def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
 def _suspect_nodes(run: Trial) -> tuple[str, ...]:
     """Where the slow devices of a suspect run are, if some were slow from the start; else all nodes it ran on."""
     last = run.last_attempt
-    if last is None or last.outcome is None or SUSPECT_NODE not in last.outcome.flags:
+    if last is None or last.outcome is None or Flag.SUSPECT_NODE not in last.outcome.flags:
         return ()
     return _nodes_of(run, last, slow_ranks(last.outcome.fingerprint.get("probe_ms_by_rank") or ()))
 

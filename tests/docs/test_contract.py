@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from enum import Enum
 
 import pytest
 import typer
 
+from dashboards.trial_words import FLAG_WORDS
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import app
 from orchestrator.recipe.compare import ReplayVerdict
 from search_spaces.layout_rules import LAYOUT_RULES
 from tests.docs.console import ROOT
 from trials.ledger.events import EndReason, EventKind, SearchState
-from trials.trial import FailureReason, TrialState
+from trials.trial import FailureReason, Flag, TrialState
 
 PAGE = (ROOT / "docs" / "contract.md").read_text()
 VERBS = typer.main.get_command(app).commands
@@ -58,6 +60,26 @@ def test_options():
 def test_states_and_reasons(title, expected):
     listed = [name for name in names(row(title)) if name not in ("job_id", "unknown_since")]
     assert listed == expected
+
+
+def test_flags():
+    assert names(row("flags")) == list(FLAG_WORDS) == values(Flag)
+
+
+def test_each_flag_is_set_by_who_writes_outcomes():
+    writers = [
+        ROOT / "trials" / "classify.py",
+        *(p for d in ("train", "external") for p in (ROOT / "trials" / d).glob("*.py")),
+    ]
+    assert {flag for path in writers for flag in flags_set_in(path.read_text())} == {flag.name for flag in Flag}
+
+
+def flags_set_in(source: str) -> set[str]:
+    """The names of the flags in it, but for those that something is only compared with."""
+    tree = ast.parse(source)
+    compared = {node for compare in ast.walk(tree) if isinstance(compare, ast.Compare) for node in ast.walk(compare)}
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in compared)
+    return {node.attr for node in found if isinstance(node.value, ast.Name) and node.value.id == "Flag"}
 
 
 def test_kinds_of_events():

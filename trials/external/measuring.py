@@ -17,7 +17,7 @@ from trials.ranks.startup import Startup
 from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.trainers.log_lines import FORMATS, LogFormat, command_format
 from trials.trainers.trainer_log import StepReader, TrainerStep
-from trials.trial import FailureReason, Outcome, TrialKind, TrialSpec, utc_text
+from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
 
 HEAD_BYTES = 256 * 1024
 """How much of another rank's log is looked at: what it says of the layout and of memory stands at its beginning."""
@@ -146,10 +146,10 @@ class LogMeasurement:
 
     def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
         found = {
-            "time_limit": self.measurement.stop is Stop.TIME_LIMIT,
-            "suspect_node": slows_down(self.measurement.measured_times_s),
-            "layout_unproven": bool(proof["unproven"]),
-            "numbers_disagree": not all(check["agrees"] for check in proof["cross_checks"]),
+            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
+            Flag.LAYOUT_UNPROVEN: bool(proof["unproven"]),
+            Flag.NUMBERS_DISAGREE: not all(check["agrees"] for check in proof["cross_checks"]),
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 

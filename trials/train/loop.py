@@ -19,7 +19,7 @@ from trials.train.device import Device, Utilization, resident_gib
 from trials.train.engine import Engine, StepResult
 from trials.train.exchange import RankStep, exchange_steps, meet
 from trials.train.world import Coordinates
-from trials.trial import FailureReason, TrialKind, TrialSpec, utc_text
+from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
 
 MOST_SKIPPED = 0.1
 """Measured steps that may have been passed over because fp16 overflowed."""
@@ -170,9 +170,9 @@ class TrainingLoop:
         """What the contract says of a measurement that was cut short or made in short steps, or whose machine may have
         been unwell."""
         found = {
-            "time_limit": self.measurement.stop is Stop.TIME_LIMIT,
-            "extrapolated": self.pace.is_extrapolated,
-            "suspect_node": slows_down(self.measurement.measured_times_s),
+            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.EXTRAPOLATED: self.pace.is_extrapolated,
+            Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
         }
         return tuple(flag for flag, is_so in found.items() if is_so)
 

@@ -27,7 +27,7 @@ from trials.train.breakdown import Part, Range, Seen, StepParts, breakdown, part
 from trials.train.device import Device
 from trials.train.loop import TrainingLoop
 from trials.train.world import Coordinates
-from trials.trial import Outcome, TrialSpec
+from trials.trial import Flag, Outcome, TrialSpec
 
 PROFILED_STEPS = 3
 """And one before them: the profiler is slow to start."""
@@ -79,7 +79,7 @@ def _too_late(spec: TrialSpec, loop: TrainingLoop) -> str | None:
 
 def _tell_failed(report: Report, outcome: Outcome | None, words: str) -> None:
     if outcome is not None:
-        report.measured(replace(outcome, flags=(*outcome.flags, "profile_failed"), excerpt=words))
+        report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=words))
 
 
 def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:

@@ -27,7 +27,7 @@ from trials.train.optimizer import Optimisation
 from trials.train.proof import placed_ranks, proof_of, samples_fault
 from trials.train.weights import WeightSource
 from trials.train.world import join_world
-from trials.trial import FailureReason, Outcome, TrialSpec
+from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 
 def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
@@ -81,8 +81,8 @@ def flags_of(
 ) -> tuple[str, ...]:
     """The loop's flags; the suspicion that falls on it when a device was slower than the others from the start; and
     host memory that grows."""
-    of_places = ("suspect_node",) if slow_ranks(probe_ms_by_rank(places)) else ()
-    of_memory = ("host_memory_grows",) if "host_memory_full_at_step" in measured else ()
+    of_places = (Flag.SUSPECT_NODE,) if slow_ranks(probe_ms_by_rank(places)) else ()
+    of_memory = (Flag.HOST_MEMORY_GROWS,) if "host_memory_full_at_step" in measured else ()
     return tuple(dict.fromkeys((*loop.flags, *of_places, *of_memory)))
 
 

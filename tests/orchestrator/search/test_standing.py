@@ -75,7 +75,7 @@ def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
 def test_the_fastest_on_each_number_of_nodes_is_known_by_itself():
     story = Story()
     story.create()
-    trials = on(2, 1, 90.0), on(1, 2, 100.0), on(1, 3, 120.0), on(4, 4, 80.0, flags=("lone_outlier",))
+    trials = on(2, 1, 90.0), on(1, 2, 100.0), on(1, 3, 120.0), on(4, 4, 80.0, flags=("fingerprint_changed",))
     leaders = Standing(replace(story.search, trials=trials), SPEED, 8).leaders_by_nodes()
     assert [ranking.fastest and ranking.fastest.trial for ranking in leaders] == ["t0001", "t0003", None]
 
