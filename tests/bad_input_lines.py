@@ -109,7 +109,9 @@ SECURITY = {
         "Free shell text",
         "stands in a file that the user names alone; `plan` says which, a copy lies by the job",
     ),
-    "no_pickle": Line("Nothing is unpickled", "no `pickle`, no `torch.load`, no YAML that makes objects"),
+    "no_pickle": Line(
+        "Nothing is unpickled", "no `pickle`, no `torch.load`, no collective of objects, no YAML that makes objects"
+    ),
     "paths": Line("Paths below a search's folder", "stay below it: links that lead out are not followed"),
     "private_files": Line("What is written", "is 0600 in folders of 0700, whatever the umask"),
     "secrets": Line(

@@ -38,6 +38,15 @@ MAKERS_OF_OBJECTS = {
     "numpy.load",
     "np.load",
 }
+OBJECT_COLLECTIVES = {
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
+}
+"""Of torch.distributed, which unpickle what any process sent that reached a rank's port."""
 MADE_OF_CHECKED_WORDS = {"slurm/launch_line.py"}
 """Whose script for `sh -c` is put together, of words that slurm/options.py has let through: test_slurm_options.py."""
 
@@ -60,6 +69,8 @@ def imported(path: Path) -> Iterator[str]:
 def faults(path: Path) -> Iterator[str]:
     for name, call in calls(path):
         if name in SHELLS | EVALUATORS | MAKERS_OF_OBJECTS:
+            yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
+        if name.rpartition(".")[2] in OBJECT_COLLECTIVES:
             yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
         if any(keyword.arg == "shell" for keyword in call.keywords):
             yield f"{path.relative_to(ROOT)}:{call.lineno}: shell="
@@ -88,6 +99,8 @@ def test_no_text_reaches_a_shell_or_an_interpreter_and_nothing_is_unpickled():
         "import pickle",
         "from dill import loads",
         "torch.load('x')",
+        "dist.all_gather_object(ranks, mine)",
+        "broadcast_object_list(words, src=0)",
         "yaml.load(x)",
     ],
 )

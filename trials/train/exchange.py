@@ -1,12 +1,21 @@
-"""One small collective that shows every rank what each of them saw, so that all decide alike."""
+"""Small collectives that show every rank what each of them saw, so that all decide alike.
+
+Numbers go in a table, everything else as JSON. torch's collectives of objects are not used: they unpickle what arrives,
+and whoever reaches the port of a rank may send.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
+
+LONGEST_BYTES = 16 * 2**20
+"""What one rank may tell the others at once. A profile of ten thousand transfers takes a megabyte."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,9 @@ class RankPlace:
     probe_ms: float | None
 
 
-def exchange_places(mine: RankPlace) -> list[RankPlace]:
-    """Every rank's place, in rank order. Collective over the world; a GPU must be current."""
-    places: list[RankPlace | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(places, mine)
-    return [place for place in places if place is not None]
+def exchange_places(mine: RankPlace, device: torch.device) -> list[RankPlace]:
+    """Every rank's place, in rank order. Collective over the world."""
+    return [RankPlace(str(told["host"]), told["probe_ms"]) for told in exchange_json(asdict(mine), device)]
 
 
 def meet(device: torch.device) -> None:
@@ -76,6 +83,21 @@ def exchange_steps(mine: RankStep, device: torch.device) -> list[RankStep]:
 def exchange_counts(mine: RankCount, device: torch.device) -> list[RankCount]:
     """Every rank's counts, in rank order. Collective over the world."""
     return [RankCount(*row) for row in _gather(astuple(mine), device)]
+
+
+def exchange_json(mine: Any, device: torch.device, longest_bytes: int = LONGEST_BYTES) -> list[Any]:
+    """What each rank tells, as JSON holds it, in rank order. ValueError on every rank where one tells more than
+    `longest_bytes`, or what is no JSON. Collective over the world."""
+    words = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
+    lengths = [int(length) for (length,) in _gather((len(words),), device)]
+    for rank, length in enumerate(lengths):
+        if not 0 <= length <= longest_bytes:
+            raise ValueError(f"rank {rank} tells {length} bytes, more than {longest_bytes}")
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+    padded[: len(words)] = words.to(device)
+    told = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(told, padded)
+    return [json.loads(bytes(row[:length].tolist())) for row, length in zip(told, lengths, strict=True)]
 
 
 def _gather(row: tuple[float, ...], device: torch.device) -> list[list[float]]:

@@ -25,6 +25,7 @@ from trials.ranks.failures import excerpt_of
 from trials.ranks.report import Report
 from trials.train.breakdown import Part, Range, Seen, StepParts, breakdown, parts_of_step
 from trials.train.device import Device
+from trials.train.exchange import exchange_json
 from trials.train.loop import TrainingLoop
 from trials.train.world import Coordinates
 from trials.trial import Flag, Outcome, TrialSpec
@@ -96,9 +97,9 @@ def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
 
 def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
     """What each rank saw; RuntimeError where this one saw nothing."""
-    views: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(views, _profiled_steps(spec.layout, loop, _counts(loop), device, report))
-    return views
+    steps = _profiled_steps(spec.layout, loop, _counts(loop), device, report)
+    views = exchange_json([step.to_json() for step in steps], device.torch_device)
+    return [[StepParts.from_json(step) for step in view] for view in views]
 
 
 def _counts(loop: TrainingLoop) -> list[int]:

@@ -48,9 +48,9 @@ def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]
 def placed_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
     """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
 
-    Collective over the world; a GPU must be current.
+    Collective over the world.
     """
-    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()))
+    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()), device.torch_device)
     if (fault := placement_fault(spec, [place.host for place in places])) is not None:
         raise TrialFailure(FailureReason.RESULT_INVALID, fault)
     return places

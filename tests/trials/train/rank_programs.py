@@ -16,7 +16,7 @@ import torch
 from trials.folder import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.selftest import Case, case_spec
-from trials.train import deepspeed_engine, fsdp_sharding, reductions
+from trials.train import deepspeed_engine, exchange, fsdp_sharding, reductions
 from trials.train.device import Device
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
@@ -39,6 +39,17 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     spec = case_spec(case, "cpu", gpus_per_node=case.layout.num_gpus)
     trained = training.train_layout(spec, AttemptFolder(folder), env, CPU, arguments["steps"])
     return asdict(trained) | {"switched_off": len(used)}
+
+
+def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:
+    """What a rank knows of all others once each told its part of `told`; the words of a refusal."""
+    env = RankEnvironment.read(os.environ)
+    store = torch.distributed.FileStore(str(folder / "store"), env.world_size)
+    torch.distributed.init_process_group("gloo", store=store, rank=env.rank, world_size=env.world_size)
+    try:
+        return exchange.exchange_json(arguments["told"][env.rank], CPU.torch_device, arguments["longest_bytes"])
+    except ValueError as error:
+        return str(error)
 
 
 def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:

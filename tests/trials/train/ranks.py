@@ -84,11 +84,23 @@ def serve() -> None:
     sys.modules["mlflow"] = None  # type: ignore[assignment]
     for module in IMPORTED_ONCE:
         importlib.import_module(module)
+    _refuse_pickles()
     if shutil.which("g++") is not None:
         _ask_what_the_cpu_has()
     for line in sys.stdin:
         answers.write(json.dumps(_run(json.loads(line))) + "\n")
         answers.flush()
+
+
+def _refuse_pickles() -> None:
+    """No rank here unpickles what another sent, whether we or a library of ours would have it do so."""
+    from torch.distributed import distributed_c10d
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a rank was about to unpickle what another sent")
+
+    assert hasattr(distributed_c10d, "_tensor_to_object")
+    distributed_c10d._tensor_to_object = refuse  # type: ignore[assignment]
 
 
 def _ask_what_the_cpu_has() -> None:

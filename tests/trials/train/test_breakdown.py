@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -71,6 +72,11 @@ class TestPartsOfAStep:
 
 def step(micro_batches: int = 4, compute: float = 0.0, transfers: tuple[Transfer, ...] = ()) -> StepParts:
     return StepParts(micro_batches, dict.fromkeys(Part, 0.0) | {Part.COMPUTE: compute}, transfers)
+
+
+def test_what_a_rank_tells_of_a_step_is_read_back_as_it_was():
+    told = step(compute=6.0, transfers=(Transfer("recv 64", 3.0, 0.5),))
+    assert StepParts.from_json(json.loads(json.dumps(told.to_json()))) == told
 
 
 class TestBreakdown:

@@ -7,10 +7,10 @@ import platform
 import socket
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from trials.calibrate import ON_CPU, ON_GPU
 from trials.doctor import MARKS_SEEN_WITHIN_S, RankSight, Sights, mark_of
@@ -20,7 +20,7 @@ from trials.ranks.report import Report
 from trials.train.calibrate.measuring import Bench
 from trials.train.calibrate.stopwatch import Stopwatch
 from trials.train.device import Device, open_device
-from trials.train.exchange import meet
+from trials.train.exchange import exchange_json, meet
 from trials.train.world import join_world
 from trials.trial import TrialSpec
 
@@ -34,12 +34,11 @@ def look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: R
     meet(device.torch_device)
     device.synchronize()
     mine = sight(env.rank, device, time.time(), unseen_marks(folder.path, spec))
-    ranks: list[RankSight | None] = [None] * env.world_size
-    dist.all_gather_object(ranks, mine)
+    ranks = exchange_json(asdict(mine), device.torch_device)
     report.progress()
     effort = ON_CPU if device.is_cpu else ON_GPU
     bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
-    return Sights(tuple(rank for rank in ranks if rank is not None), tuple(bench.group_times()))
+    return Sights(tuple(map(RankSight.from_json, ranks)), tuple(bench.group_times()))
 
 
 def sight(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankSight:
