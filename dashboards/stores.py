@@ -11,10 +11,10 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dashboards.text import masked
 from search_spaces.errors import InputError
+from trials import sqlite_file
 
 SQLITE_FILE = "sqlite:///"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_SQLITE_HEADER = b"SQLite format 3\0"
 _OTHER_FILE = "name another file, or move what is there away"
 
 
@@ -73,8 +73,10 @@ def _require_sqlite_file(uri: str, url: URL) -> None:
             _require_writable_folder(uri, nearest)
         elif not os.access(path, os.R_OK | os.W_OK):
             raise _bad(uri, "may not be read and written by you", f"chmod u+rw {path}")
-        else:
-            _require_sqlite_header(uri, path)
+        elif not path.is_file():
+            raise _bad(uri, "is no plain file", _OTHER_FILE)
+        elif not sqlite_file.is_database(path):
+            raise _bad(uri, "is not an SQLite database", _OTHER_FILE)
     except OSError as error:
         raise _bad(uri, f"cannot be used: {error.strerror or error}", _OTHER_FILE) from error
 
@@ -82,13 +84,6 @@ def _require_sqlite_file(uri: str, url: URL) -> None:
 def _require_writable_folder(uri: str, nearest: Path) -> None:
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
         raise _bad(uri, f"cannot be made: {nearest} is no folder that you may write to", "name another file")
-
-
-def _require_sqlite_header(uri: str, path: Path) -> None:
-    with path.open("rb") as stream:
-        start = stream.read(len(_SQLITE_HEADER))
-    if start not in (b"", _SQLITE_HEADER):
-        raise _bad(uri, "is not an SQLite database", _OTHER_FILE)
 
 
 def _bad(uri: str, what: str, fix: str) -> InputError:

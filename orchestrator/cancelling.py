@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.driver_job import end_all, job_name
 from orchestrator.find import Found
+from orchestrator.holding import open_or_renew
+from orchestrator.ledger_rebuild import restore
 from orchestrator.pilots_left import end_pilots
 from orchestrator.search import lease as leases
 from orchestrator.session import Watcher, drive, open_tracking
@@ -19,6 +21,7 @@ from slurm.interface import SlurmUnreachable
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.trial import TrialState
 
@@ -98,11 +101,18 @@ def _ended(found: Found, note: Callable[[str], None]) -> SearchRecord:
             if leases.holder(found.folder, time.time()) is None:
                 return _ended_by_us(found, note)
             if not asked:
-                request_cancel(found.ledger_url, record.search_id, time.time())
+                _ask_driver(found, note)
                 asked = True
             time.sleep(0.2)
             record = reader.search(record.search_id)
     return record
+
+
+def _ask_driver(found: Found, note: Callable[[str], None]) -> None:
+    """By way of the ledger, which has to be sound and to know the search; its driver finds it where it lies then."""
+    with closing(open_or_renew(found.ledger_url, note)) as ledger:
+        restore(found.folder, Journal(found.folder.journal).read(), ledger)
+    request_cancel(found.ledger_url, found.record.search_id, time.time())
 
 
 def _ended_by_us(found: Found, note: Callable[[str], None]) -> SearchRecord:

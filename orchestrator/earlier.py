@@ -160,11 +160,13 @@ class _Seen:
 
 def _seen_by_searches(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Seen]:
     """Of every search on such a machine, newest first."""
+    from trials.ledger.database import LedgerDamaged
+
     for search_id, data in reader.newest(_MOST_LOOKED_AT):
         try:
             if _is_alike(data, spec):
                 yield _seen(reader.search(search_id), _with_accelerator_of(spec, SearchSpec.from_json(data)))
-        except _UNREADABLE:
+        except (LedgerDamaged, *_UNREADABLE):
             yield _Seen(damaged=1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from orchestrator.search import lease as leases
 from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
+from trials.ledger.database import LedgerDamaged
 from trials.ledger.events import Event, SearchRecord, fold
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
@@ -27,7 +28,7 @@ class Rebuilt(Word):
     REPLACED = "replaced"
     UNCHANGED = "unchanged"  # they say what the journal says
     NEWER = "newer"  # they know events that this journal, an older copy of the search, does not: left as they are
-    HELD = "held"  # a driver is at work and writes them itself: left as they are
+    HELD = "held"  # a driver is at work and writes them itself: left as they are, and made where there were none
     DAMAGED = "damaged"  # the journal cannot be believed or read: left as they are
 
 
@@ -82,9 +83,17 @@ def rebuild(folder: SearchFolder, ledger: LedgerWriter, reader: LedgerReader) ->
         with _held(folder):
             return _rebuilt(folder, *_told(folder), ledger, reader)
     except leases.LeaseHeld as held:
+        restore(folder, events, ledger)
         return RebuiltSearch(folder, Rebuilt.HELD, message=str(held))
     except _Unreadable as problem:
         return RebuiltSearch(folder, Rebuilt.DAMAGED, message=str(problem))
+
+
+def restore(folder: SearchFolder, events: Sequence[Event], ledger: LedgerWriter) -> None:
+    """Make the rows of a search that the ledger does not know from its journal's events; its driver may be at work, and
+    brings those that it has written meanwhile. Raises LedgerUnavailable."""
+    if ledger.last_seq(folder.search_id) == 0:
+        ledger.replace(folder.search_id, events, str(folder.path))
 
 
 class _Unreadable(Exception):
@@ -146,5 +155,5 @@ def _same(reader: LedgerReader, search_id: str, record: SearchRecord, here: str)
     """Whether the rows say what the journal says, at the place where it lies now; rows that say nonsense do not."""
     try:
         return reader.search(search_id) == replace(record, spec={**record.spec, "folder": here})
-    except (ValueError, KeyError, TypeError):
+    except LedgerDamaged:
         return False

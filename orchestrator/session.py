@@ -93,7 +93,7 @@ def drive(
     """
     watcher = _unbreakable(watcher)
     with ExitStack() as stack:
-        hold = stack.enter_context(held(folder, ledger_url))
+        hold = stack.enter_context(held(folder, ledger_url, watcher.note))
         history = stack.enter_context(hold.opened_history())
         worker = MlflowWorker(tracking, folder, watcher.note) if tracking else None
         told = _Told(watcher, ReportWorker(folder, watcher.note), worker)

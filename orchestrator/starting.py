@@ -72,7 +72,7 @@ def begun(search: Checked, note: Callable[[str], None]) -> Started:
     earlier = collected(search.spec, search.ledger_url)
     for words in earlier.told:
         note(words)
-    folder = create_search(search.spec, search.ledger_url, earlier)
+    folder = create_search(search.spec, search.ledger_url, earlier, note)
     return Started(folder, search.spec, search.space.feasible, tracking, search.ledger_url)
 
 
@@ -122,7 +122,12 @@ def prepare(spec: SearchSpec) -> SearchSpace:
     return space
 
 
-def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_EARLIER) -> SearchFolder:
+def create_search(
+    spec: SearchSpec,
+    ledger_url: str,
+    earlier: Earlier = NOTHING_EARLIER,
+    note: Callable[[str], None] = lambda text: None,
+) -> SearchFolder:
     """Write a new search down: its folder with the code all its trials will run and the trials of others that it learns
     from, its journal and its ledger row.
 
@@ -146,7 +151,7 @@ def create_search(spec: SearchSpec, ledger_url: str, earlier: Earlier = NOTHING_
     finally:
         shutil.rmtree(part.path, ignore_errors=True)
     try:
-        with held(folder, ledger_url) as hold, hold.opened_history() as history:
+        with held(folder, ledger_url, note) as hold, hold.opened_history() as history:
             row = spec.to_json() | {"folder": str(folder.path), YAML_SHA256: yaml_sha256(spec.yaml_text)}
             history.record(EventKind.SEARCH_CREATED, spec=row, code_hash=code)
     except BaseException:

@@ -23,6 +23,7 @@ ONE_DOOR = {
     "ray": {"orchestrator/ray_runtime.py"},
     "deephyper": {"orchestrator/samplers/deephyper.py"},
     "mlflow": {"dashboards/mlflow_sync.py"},
+    "sqlite3": {"trials/sqlite_file.py", "trials/ledger/database.py"},  # the latter for the names of its errors alone
     "tokenizers": {"trials/tokenizing.py"},
     "pandas": {"orchestrator/frames.py", "orchestrator/api.py"},  # the latter for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},

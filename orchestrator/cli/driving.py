@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
     from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
+    from trials.ledger.database import LedgerDamaged
     from trials.ledger.events import Fenced
 
     try:
@@ -30,6 +31,9 @@ def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
         fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
     except (LeaseLost, Fenced) as lost:
         fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
+    except LedgerDamaged as damaged:
+        fix = f"{damaged.fix}; then {resume_fix(folder)}"
+        fail(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
     except (OutsideRefused, OSError) as refused:
         fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=resume_fix(folder)), as_json)
     except KeyboardInterrupt:

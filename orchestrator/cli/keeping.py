@@ -36,20 +36,24 @@ def rebuild(
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the ledger's rows anew from the journals in the folders of searches."""
+    """Make the ledger's rows anew from the journals in the folders of searches; a damaged ledger is put aside first."""
     from orchestrator.ledger_rebuild import rebuild as rebuild_one
     from orchestrator.ledger_rebuild import searches_in
+    from trials.ledger.database import put_aside_damaged
     from trials.ledger.place import ledger_url
     from trials.ledger.reader import LedgerReader
     from trials.ledger.writer import LedgerWriter
 
     url = ledger_url(ledger)
     searches = searches_in(folders or [work_dir])
+    if (aside := put_aside_damaged(url)) is not None:
+        say(f"the ledger was damaged: it is kept as {aside}, and made anew from these folders")
     with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
         done = [rebuild_one(folder, writer, reader) for folder in searches]
     rows = [search.to_json() for search in done]
     lines = [f"{r['search_id']}  {r['result']}  {r['num_events']} events  {r['folder']}" for r in rows]
-    answer({"schema": LEDGER_SCHEMA, "url": url, "searches": rows}, as_json, "\n".join(lines))
+    kept = None if aside is None else str(aside)
+    answer({"schema": LEDGER_SCHEMA, "url": url, "put_aside": kept, "searches": rows}, as_json, "\n".join(lines))
     for search in done:
         if search.message is not None:
             say(search.message)

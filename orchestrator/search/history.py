@@ -10,7 +10,7 @@ from typing import Any
 
 from trials.ledger.events import Event, EventKind, SearchRecord, apply, fold
 from trials.ledger.journal import Journal, OutOfTurn
-from trials.ledger.writer import LedgerWriter
+from trials.ledger.writer import LedgerBehind, LedgerWriter
 
 
 class History:
@@ -67,8 +67,15 @@ class History:
     def tell_ledger(self) -> None:
         """Bring the ledger what it refused before. Raises as `record`."""
         while self._untold:
-            self._ledger.apply(self.search_id, *self._untold[0])
+            try:
+                self._ledger.apply(self.search_id, *self._untold[0])
+            except LedgerBehind:  # it was lost, and has been made anew
+                self.rewrite_ledger()
             del self._untold[0]
+
+    def rewrite_ledger(self) -> None:
+        """Make the ledger's rows of this search anew from the journal. Raises LedgerUnavailable."""
+        self._ledger.replace(self.search_id, self._journal.read(), str(self._journal.path.parent))
 
     def _take_over(self) -> None:
         """Read the search and fence off whoever drove it before; read again if that one still wrote meanwhile."""

@@ -27,7 +27,7 @@ def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path):
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path):
-    assert "Is a directory" in the_problem(f"sqlite:///{tmp_path}").message
+    assert "is no plain file" in the_problem(f"sqlite:///{tmp_path}").message
 
 
 def test_a_file_below_another_file_is_refused(tmp_path: Path):

@@ -8,7 +8,6 @@ A commit may be lost with the power (synchronous = NORMAL), never torn: the jour
 from __future__ import annotations
 
 import json
-import os
 import random
 import sqlite3
 import time
@@ -20,9 +19,10 @@ from typing import Any, TypeVar
 
 import sqlalchemy.event
 from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 
 from search_spaces.errors import InputError, OutsideRefused
+from trials import sqlite_file
 
 SCHEMA_REVISION = "0002"
 """The newest migration, which is the head of migrations/versions."""
@@ -39,6 +39,9 @@ _PASSING = ("locked", "busy", "connection refused", "the database system is ", "
 """What a database says that will answer later. Postgres is starting up, shutting down, in recovery mode, or not yet (or
 not) accepting connections."""
 
+REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searches, puts it aside and makes it anew"
+"""What to do about a ledger that is damaged: the journals in the folders hold everything."""
+
 _NO_ROOM = ("disk is full", "no space left", "quota exceeded")
 _ADVISORY_LOCK = 0x7061726C6179  # "parlay": held by whoever migrates a Postgres ledger
 
@@ -47,6 +50,13 @@ T = TypeVar("T")
 
 class LedgerUnavailable(OutsideRefused):
     """The database refused, or stayed locked or unreachable; nothing of the transaction was kept."""
+
+
+class LedgerDamaged(LedgerUnavailable):
+    """What the database holds is not what was written to it: SQLite cannot read the file, or rows say nonsense."""
+
+    def __init__(self, words: str):
+        super().__init__(f"the ledger is damaged: {words}", REBUILD)
 
 
 class LedgerFull(LedgerUnavailable, OSError):
@@ -60,7 +70,7 @@ def open_to_write(url: str) -> Engine:
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
-        _create_private(Path(target.database or ""))
+        _create(Path(target.database or ""))
     engine = _engine(target, "BEGIN IMMEDIATE")
     patiently(partial(_migrate, engine), _OPENING_PATIENCE_S)
     return engine
@@ -85,11 +95,23 @@ def open_to_read(url: str) -> Engine | None:
     return engine
 
 
+def put_aside_damaged(url: str) -> Path | None:
+    """Rename a ledger's file that SQLite finds damaged, so that the next one who opens it makes it anew; where it lies
+    then. None for a sound one, for none, and for one that is no file. Raises LedgerUnavailable."""
+    target = make_url(url)
+    path = Path(target.database or "")
+    if target.get_backend_name() != "sqlite" or (found := sqlite_file.identity(path)) is None:
+        return None
+    if patiently(partial(sqlite_file.damage, path), _OPENING_PATIENCE_S) is None:
+        return None
+    return sqlite_file.put_aside(path, found)
+
+
 def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """Run `transaction` until no lock and no lost connection turns it away; it must be safe to repeat.
 
     Raises LedgerUnavailable once `patience_s` have passed, or at once for any other refusal of the database, LedgerFull
-    for one that has no room.
+    for one that has no room, LedgerDamaged for one that cannot be read.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -100,15 +122,12 @@ def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T
                 raise LedgerFull(f"the ledger's database has no room: {_words(error)}") from error
             if not _may_pass(error) or time.monotonic() >= deadline:
                 raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
+        except json.JSONDecodeError as error:
+            raise LedgerDamaged(f"a row holds what is no JSON: {error}") from error
         except (DatabaseError, sqlite3.DatabaseError) as error:
-            if "not a database" not in _words(error):
-                raise
-            raise InputError.of(
-                "ledger_url",
-                "the ledger's file is not an SQLite database",
-                key="ledger.url",
-                fix="name another file, or move this one away and parlay ledger rebuild FOLDER makes it anew",
-            ) from error
+            if not sqlite_file.is_damaged(_cause(error)):
+                raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
+            raise LedgerDamaged(_words(error)) from error
         time.sleep(random.uniform(0.02, 0.2))
 
 
@@ -122,13 +141,16 @@ def _is_full(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
-    return str(error.orig if isinstance(error, DatabaseError) else error)
+    return str(_cause(error))
 
 
-def _create_private(path: Path) -> None:
-    """The file is made before SQLite makes it, which would follow the umask; its side files copy the mode."""
+def _cause(error: Exception) -> BaseException | None:
+    return error.orig if isinstance(error, DatabaseError) else error
+
+
+def _create(path: Path) -> None:
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        sqlite_file.create_private(path)
     except OSError as error:
         raise InputError.of(
             "ledger_url",
@@ -141,8 +163,10 @@ def _create_private(path: Path) -> None:
 def _engine(target: URL, begin: str) -> Engine:
     options: dict[str, Any] = {"json_serializer": partial(json.dumps, allow_nan=False)}
     if target.get_backend_name() == "sqlite":
-        engine = create_engine(target, **options)
-        sqlalchemy.event.listen(engine, "connect", _set_up_sqlite)
+        path = Path(target.database or "")
+        engine = create_engine(target, creator=partial(sqlite_file.connect, path), **options)
+        sqlalchemy.event.listen(engine, "connect", partial(_set_up_sqlite, path))
+        sqlalchemy.event.listen(engine, "checkout", partial(_require_same_file, path))
         # Python's sqlite3 would begin late and without the lock, so that two writers meet in the middle.
         sqlalchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
         return engine
@@ -158,10 +182,17 @@ def _engine(target: URL, begin: str) -> Engine:
         ) from error
 
 
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
+def _set_up_sqlite(path: Path, connection: Any, record: Any) -> None:
+    record.info["file"] = sqlite_file.identity(path)
     connection.isolation_level = None
     for pragma in (f"busy_timeout = {_BUSY_TIMEOUT_MS}", "synchronous = NORMAL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -> None:
+    """A ledger that was put aside goes on being written by whoever has it open, unless they look at its name again."""
+    if record.info["file"] != sqlite_file.identity(path):
+        raise InvalidatePoolError("another file lies at the ledger's path by now")
 
 
 def _migrate(engine: Engine) -> None:
@@ -197,10 +228,7 @@ def _revision(connection: Connection) -> str | None:
 
 def _keep_copy(path: Path, revision: str) -> None:
     """`ledger.db.schema-0001`: the ledger as it was before it was migrated."""
-    copy = path.with_name(f"{path.name}.schema-{revision}")
-    _create_private(copy)
-    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
+    sqlite_file.copy(path, path.with_name(f"{path.name}.schema-{revision}"))
 
 
 def _upgrade(connection: Connection) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from search_spaces.errors import InputError
 from trials.ledger.commands import Command, pending
-from trials.ledger.database import open_to_read, patiently
+from trials.ledger.database import LedgerDamaged, open_to_read, patiently
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ledger.rows import search_record, trial_record
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
@@ -42,7 +42,7 @@ class LedgerReader:
     """Reads the ledger at `url`; one that does not exist yet is empty, and is not created.
 
     Each call sees one state of the ledger, complete up to some event. Safe for several threads. Raises
-    LedgerUnavailable, and InputError for a ledger of a newer Parlay.
+    LedgerUnavailable, LedgerDamaged too, and InputError for a ledger of a newer Parlay.
     """
 
     def __init__(self, url: str):
@@ -90,7 +90,12 @@ class LedgerReader:
             with Session(engine) as session, session.begin():
                 return work(session)
 
-        return self._ask(ask, when_empty)
+        try:
+            return self._ask(ask, when_empty)
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerDamaged(f"a row says what no search of ours writes: {error}") from error
 
     def _ask(self, work: Callable[[Engine], T], when_empty: T) -> T:
         self._engine = self._engine or open_to_read(self._url)

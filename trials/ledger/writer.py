@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from json import JSONDecodeError
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Insert, Update, bindparam, delete, insert, select, update
@@ -25,12 +26,17 @@ _STORED_SEARCH = (
     .where(_SEARCH.c.search_id == bindparam("of"))
     .with_for_update()
 )
+_LAST_SEQ = select(_SEARCH.c.last_seq).where(_SEARCH.c.search_id == bindparam("of"))
 _STORED_TRIAL = select(_TRIAL).where(_TRIAL.c.search_id == bindparam("of"), _TRIAL.c.trial == bindparam("named"))
 _STORED_ATTEMPTS = (
     select(_ATTEMPT)
     .where(_ATTEMPT.c.search_id == bindparam("of"), _ATTEMPT.c.trial == bindparam("named"))
     .order_by(_ATTEMPT.c.attempt)
 )
+
+
+class LedgerBehind(ValueError):
+    """The ledger lacks events of the search before this one."""
 
 
 class LedgerWriter:
@@ -48,8 +54,8 @@ class LedgerWriter:
         """Record one event. One already applied is passed over.
 
         `after` is the search after it, for a caller who has folded it anyhow: then nothing is read, as long as the
-        ledger holds all events before. Raises ValueError when events before it are missing or it contradicts what is
-        stored, Fenced when it comes from an old lease.
+        ledger holds all events before. Raises LedgerBehind when events before it are missing, ValueError when it
+        contradicts what is stored, Fenced when it comes from an old lease.
         """
 
         def attempt() -> None:
@@ -78,11 +84,10 @@ class LedgerWriter:
 
     def last_seq(self, search_id: str) -> int:
         """The last event applied to this search; 0 where it is unknown."""
-        row = self._transaction(lambda session: session.get(SearchRow, search_id))
-        return 0 if row is None else row.last_seq
+        return self._transaction(lambda session: session.scalar(_LAST_SEQ, {"of": search_id})) or 0
 
     def copy_lease(self, search_id: str, fencing: int, lease: Mapping[str, Any]) -> None:
-        """Keep a copy of lease.json beside the search; Fenced when a later lease has written."""
+        """Keep a copy of lease.json beside a search that the ledger knows; Fenced when a later lease has written."""
         self._transaction(lambda session: _copy_lease(session, search_id, fencing, dict(lease)))
 
     def settle_commands(self, search_id: str, last_id: int, at: float) -> None:
@@ -125,8 +130,11 @@ def _advance(connection: Connection, after: SearchRecord) -> bool:
 def _folded(connection: Connection, search_id: str, event: Event) -> SearchRecord | None:
     """The search after `event`, with no more trials than the one it is about; None where it was applied before."""
     stored = connection.execute(_STORED_SEARCH, {"of": search_id}).one_or_none()
-    if stored is not None and event.seq <= stored.last_seq:
+    last_seq = 0 if stored is None else stored.last_seq
+    if event.seq <= last_seq:
         return None
+    if event.seq > last_seq + 1:
+        raise LedgerBehind(f"event {event.seq} ({event.kind}) of {search_id} where {last_seq + 1} was expected")
     name = event.data.get("trial")
     # An event touches one trial at most, so the fold over that one is the fold over all.
     known = [] if stored is None or name is None else _stored_trials(connection, search_id, name)
@@ -134,8 +142,7 @@ def _folded(connection: Connection, search_id: str, event: Event) -> SearchRecor
 
 
 def _replace(session: Session, search_id: str, events: Sequence[Event], folder: str) -> None:
-    before = session.get(SearchRow, search_id, with_for_update=True)
-    lease = None if before is None else before.lease
+    lease = _stored_lease(session, search_id)
     commands = list(session.scalars(select(CommandRow).where(CommandRow.search_id == search_id)))
     session.expunge_all()
     for table in (CommandRow, AttemptRow, TrialRow, SearchRow):
@@ -147,6 +154,14 @@ def _replace(session: Session, search_id: str, events: Sequence[Event], folder: 
     session.flush()  # a command refers to its search
     for command in commands:
         session.merge(command)
+
+
+def _stored_lease(session: Session, search_id: str) -> Any:
+    """The copy of the search's lease, whose row is held from here on; None for one that is no JSON."""
+    try:
+        return session.scalar(select(SearchRow.lease).where(SearchRow.search_id == search_id).with_for_update())
+    except JSONDecodeError:
+        return None
 
 
 def _place(session: Session, search_id: str, folder: str) -> None:
@@ -214,7 +229,7 @@ _CHANGED_ATTEMPT = _changed(
 def _copy_lease(session: Session, search_id: str, fencing: int, lease: Mapping[str, Any]) -> None:
     row = session.get(SearchRow, search_id, with_for_update=True)
     if row is None:
-        raise ValueError(f"the ledger does not know the search {search_id}")
+        return
     if fencing < row.fencing:
         raise Fenced(f"search {search_id} is driven under lease {row.fencing}, not {fencing}")
     row.lease = lease

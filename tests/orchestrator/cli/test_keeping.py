@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli.main import run
 from orchestrator.search import lease as leases
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
 from tests.trials.ledger.stories import Story
@@ -25,21 +22,6 @@ from trials.ledger.reader import LedgerReader
 
 pytestmark = pytest.mark.timeout(60)
 
-Answered = tuple[int, dict[str, Any], str]
-
-
-@pytest.fixture
-def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., Answered]:
-    """Runs one command in `tmp_path`: its exit code, its object and its remarks."""
-    monkeypatch.chdir(tmp_path)
-
-    def answered(*words: str | Path) -> Answered:
-        code = run([*map(str, words), "--json"])
-        out, err = capfd.readouterr()
-        return code, json.loads(out), err
-
-    return answered
-
 
 @pytest.fixture
 def finished(tmp_path, parlay) -> SearchFolder:
@@ -47,11 +29,6 @@ def finished(tmp_path, parlay) -> SearchFolder:
     code, answer, err = parlay("run", write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))
     assert code == 0, err
     return SearchFolder(tmp_path / "runs" / answer["search_id"])
-
-
-@pytest.fixture
-def url(own_home) -> str:
-    return f"sqlite:///{own_home}/ledger.db"
 
 
 def written(runs: Path, story: Story) -> SearchFolder:
@@ -140,7 +117,8 @@ class TestRebuild:
         assert code == 5
         assert results(answer) == {finished.search_id: "unchanged", driven.search_id: "held"}
         assert f"driven by process {os.getpid()}" in err
-        assert [s.search_id for s in LedgerReader(url).searches()] == [finished.search_id]
+        known = {search.search_id: search.num_trials for search in LedgerReader(url).searches()}
+        assert known == {finished.search_id: 2, driven.search_id: 1}, "its driver goes on from there"
         assert leases.current(driven) == lease
 
     def test_a_search_that_nobody_drives_is_held_only_meanwhile(self, parlay, url, tmp_path):

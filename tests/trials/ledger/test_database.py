@@ -18,11 +18,20 @@ from sqlalchemy.exc import OperationalError
 import trials.ledger.migrations
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
+from trials import sqlite_file
 from trials.ledger import database
-from trials.ledger.database import SCHEMA_REVISION, VERSION_TABLE, LedgerUnavailable, open_to_write, patiently
+from trials.ledger.database import (
+    SCHEMA_REVISION,
+    VERSION_TABLE,
+    LedgerDamaged,
+    LedgerUnavailable,
+    open_to_write,
+    patiently,
+    put_aside_damaged,
+)
 from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import Base
-from trials.ledger.writer import LedgerWriter
+from trials.ledger.writer import LedgerBehind, LedgerWriter
 
 NEXT_REVISION = f"{int(SCHEMA_REVISION) + 1:04d}"
 NEXT_MIGRATION = f"""
@@ -131,13 +140,68 @@ def test_fault_32_a_newer_ledger_is_refused_with_both_versions(path, url, story,
     assert caught.value.problems[0].code == "ledger_schema"
 
 
-def test_a_file_that_is_no_database_is_refused(path, url):
-    path.write_text("name: quickstart\n" * 100)
-    for open_it in (LedgerWriter, lambda url: LedgerReader(url).searches()):
-        with pytest.raises(InputError, match="not an SQLite database\n  fix: name another file, or move this one away"):
-            open_it(url)
-    path.rename(path.with_suffix(".old"))
-    assert LedgerReader(url).searches() == []
+def garbage(path: Path) -> None:
+    path.write_bytes(b"name: quickstart\n" * 100)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def overwritten_in_the_middle(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(4096)
+        stream.write(os.urandom(path.stat().st_size - 2 * 4096))
+
+
+@pytest.mark.parametrize("damage", [garbage, cut_in_half, overwritten_in_the_middle])
+@pytest.mark.fault(30)
+def test_fault_30_a_damaged_ledger_is_said_so_put_aside_and_made_anew(path, url, story, damage):
+    damage(path)
+    with pytest.raises(LedgerDamaged, match=r"the ledger is damaged: .*(malformed|not a database)") as caught:
+        LedgerReader(url).search(SEARCH_ID)
+    assert "parlay ledger rebuild" in caught.value.fix
+    aside = put_aside_damaged(url)
+    assert {p.name.removesuffix("-wal").removesuffix("-shm") for p in path.parent.iterdir()} == {aside.name}
+    assert aside.name.startswith("ledger.db.damaged-2")
+    writer = LedgerWriter(url)
+    writer.catch_up(SEARCH_ID, story.events)
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
+    assert put_aside_damaged(url) is None, "a sound one stays where it is"
+
+
+def test_a_ledger_that_somebody_else_has_put_aside_is_left_alone(path, url, story):
+    found = sqlite_file.identity(path)
+    path.rename(path.with_name("theirs"))
+    LedgerWriter(url).close()
+    assert sqlite_file.put_aside(path, found) is None
+    assert sqlite_file.damage(path) is None
+
+
+def test_a_writer_and_a_reader_go_on_in_the_file_that_lies_at_the_ledgers_path_by_now(path, url, story):
+    with closing(LedgerWriter(url)) as writer, closing(LedgerReader(url)) as reader:
+        assert (writer.last_seq(SEARCH_ID), len(reader.searches())) == (len(story.events), 1)
+        sqlite_file.put_aside(path, sqlite_file.identity(path))
+        with pytest.raises(LedgerUnavailable, match="unable to open database file"):
+            writer.last_seq(SEARCH_ID)
+        LedgerWriter(url).close()
+        assert (writer.last_seq(SEARCH_ID), reader.searches()) == (0, [])
+        with pytest.raises(LedgerBehind, match="where 1 was expected"):
+            writer.apply(SEARCH_ID, story.events[-1], story.search)
+        writer.catch_up(SEARCH_ID, story.events)
+        assert reader.search(SEARCH_ID) == story.search
+
+
+@pytest.mark.parametrize("nonsense", ["spec = '{'", "spec = '[]'", "state = 'asleep'"])
+def test_rows_that_say_nonsense_are_damage_and_can_be_replaced(path, url, story, nonsense):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"UPDATE search SET {nonsense}, lease = '{{'")
+        connection.commit()
+    for ask in (lambda reader: reader.search(SEARCH_ID), LedgerReader.searches):
+        with pytest.raises(LedgerDamaged, match=r"a row (holds what is no JSON|says what no search of ours writes)"):
+            ask(LedgerReader(url))
+    LedgerWriter(url).replace(SEARCH_ID, story.events, "/somewhere")
+    assert LedgerReader(url).search(SEARCH_ID).trials == story.search.trials
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

@@ -19,6 +19,7 @@ from orchestrator.search.history import History
 from tests.postgres import PostgresServer, postgres
 from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
 from trials.ledger import database
+from trials.ledger.commands import request_cancel
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import EventKind, SearchState, fold
 from trials.ledger.journal import Journal
@@ -126,6 +127,33 @@ def test_fault_29_a_ledger_locked_by_another_process_is_waited_for_and_no_write_
             other.communicate("enough\n")
     assert LedgerReader(f"sqlite:///{path}").search(SEARCH_ID) == story.search
     assert (len(set(waits)) >= 5) == (kind == "write"), "a reader holds nobody up"
+
+
+def looked_at_from_outside(path: Path) -> list[str]:
+    """What another process reads in a ledger's file; the states of its trials, in their order. It closes the file."""
+    look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(*sum(c.execute(sys.argv[2]), ())); c.close()"
+    command = [sys.executable, "-I", "-c", look, str(path), "SELECT state FROM trial ORDER BY trial"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize("second", [LedgerWriter, lambda url: request_cancel(url, SEARCH_ID, at=NOON)])
+def test_fault_29_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_the_first(tmp_path, second):
+    path, story = tmp_path / "ledger.db", measured_story()
+    url = f"sqlite:///{path}"
+    first = LedgerWriter(url)
+    first.apply(SEARCH_ID, story.events[0])
+    other = second(url)
+    looked_at_from_outside(path)
+    for event in story.events[1:]:
+        first.apply(SEARCH_ID, event)
+    assert looked_at_from_outside(path) == ["measured"]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    first.close()
+    if other is not None:
+        other.close()
+    assert LedgerReader(url).search(SEARCH_ID) == story.search
 
 
 @pytest.mark.fault(30)

@@ -1,0 +1,101 @@
+"""A ledger that is damaged: every verb says what to do, and the folder of a search is enough for those that need it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from orchestrator import cancelling
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.main import run
+from orchestrator.search import lease as leases
+from orchestrator.search_file import load_search_file
+from orchestrator.starting import create_search
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from trials.folder import SearchFolder
+from trials.ledger.commands import CommandKind
+from trials.ledger.events import SearchState
+from trials.ledger.reader import LedgerReader
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.fault(30)]
+
+
+@pytest.fixture
+def begun(tmp_path, parlay, url, own_home) -> SearchFolder:
+    """A search that nobody has driven yet, and a ledger that was cut in half since."""
+    spec = load_search_file(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))
+    folder = create_search(spec, url)
+    os.truncate(own_home / "ledger.db", (own_home / "ledger.db").stat().st_size // 2)
+    return folder
+
+
+def put_aside(home: Path) -> list[str]:
+    return [path.name for path in home.glob("ledger.db.damaged-*[!lm]")]
+
+
+@pytest.mark.parametrize("verb", ["status", "status --all", "best", "logs t0001", "resume", "cancel", "tick", "report"])
+def test_every_verb_that_meets_it_offers_to_make_it_anew(begun, parlay, own_home, verb):
+    code, answer, _ = parlay(*verb.split())
+    assert code == 6
+    assert "the ledger is damaged" in answer["error"]["message"]
+    assert "parlay ledger rebuild FOLDER" in answer["error"]["fix"]
+    assert put_aside(own_home) == []
+
+
+def test_rebuild_puts_it_aside_and_makes_it_anew(begun, parlay, own_home, url):
+    code, answer, err = parlay("ledger", "rebuild")
+    assert (code, [search["result"] for search in answer["searches"]]) == (0, ["added"])
+    assert [Path(answer["put_aside"]).name] == put_aside(own_home)
+    assert "the ledger was damaged: it is kept as" in err
+    assert parlay("status")[1]["search_id"] == begun.search_id
+    assert parlay("ledger", "rebuild")[1]["put_aside"] is None
+
+
+def test_status_needs_the_folder_alone(begun, parlay, own_home):
+    code, answer, err = parlay("status", begun.path)
+    assert code == 0, err
+    assert (answer["search_id"], put_aside(own_home)) == (begun.search_id, [])
+
+
+def test_resume_needs_the_folder_alone(begun, parlay, own_home, url):
+    code, answer, err = parlay("resume", begun.path)
+    assert code == 0, err
+    assert (answer["state"], answer["num_trials"]) == ("completed", 2)
+    assert "brings back the other searches" in err
+    assert len(put_aside(own_home)) == 1
+    assert LedgerReader(url).search(begun.search_id).state is SearchState.COMPLETED
+
+
+def test_cancel_needs_the_folder_alone(begun, parlay, url):
+    assert parlay("cancel", begun.path)[0] == 0
+    assert LedgerReader(url).search(begun.search_id).state is SearchState.CANCELLED
+
+
+def test_a_driver_hears_of_a_cancel_by_the_ledger_that_was_made_anew(begun, parlay, url, monkeypatch):
+    leases.acquire(begun, 2e9)
+    monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
+    assert parlay("cancel", begun.path)[0] == ExitCode.CANCEL_INCOMPLETE
+    with closing(LedgerReader(url)) as reader:
+        assert [command.kind for command in reader.pending_commands(begun.search_id)] == [CommandKind.CANCEL]
+
+
+def test_a_driver_goes_on_in_the_ledger_that_was_made_anew_meanwhile(tmp_path, parlay, url, own_home, monkeypatch):
+    """It has the old file open; its search is held by it, and so rebuilt by it."""
+    from orchestrator.search import driver
+
+    turns, turn = [], driver.Driver.turn
+
+    def rebuilt_between(self) -> None:
+        turns.append(turn(self))
+        if len(turns) == 2:
+            os.truncate(own_home / "ledger.db", 4096)
+            assert run(["ledger", "rebuild", "--json"]) == 5
+
+    monkeypatch.setattr(driver.Driver, "turn", rebuilt_between)
+    assert run(["run", str(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY)), "--json"]) == 0
+    (summary,) = LedgerReader(url).searches()
+    assert (summary.state, summary.num_trials) == (SearchState.COMPLETED, 2)
+    assert len(put_aside(own_home)) == 1

@@ -1,0 +1,118 @@
+"""SQLite's files: the one door through which the house opens them.
+
+SQLite guards a database by POSIX locks, and closing any descriptor of its file drops all locks of the process. So a
+file that is or may become a database is opened by SQLite alone; everybody else looks at it by `stat`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import quote
+
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY_CODE = 0xFF  # of an extended result code
+
+
+def create_private(path: Path) -> None:
+    """Make an empty database of mode 0600 at `path`, whatever the umask; one that is there is left alone.
+
+    SQLite's side files copy the mode. No descriptor of the file is open once it has its name. Raises OSError.
+    """
+    if path.exists():
+        return
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(descriptor)
+    try:
+        with suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        os.unlink(part)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to the database at `path`, for use by any thread. Raises sqlite3.Error, also where it is missing."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, check_same_thread=False)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file lies at `path`, as device and inode; None where none does."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def copy(path: Path, target: Path) -> None:
+    """A copy of the database as it is now, 0600. Raises OSError and sqlite3.Error."""
+    create_private(target)
+    with closing(connect(path)) as source, closing(connect(target)) as new:
+        source.backup(new)
+
+
+def is_database(path: Path) -> bool:
+    """Whether the plain file at `path` is a database, or empty, and so may become one."""
+    try:
+        with closing(connect(path)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError:  # busy: then it is one
+        return True
+    except sqlite3.DatabaseError as error:
+        return not is_damaged(error)
+    return True
+
+
+def is_damaged(error: BaseException | None) -> bool:
+    """Whether SQLite says by this error that a file is no database, or no sound one."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & _PRIMARY_CODE in _DAMAGED
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with the database, in SQLite's words; None for a sound or an empty one.
+
+    Raises sqlite3.OperationalError where it cannot be looked at, as while it is locked.
+    """
+    try:
+        with closing(connect(path)) as connection:
+            found = [row[0] for row in connection.execute("PRAGMA integrity_check(1)")]
+    except sqlite3.DatabaseError as error:
+        if not is_damaged(error):
+            raise
+        return str(error)
+    return None if found == ["ok"] else "; ".join(found)
+
+
+def put_aside(path: Path, found: tuple[int, int] | None) -> Path | None:
+    """Rename the database that was `found` at `path`, with its side files; where it lies then. None where another
+    file lies there by now, which somebody else has put in its place. Raises OSError.
+
+    Who has it open goes on with the renamed one.
+    """
+    with _locked(path.parent):
+        if found is None or identity(path) != found:
+            return None
+        aside = path.with_name(f"{path.name}.damaged-{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}")
+        # The log goes first: SQLite would play one that is left behind into the next database of that name.
+        for end in (*_SIDE_FILES, ""):
+            with suppress(FileNotFoundError):
+                os.rename(f"{path}{end}", f"{aside}{end}")
+        return aside
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
