@@ -27,16 +27,6 @@ IN_FLIGHT, SUSPECT, DAMAGED = "in_flight", "suspect", "damaged"
 """Why a trial is no row, where that is no reason of its own: it has not ended; it ran on a suspect node, or with other
 software, while another run of its layout did not; its numbers cannot be."""
 
-OF_THE_LAYOUT = (
-    FailureReason.INVALID_LAYOUT,
-    FailureReason.GPU_OOM,
-    FailureReason.HOST_OOM,
-    FailureReason.TIME_LIMIT,
-    FailureReason.HANG,
-    FailureReason.SCRIPT_ERROR,
-)
-"""Failures that may be the layout's; of the others the machine, the user or an unbelievable outcome is the cause."""
-
 _LEAST, _MOST = 1e-9, 1e12
 """Seconds or GiB that nothing has; a table has digits for less and for more."""
 
@@ -101,7 +91,7 @@ def _row_or_why_not(search: SearchRecord, spec: SearchSpec, trial: Trial) -> Obs
     if not trial.state.is_ended:
         return IN_FLIGHT
     ran = trial.state is TrialState.MEASURED or _is_measured_in_part(trial)
-    if attempt is None or not (ran or trial.reason in OF_THE_LAYOUT):
+    if attempt is None or not (ran or (trial.reason is not None and trial.reason.may_be_the_layouts)):
         return str(trial.reason)
     measured = attempt.outcome.measured if ran and attempt.outcome else {}
     numbers = {

@@ -62,6 +62,19 @@ class FailureReason(Word):
     INTERRUPTED = "interrupted"
     LOST = "lost"
 
+    @property
+    def may_be_the_layouts(self) -> bool:
+        """Whether the layout may be at fault. Else it is the machine, the user, or an outcome that cannot be believed;
+        one that was dominated has no fault."""
+        return self in (
+            FailureReason.INVALID_LAYOUT,
+            FailureReason.GPU_OOM,
+            FailureReason.HOST_OOM,
+            FailureReason.TIME_LIMIT,
+            FailureReason.HANG,
+            FailureReason.SCRIPT_ERROR,
+        )
+
 
 class Flag(Word):
     """What is to be known of a measurement beside its numbers; dashboards/trial_words.py says it to people."""

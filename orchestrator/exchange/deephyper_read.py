@@ -15,7 +15,6 @@ from typing import Any
 from orchestrator.exchange.deephyper_results import FAILED, METADATA, OBJECTIVE, PARAMETER
 from orchestrator.exchange.imported import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
-from orchestrator.observations import OF_THE_LAYOUT
 from orchestrator.search_file import SearchSpec
 from search_spaces.cells import cell_text, csv_rows, uneven_row
 from search_spaces.errors import InputError, Problem, did_you_mean
@@ -188,7 +187,7 @@ def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, number
     reason = next((known for known in FailureReason if known.value == word), None)
     if reason is FailureReason.DOMINATED and (seen := _positive(cells, _MEASURED)) is not None:
         return _ran(spec, layout, seen, cells, numbers | {"failure_reason": word})
-    if reason is not None and reason not in OF_THE_LAYOUT:
+    if reason is not None and not reason.may_be_the_layouts:
         return word
     is_oom = reason is FailureReason.GPU_OOM or (reason is None and _OUT_OF_MEMORY.search(word))
     known = numbers | {"failure_reason": None if reason is None else word}

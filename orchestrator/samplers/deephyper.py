@@ -16,19 +16,6 @@ from trials.trial import FailureReason
 # Of the candidates left, DeepHyper rates at most this many at a time; more cost seconds an ask.
 _RATED_POINTS = 10_000
 
-_FAULTS_OF_THE_LAYOUT = frozenset(
-    {
-        FailureReason.INVALID_LAYOUT,
-        FailureReason.GPU_OOM,
-        FailureReason.HOST_OOM,
-        FailureReason.DOMINATED,
-        FailureReason.TIME_LIMIT,
-        FailureReason.HANG,
-        FailureReason.SCRIPT_ERROR,
-        FailureReason.RESULT_INVALID,
-    }
-)
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -223,7 +210,9 @@ def most_promising(surrogate: Any, values: Mapping[int, float], left: Sequence[i
 
 def _teaches(told: Told) -> bool:
     """Whether it says something about the layout: a lost node or a cancelled trial does not."""
-    return told.value is not None or told.reason in _FAULTS_OF_THE_LAYOUT
+    if told.reason is None:
+        return told.value is not None
+    return told.reason is FailureReason.DOMINATED or told.reason.may_be_the_layouts
 
 
 def _result(told: Told) -> float | str:

@@ -10,7 +10,7 @@ from trials.text import last_line
 from trials.trial import Attempt, FailureReason, TrialState
 
 ALIKE_FAILURES_THAT_STOP = LATEST
-_NOT_THE_LAYOUTS_FAULT = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
+_NO_LAYOUT_CURES = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:
 def broken_script(standing: Standing) -> str | None:
     """The excerpt when the last trials all failed alike for a reason no layout can cure, else None."""
     last = standing.latest
-    if len(last) < ALIKE_FAILURES_THAT_STOP or any(t.reason not in _NOT_THE_LAYOUTS_FAULT for t in last):
+    if len(last) < ALIKE_FAILURES_THAT_STOP or any(t.reason not in _NO_LAYOUT_CURES for t in last):
         return None
     excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
     return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None

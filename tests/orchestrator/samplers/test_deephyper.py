@@ -107,10 +107,10 @@ def test_plain_deephypers_curiosity_falls_with_the_asks_as_it_does_by_itself(mon
     assert used == pytest.approx([own.scheduler(asked)[0] for asked in range(1, len(told))])
 
 
-def test_a_lost_node_or_a_cancelled_trial_teaches_nothing_about_its_layout():
+def test_a_lost_node_a_cancelled_trial_or_one_that_is_not_believed_teaches_nothing_about_its_layout():
     outcomes = table()
     history = [outcomes[layout] for layout in list(outcomes)[::12]]
-    faultless = [FailureReason.NODE_FAILURE, FailureReason.PREEMPTED, FailureReason.CANCELLED_BY_SEARCH]
+    faultless = [FailureReason.NODE_FAILURE, FailureReason.CANCELLED_BY_SEARCH, FailureReason.RESULT_INVALID]
     others = [layout for layout in outcomes if layout not in {told.layout for told in history}][: len(faultless)]
     sampler = DeepHyperSampler(list(outcomes), 1)
     in_flight = sampler.ask(5, [*history, *map(Told, others)])
