@@ -32,7 +32,6 @@ _LEAST_SHARE = 0.005
 
 
 def layout_figures(data: ReportData) -> list[Figure]:
-    """In the order of the page."""
     return [_heat(data), _parallel(data), _importance(data), _time(data), _timeline(data)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dashboards.report import words
 from dashboards.report.data import ReportData
 from dashboards.report.figure import Figure
-from dashboards.report.figures import figures_of
+from dashboards.report.figures import SECTIONS, figures_of
 from dashboards.report.html import Page, embedded_json, html_page, own, plotly
 from dashboards.report.seats import seats_of
 from dashboards.report.table import columns_of, rows_of
@@ -19,13 +19,6 @@ from dashboards.text import printable
 from trials.text import counted
 
 _WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
-_SECTIONS = (
-    ("search", "How it went", ("progress", "failures", "importance")),
-    ("layouts", "Which layouts are fast", ("nodes", "memory", "heat", "parallel")),
-    ("best", "The best layout", ("time", "timeline")),
-    ("cost", "What it cost", ("cost",)),
-    ("foretold", "How well it was foretold", ("predictions",)),
-)
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ def report_without_scripts(data: ReportData) -> Page:
 
 def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
     figures = figures_of(data)
-    sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in _SECTIONS]
+    sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in SECTIONS]
     return html_page(
         "report.html.jinja",
         f"{data.name}: {words.answer_words(data)}",

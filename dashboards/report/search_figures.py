@@ -25,7 +25,6 @@ _DOMINATED_NOTE = "A dominated trial ended itself: it could no longer be the bes
 
 
 def search_figures(data: ReportData) -> list[Figure]:
-    """In the order of the page."""
     return [_progress(data), _failures(data), _cost(data), _predictions(data)]
 
 

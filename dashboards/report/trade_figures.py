@@ -11,7 +11,7 @@ from trials.text import counted
 
 
 def trade_figures(data: ReportData) -> list[Figure]:
-    """In the order of the page; the figure of nodes is left out where everything was measured on as many."""
+    """The figure of nodes is left out where everything was measured on as many."""
     known = [trial for trial in data.measured if trial.tokens_per_sec]
     counts = sorted({trial.layout.num_nodes for trial in known})
     nodes = [_nodes(data, known, counts)] if len(counts) > 1 else []

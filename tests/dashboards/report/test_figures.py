@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,7 @@ import pytest
 
 from dashboards.report import figures
 from dashboards.report.data import report_data
+from dashboards.report.page import report_without_scripts
 from dashboards.report.trade_figures import pareto
 from search_spaces.layout import Layout
 from tests.dashboards.report.searches import TODAY, a_search, a_told_search, spec
@@ -44,6 +46,13 @@ def test_every_figure_has_words_and_only_finite_numbers(search):
     for figure in figures_of(search()).values():
         assert figure.summary.endswith(".")
         json.dumps(figure.plot, allow_nan=False)
+
+
+def test_figures_are_in_the_order_of_the_page():
+    data = report_data(a_told_search().record, START + 3600)
+    drawn = [key for key, figure in figures.figures_of(data).items() if figure.plot]
+    page = report_without_scripts(data).text
+    assert drawn == re.findall(r'data-figure="(\w+)"', page)
 
 
 def test_the_line_of_the_best_follows_the_trials():
