@@ -40,7 +40,14 @@ ORCHESTRATOR = (
         "orchestrator.ray_jobs",
         "orchestrator.code_snapshot",
     ),
-    ("orchestrator.search",),
+    (
+        "orchestrator.search",
+        "orchestrator.search_file",
+        "orchestrator.search_schema",
+        "orchestrator.search_contradictions",
+        "orchestrator.search_spec",
+        "orchestrator.search_notify",
+    ),
     ("orchestrator.recipe",),
     (
         "orchestrator.observations",
@@ -49,7 +56,8 @@ ORCHESTRATOR = (
         "orchestrator.explaining",
         "orchestrator.dry_jobs",
         "orchestrator.scaled_belief",
-        "orchestrator.forecast",
+        "orchestrator.forecasting",
+        "orchestrator.forecast_trials",
         "orchestrator.session",
         "orchestrator.last_words",
         "orchestrator.holding",
@@ -67,11 +75,20 @@ ORCHESTRATOR = (
         "orchestrator.pilots_left",
         "orchestrator.own_files",
         "orchestrator.replay",
+        "orchestrator.replay_runs",
+        "orchestrator.replay_trainer",
+        "orchestrator.replaying",
         "orchestrator.one_job",
         "orchestrator.selftest",
         "orchestrator.calibrating",
+        "orchestrator.calibrating_file",
         "orchestrator.doctor",
         "orchestrator.starting",
+        "orchestrator.starting_points",
+        "orchestrator.starting_grids",
+        "orchestrator.search_draft",
+        "orchestrator.search_given",
+        "orchestrator.search_reference",
         "orchestrator.cancelling",
         "orchestrator.signals",
         "orchestrator.file_mask",
@@ -80,7 +97,7 @@ ORCHESTRATOR = (
     ),
     ("orchestrator.cli", "orchestrator.service", "orchestrator.api"),
 )
-"""Lowest first; a module imports its own level and those below."""
+"""Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
 TRAINER_ONLY = {"torch", "deepspeed"}
 LIGHT = tuple(
@@ -130,7 +147,7 @@ def test_the_light_compute_side_imports_the_standard_library_and_itself(module):
     light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT}
     for name in imported(module):
         top = name.split(".")[0]
-        assert top in sys.stdlib_module_names or any(name == m or name.startswith(f"{m}.") for m in light), name
+        assert top in sys.stdlib_module_names or any(is_in(name, m) for m in light), name
 
 
 @pytest.mark.parametrize(
@@ -144,7 +161,17 @@ def test_inside_the_orchestrator_imports_point_one_way(module):
 
 
 def level_of(name: str) -> int:
-    return next(level for level, rooms in enumerate(ORCHESTRATOR) if any(name.startswith(room) for room in rooms))
+    (level,) = (level for level, rooms in enumerate(ORCHESTRATOR) if any(is_in(name, room) for room in rooms))
+    return level
+
+
+def is_in(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def test_the_levels_name_every_module_and_package_once_and_nothing_else():
+    there = {".".join(Path(m).with_suffix("").parts[:2]) for m in modules() if m.startswith("orchestrator/")}
+    assert sorted(name for level in ORCHESTRATOR for name in level) == sorted(there - {"orchestrator.__init__"})
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("trials/train/")])
@@ -152,7 +179,7 @@ def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only(mod
     light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT} | {"trials.train"}
     for name in imported(module):
         top = name.split(".")[0]
-        ours = any(name == m or name.startswith(f"{m}.") for m in light)
+        ours = any(is_in(name, m) for m in light)
         assert ours or top in sys.stdlib_module_names or top in TRAINER_ONLY, name
 
 
