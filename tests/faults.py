@@ -97,4 +97,8 @@ FAULTS = {
         "the budget is reached while jobs are queued",
         "pending ones cancelled, running ones finish or not by policy; total <= budget",
     ),
+    47: Fault(
+        "a trial's own folder or code moved away, stale, full or failing under a rank",
+        "launch_failure, which is tried again; what the user's program or data lack stays script_error",
+    ),
 }

@@ -102,6 +102,9 @@ _NO_THREAD = "terminate called without an active exception"
 """What C++ says where a thread cannot be started: under a memory limit of ours there is no room for its stack, which
 nothing in Python hears of."""
 
+_NO_CODE = "Error while finding module specification for 'trials."
+"""What Python says of `-m trials.train` where the folder of the search's code cannot be read."""
+
 _TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
 _DIVIDED = ("startup_parts_s", "time_s")
 _INTERVALS = (
@@ -172,6 +175,8 @@ def _reason_of_words(spec: TrialSpec, words: str | None) -> FailureReason:
     """Of an end that nobody gave another reason."""
     if is_about_a_dead_device(words or ""):
         return FailureReason.NODE_FAILURE
+    if _NO_CODE in (words or ""):
+        return FailureReason.LAUNCH_FAILURE
     is_limited = spec.accelerator == "cpu" and spec.measure.memory_limit_gib is not None
     return FailureReason.GPU_OOM if is_limited and _NO_THREAD in (words or "") else FailureReason.SCRIPT_ERROR
 

@@ -20,6 +20,7 @@ from orchestrator.launchers.processes import (
 )
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, read_json, write_json
+from trials.ranks.program import FILES_FAILED
 from trials.text import tail
 from trials.trial import FailureReason, TrialSpec, require_schema
 
@@ -114,8 +115,10 @@ def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled
     """What the reports of all nodes together say; `cancelled` when the launcher was asked to end the attempt."""
     exits = [rank_exit for report in reports for rank_exit in report.exits]
     reason, detail = _cause(reports, exits, cancelled)
-    culprit = next((e for e in exits if e.code != 0 and not e.killed_by_us), None)
+    failed = [e for e in exits if e.code != 0 and not e.killed_by_us]
+    culprit = next((e for e in failed if e.code == FILES_FAILED), next(iter(failed), None))
     if reason is None and culprit is not None:
+        reason = FailureReason.LAUNCH_FAILURE if culprit.code == FILES_FAILED else None
         detail = _with_log(f"rank {culprit.rank} {_words(culprit)}", folder.rank_log(culprit.rank))
     starts = [report.started_at for report in reports if report.started_at is not None]
     return Ending(

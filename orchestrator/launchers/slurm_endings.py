@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from slurm.jobs import JobSnapshot, JobState
 from trials.classify import Ending, Life
+from trials.ranks.program import FILES_FAILED
 from trials.trial import FailureReason
 
 _REASONS: Mapping[JobState, FailureReason] = {
@@ -27,6 +28,9 @@ _MEMORY_WORDS = ("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit
 
 _TASK_END = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?P<end>.+)$", re.MULTILINE)
 """How srun tells the end of ranks, in the order they ended: the first is the cause, those it then kills follow."""
+
+_FILES_FAILED = f": Exited with exit code {FILES_FAILED}\n"
+"""How srun tells of a rank that could not read or write its own files."""
 
 _SLURM_COULD_NOT_START_IT = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
@@ -92,6 +96,8 @@ def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None
         return FailureReason.LAUNCH_FAILURE
     if any(word in log for word in _MEMORY_WORDS):
         return FailureReason.HOST_OOM
+    if _FILES_FAILED in log:
+        return FailureReason.LAUNCH_FAILURE
     first_end = _TASK_END.search(log)
     if job.signal or (first_end is not None and first_end["end"].startswith(("Killed", "Terminated"))):
         return FailureReason.NODE_FAILURE  # killed from outside, which says nothing about the layout

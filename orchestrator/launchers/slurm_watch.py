@@ -121,7 +121,7 @@ class Watch:
         restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
         is_metered = ending.is_metered and self._can_have_lasted(tracked, job)
         ending = replace(ending, restart=max(tracked.restart, restart), is_metered=is_metered)
-        if ending.reason is None and ending.failed:
+        if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
             return replace(ending, detail=excerpt(tracked.request.folder, job_words(job), log))
         return ending
 

@@ -88,6 +88,12 @@ class TestWhatCountsFirst:
         assert classify(SPEC, None, cancelled).reason is FailureReason.CANCELLED_BY_USER
         assert classify(SPEC, failed(FailureReason.GPU_OOM, words), ENDED).reason is FailureReason.GPU_OOM
 
+    @pytest.mark.fault(47)
+    def test_fault_47_our_code_that_cannot_be_found_is_the_machines_fault(self):
+        absent = "Error while finding module specification for 'trials.train' (ModuleNotFoundError: No module named"
+        told = replace(ENDED, detail=f"rank 1 exited with code 1\n/usr/bin/python3: {absent} 'trials')")
+        assert classify(SPEC, None, told).reason is FailureReason.LAUNCH_FAILURE
+
     def test_a_thread_without_room_for_its_stack_is_out_of_the_users_limit(self):
         ended = replace(ENDED, detail="rank 1 was killed by signal 6\nterminate called without an active exception")
         limited = replace(SPEC, accelerator="cpu", measure=replace(SPEC.measure, memory_limit_gib=0.26))

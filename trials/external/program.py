@@ -63,7 +63,7 @@ def _tell(error: BaseException, report: Report) -> bool:
 
     Whether the trial was measured meanwhile: then the end of this rank is that of all.
     """
-    reason, excerpt = reason_of(error), excerpt_of(error)
+    reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
     wait_for_the_cause(error, report)
     if report.has_outcome() and report.failure() is None:
         return True

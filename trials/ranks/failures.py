@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 
 from search_spaces.errors import InputError
@@ -23,6 +26,18 @@ _MEMORY_WORDS = (
     "Failed to CUDA calloc",  # NCCL, whose error would be a lost peer's
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+_OF_A_FILE_SYSTEM = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.ESHUTDOWN,
+    errno.ENOTCONN,
+    errno.EREMOTEIO,
+)
+"""What a file system answers that is full, gone for a moment, or has thrown out its client, whatever the file."""
+_OUR_CODE = ("trials", "search_spaces")
 _WAITED_WORDS = ("Timed out waiting", "timed out", "Watchdog caught collective operation timeout")
 
 
@@ -45,14 +60,16 @@ def data_failures() -> Iterator[None]:
         raise TrialFailure(FailureReason.SCRIPT_ERROR, str(error)) from error
 
 
-def reason_of(error: BaseException) -> FailureReason:
-    """The reason behind an exception, looked for along its whole chain of causes."""
+def reason_of(error: BaseException, own: Path) -> FailureReason:
+    """The reason behind an exception, looked for along its whole chain of causes. `own` is the attempt's folder."""
     chain = list(_chain(error))
     for cause in chain:
         if isinstance(cause, TrialFailure):
             return cause.reason
         if isinstance(cause, InputError):
             return FailureReason.INVALID_LAYOUT
+    if is_about_own_files(error, own):
+        return FailureReason.LAUNCH_FAILURE
     if any(_tells_of_a_dead_device(cause) for cause in chain):
         return FailureReason.NODE_FAILURE
     if any(_matches(cause, _MEMORY_TYPES, _MEMORY_WORDS) for cause in chain):
@@ -62,6 +79,12 @@ def reason_of(error: BaseException) -> FailureReason:
     if any(_matches(cause, PEER_TYPES, PEER_WORDS) for cause in chain):
         return FailureReason.NODE_FAILURE
     return FailureReason.SCRIPT_ERROR
+
+
+def is_about_own_files(error: BaseException, own: Path) -> bool:
+    """Whether a file system failed under what is ours: the attempt's folder `own`, or our code. Such a folder may come
+    back."""
+    return any(_is_of_own_files(cause, own) for cause in _chain(error))
 
 
 def reason_of_words(words: str) -> FailureReason:
@@ -77,10 +100,10 @@ def reason_of_words(words: str) -> FailureReason:
     return FailureReason.SCRIPT_ERROR
 
 
-def is_about_a_peer(error: BaseException) -> bool:
+def is_about_a_peer(error: BaseException, own: Path) -> bool:
     """Whether the cause lies in another rank, which may yet tell it. A rank whose own GPU is dead is that rank."""
     is_own = any(is_about_a_dead_device(str(cause)) for cause in _chain(error))
-    return reason_of(error) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
+    return reason_of(error, own) in (FailureReason.NODE_FAILURE, FailureReason.HANG) and not is_own
 
 
 def excerpt_of(error: BaseException) -> str:
@@ -99,6 +122,15 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _is_of_own_files(error: BaseException, own: Path) -> bool:
+    if isinstance(error, ModuleNotFoundError):
+        return (error.name or "").partition(".")[0] in _OUR_CODE
+    if not isinstance(error, OSError):
+        return False
+    named = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+    return error.errno in _OF_A_FILE_SYSTEM or any(path.is_relative_to(own) for path in named)
 
 
 def _tells_of_a_dead_device(error: BaseException) -> bool:

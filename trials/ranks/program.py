@@ -16,10 +16,13 @@ from typing import NoReturn
 
 from trials.folder import AttemptFolder, read_json
 from trials.ranks.environment import RankEnvironment
-from trials.ranks.failures import TrialFailure, is_about_a_peer
+from trials.ranks.failures import TrialFailure, is_about_a_peer, is_about_own_files
 from trials.ranks.report import Report
 from trials.trial import FailureReason, TrialSpec
 
+FILES_FAILED = 74
+"""The exit code of a rank that could not read its spec or write its outcome: EX_IOERR of sysexits.h. Its words may not
+have been written either."""
 GRACE_S = 3.0
 """How long a rank that lost a peer waits for that peer's own words before it writes its own."""
 
@@ -31,7 +34,8 @@ def run_program(
     run_rank: Callable[[TrialSpec, AttemptFolder, RankEnvironment], bool],
     leave: Callable[[int], NoReturn],
 ) -> NoReturn:
-    """Leave with 0 when this rank did its part, 1 when it failed or was ended, 2 for bad usage."""
+    """Leave with 0 when this rank did its part, 1 when it failed or was ended, 2 for bad usage, FILES_FAILED where the
+    file system failed under its own files."""
     if len(arguments) != 1:
         print(f"usage: python -m {module} SPEC_PATH", file=sys.stderr)
         leave(2)
@@ -40,12 +44,14 @@ def run_program(
         spec, env = read(path), RankEnvironment.read(os.environ)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
-        leave(2)
+        leave(FILES_FAILED if isinstance(error, OSError) else 2)
     try:
-        leave(0 if run_rank(spec, AttemptFolder(path.parent), env) else 1)
-    except BaseException:
-        traceback.print_exc()
-        leave(1)
+        is_done = run_rank(spec, AttemptFolder(path.parent), env)
+    except BaseException as error:
+        with suppress(OSError):
+            traceback.print_exc()
+        leave(FILES_FAILED if is_about_own_files(error, path.parent) else 1)
+    leave(0 if is_done else 1)
 
 
 def read_spec(path: Path) -> TrialSpec:
@@ -65,7 +71,7 @@ def require_world(spec: TrialSpec, env: RankEnvironment) -> None:
 
 def wait_for_the_cause(error: BaseException, report: Report) -> None:
     """Where the cause seems to lie in another rank, that one may tell it first."""
-    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(error) else 0.0)
+    deadline = time.monotonic() + (GRACE_S if is_about_a_peer(error, report.folder.path) else 0.0)
     while time.monotonic() < deadline and not report.has_outcome():
         time.sleep(0.05)
 

@@ -21,7 +21,7 @@ class Report:
     def __init__(self, spec: TrialSpec, folder: AttemptFolder, rank: int, restart: int, started_at: float):
         self.phase = "start"
         self.last_progress = time.monotonic()
-        self._folder = folder
+        self.folder = folder
         self._rank = rank
         self._path = folder.outcome(restart)
         self._blank = Outcome(
@@ -46,7 +46,7 @@ class Report:
     def beat(self) -> None:
         """Rank 0's sign of life, for whoever watches the folder."""
         if self._rank == 0:
-            self._folder.heartbeat.touch()
+            self.folder.heartbeat.touch()
 
     def has_outcome(self) -> bool:
         return self._path.exists()

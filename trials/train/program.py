@@ -94,7 +94,7 @@ def _uneven_shards(spec: TrialSpec) -> Iterator[Problem]:
 
 def _tell(error: BaseException, report: Report) -> None:
     """Write the outcome, after a grace if the cause seems to lie in another rank. Print the traceback in any case."""
-    reason, excerpt = reason_of(error), excerpt_of(error)
+    reason, excerpt = reason_of(error, report.folder.path), excerpt_of(error)
     if reason is FailureReason.GPU_OOM:
         _lift_memory_limit()
     print(excerpt, file=sys.stderr, flush=True)

@@ -21,6 +21,7 @@ from orchestrator.launchers.rank_groups import (
 from tests.orchestrator.launchers.attempts import attempt_request, with_spec
 from trials.classify import Life
 from trials.folder import AttemptFolder, write_json
+from trials.ranks.program import FILES_FAILED
 from trials.trial import FailureReason
 
 REPORT = GroupReport("node1", 10.0, 20.0, (RankExit(0, 0, False), RankExit(1, 0, False)), False, 0)
@@ -46,6 +47,16 @@ def test_the_nodes_together_ran_from_the_first_start_to_the_last_end(folder: Att
     other = replace(REPORT, host="node2", started_at=11.0, ended_at=25.0)
     ending = ending_from([REPORT, other], folder, cancelled=False)
     assert (ending.nodes, ending.started_at, ending.ended_at) == (("node1", "node2"), 10.0, 25.0)
+
+
+@pytest.mark.fault(47)
+def test_fault_47_a_rank_that_could_not_reach_its_files_is_the_cause_whatever_the_others_made_of_it(
+    folder: AttemptFolder,
+) -> None:
+    folder.rank_log(1).write_text("OSError: [Errno 116] Stale file handle\n")
+    ending = ending_from([with_exits(RankExit(0, 1, False), RankExit(1, FILES_FAILED, False))], folder, cancelled=False)
+    assert ending.reason is FailureReason.LAUNCH_FAILURE
+    assert ending.detail == "rank 1 exited with code 74\nOSError: [Errno 116] Stale file handle"
 
 
 def test_a_rank_killed_by_nobody_we_know_is_a_node_failure(folder: AttemptFolder) -> None:

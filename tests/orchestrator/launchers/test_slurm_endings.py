@@ -28,6 +28,7 @@ srun: error: n3: tasks 0-1: Terminated
 srun: Force Terminated StepId=12.0
 """
 EXITED_THEN_KILLED = EXITED_FIRST.replace(": Terminated", ": Killed")
+FILES_FAILED_FIRST = EXITED_FIRST.replace("code 3", "code 74")
 TERMINATED_FIRST = """\
 srun: error: n4: tasks 2-3: Terminated
 srun: launch/slurm: _step_signal: Terminating StepId=16.0
@@ -71,6 +72,8 @@ def snapshot(state: str, reason: str | None = None, code: int | None = 0, signal
         (snapshot("FAILED", "JobLaunchFailure", 0, 15), "", FailureReason.NODE_FAILURE, True),
         # -- the batch script's folder or log is not there
         (snapshot("FAILED", "JobLaunchFailure", 0, 53), "", FailureReason.LAUNCH_FAILURE, True),
+        # -- a rank could not read or write its own files
+        (snapshot("FAILED", "NonZeroExitCode", 143), FILES_FAILED_FIRST, FailureReason.LAUNCH_FAILURE, True),
         # -- memory, whatever Slurm then calls it
         (snapshot("OUT_OF_MEMORY", "OutOfMemory", 0, 125), OUT_OF_MEMORY, FailureReason.HOST_OOM, True),
         (snapshot("OUT_OF_MEMORY", "OutOfMemory", 0, 125), "", FailureReason.HOST_OOM, True),

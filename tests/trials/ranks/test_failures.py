@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -72,19 +75,62 @@ NCCL_ECC = (
     ],
 )
 def test_an_exception_has_its_reason_also_when_wrapped(error, reason):
-    assert reason_of(error) is reason
-    assert reason_of(wrapped(error)) is reason
+    assert reason_of(error, FOLDER) is reason
+    assert reason_of(wrapped(error), FOLDER) is reason
+
+
+FOLDER = Path("/shared/runs/gpt-1a2b3c/trials/t0001/a1")
+
+
+def os_error(code: int, path: str | None = None) -> OSError:
+    return OSError(code, "words of the system", path)
+
+
+@pytest.mark.fault(47)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (os_error(errno.ENOENT, f"{FOLDER}/.outcome.r0.json.1f.part"), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.EACCES, f"{FOLDER}/heartbeat"), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.ENOENT, str(FOLDER)), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.ESTALE), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.EIO), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.ESHUTDOWN), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.ENOSPC), FailureReason.LAUNCH_FAILURE),
+        (os_error(errno.EDQUOT), FailureReason.LAUNCH_FAILURE),
+        (
+            ModuleNotFoundError("absent", name="trials.train.loop"),
+            FailureReason.LAUNCH_FAILURE,
+        ),
+        (ModuleNotFoundError("absent", name="flash_attn"), FailureReason.SCRIPT_ERROR),
+        (os_error(errno.ENOENT, "g++"), FailureReason.SCRIPT_ERROR),
+        (os_error(errno.ENOENT, "/shared/runs/gpt-1a2b3c/trials/t0001/a10/x"), FailureReason.SCRIPT_ERROR),
+        (os_error(errno.EACCES, "/root/.triton"), FailureReason.SCRIPT_ERROR),
+        (OSError("libcudart.so.12: cannot open shared object file"), FailureReason.SCRIPT_ERROR),
+        (os_error(errno.ECONNRESET), FailureReason.SCRIPT_ERROR),
+    ],
+)
+def test_fault_47_what_a_rank_cannot_read_or_write_of_its_own_files_is_the_machines(error, reason):
+    assert reason_of(error, FOLDER) is reason
+    assert reason_of(wrapped(error), FOLDER) is reason
+
+
+@pytest.mark.fault(47)
+def test_fault_47_what_is_wrong_with_the_data_stays_what_it_is():
+    error = TrialFailure(FailureReason.SCRIPT_ERROR, "tokens.bin cannot be read")
+    error.__cause__ = os_error(errno.EIO)
+    assert reason_of(error, FOLDER) is FailureReason.SCRIPT_ERROR
 
 
 def test_only_a_lost_or_silent_peer_is_about_another_rank():
-    about_peers = {reason for reason in FailureReason if is_about_a_peer(TrialFailure(reason, "told by the program"))}
+    about_peers = {reason for reason in FailureReason if is_about_a_peer(TrialFailure(reason, "told"), FOLDER)}
     assert about_peers == {FailureReason.NODE_FAILURE, FailureReason.HANG}
 
 
 @pytest.mark.parametrize("error", [RuntimeError(ECC), dist.DistBackendError(NCCL_ECC)])
 def test_a_rank_whose_own_gpu_is_dead_waits_for_nobody_elses_words(error):
-    assert reason_of(wrapped(error)) is FailureReason.NODE_FAILURE
-    assert not is_about_a_peer(wrapped(error))
+    assert reason_of(wrapped(error), FOLDER) is FailureReason.NODE_FAILURE
+    assert not is_about_a_peer(wrapped(error), FOLDER)
     assert reason_of_words(f"torch.AcceleratorError: {ECC}") is FailureReason.NODE_FAILURE
 
 

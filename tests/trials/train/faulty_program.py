@@ -103,6 +103,22 @@ def write_slowly_between_steps() -> None:
     MetricsWriter.write = lambda self, record: (time.sleep(0.2), original(self, record))[1]  # type: ignore[method-assign]
 
 
+def find_its_folder_stale_for_a_moment() -> None:
+    """As over NFS, when the fifth step is written."""
+    import errno
+
+    from trials.metrics import MetricsWriter
+
+    original, written = MetricsWriter.write, count(1)
+
+    def write(self, record):
+        if next(written) == 5:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        original(self, record)
+
+    MetricsWriter.write = write  # type: ignore[method-assign]
+
+
 def use_a_gpu_that_somebody_else_uses() -> None:
     import torch
 

@@ -158,13 +158,13 @@ def test_a_file_that_goes_wrong_ends_the_trial_as_a_broken_script_does(tmp_path)
     path = tmp_path / "tokens.bin"
     with pytest.raises(TrialFailure, match="No such file") as caught:
         training_data(spec_on(path), 0, CPU)
-    assert reason_of(caught.value) is FailureReason.SCRIPT_ERROR
+    assert reason_of(caught.value, tmp_path) is FailureReason.SCRIPT_ERROR
     write_tokens(path, range(64))
     data = training_data(spec_on(path), 0, CPU)
     os.truncate(path, HEADER_BYTES + 20)
     with pytest.raises(TrialFailure, match="is cut short") as caught:
         data.begin(0)()
-    assert reason_of(caught.value) is FailureReason.SCRIPT_ERROR
+    assert reason_of(caught.value, tmp_path) is FailureReason.SCRIPT_ERROR
 
 
 def test_ids_outside_of_the_files_own_vocabulary_are_never_looked_up(tmp_path):

@@ -79,3 +79,12 @@ def test_fault_38_steps_that_become_slower_are_a_suspect_measurement(start):
     assert trial.wait() == [0, 0], trial.logs()
     assert trial.outcome().flags == ("suspect_node",)
     assert trial.verdict().state is TrialState.MEASURED
+
+
+@pytest.mark.fault(47)
+def test_fault_47_a_folder_that_is_stale_for_a_moment_is_the_machines_fault(start):
+    trial = start(make_spec(ONE), program=faulty("find_its_folder_stale_for_a_moment"))
+    assert trial.wait() == [1]
+    outcome = trial.outcome()
+    assert "OSError: [Errno 116] Stale file handle" in outcome.excerpt
+    assert (outcome.reason, trial.verdict().reason) == (FailureReason.LAUNCH_FAILURE,) * 2
