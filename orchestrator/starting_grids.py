@@ -223,16 +223,18 @@ def _checkpointing(keys: Keys, notes: list[str]) -> list[str]:
     return [word for word, is_tried in (("none", 0 in counts), ("full", any(counts))) if is_tried]
 
 
-def _precision(keys: Keys, notes: list[str]) -> str:
-    """The precision that the grid names, or bf16; eight bits may stand beside it, in a key of their own."""
-    named = (keys.get("compute_dtype"), "fp8" if keys.get("fp8") in _FP8 else None)
-    given = [word for word in named if isinstance(word, str)]
-    taken = next((word for word in given if word in PRECISIONS), "bf16")
+def _precision(keys: Keys, notes: list[str]) -> str | list[str]:
+    """The precision that the grid names, or several, or bf16; eight bits may stand beside it, in a key of their own."""
+    eight_bits = ("fp8" for word in _values(keys.get("fp8")) if word in _FP8)
+    named = (*_values(keys.get("compute_dtype")), *eight_bits)
+    given = list(dict.fromkeys(word for word in named if isinstance(word, str)))
+    taken = [word for word in given if word in PRECISIONS] or ["bf16"]
+    taken_words = f"{' and '.join(taken)} {'was' if len(taken) == 1 else 'were'} taken"
     others = [word[:40] for word in given if word not in PRECISIONS]
-    notes += [f"The precision {word} is none of Parlay's trainer: {taken} was taken." for word in others]
+    notes += [f"The precision {word} is none of Parlay's trainer: {taken_words}." for word in others]
     if not given:
         notes.append("The grid says nothing of the precision: bf16 was taken.")
-    return taken
+    return taken[0] if len(taken) == 1 else taken
 
 
 def _left_out(keys: Keys) -> Iterator[str]:
@@ -260,8 +262,7 @@ def _counts(name: str, given: Any, least: int = 1) -> list[int] | None:
     """The whole numbers of a value or a list, each once; None where it is left to the program."""
     if given in _AUTO:
         return None
-    values = given if isinstance(given, list) else [given]
-    counts = [_whole(value) for value in values]
+    counts = [_whole(value) for value in _values(given)]
     if not counts or any(count is None or not least <= count <= _MOST for count in counts):
         raise InputError.of(
             "grid",
@@ -272,6 +273,10 @@ def _counts(name: str, given: Any, least: int = 1) -> list[int] | None:
             fix="correct it, or take the key out",
         )
     return list(dict.fromkeys(count for count in counts if count is not None))
+
+
+def _values(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
 
 
 def _whole(value: Any) -> int | None:

@@ -84,7 +84,7 @@ def read_table(path: Path) -> MeasuredTable:
         message = f"larger than {MAX_BYTES} bytes, the most that is read"
         raise InputError.of("file", message, file=str(path), fix="leave rows of other models and machines out")
     try:
-        return parse_table(raw.decode("utf-8"), str(path))
+        return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets begin what they save with a mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise InputError.of("encoding", "not UTF-8", file=str(path), line=line, fix="save it as UTF-8") from error

@@ -156,6 +156,17 @@ def test_eight_bits_beside_a_precision_that_parlay_has_are_said_too(tmp_path):
     assert "The precision fp8 is none of Parlay's trainer: fp16 was taken." in notes
 
 
+def test_precisions_may_be_a_list_as_any_value_of_the_grid(tmp_path):
+    eight = CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = ["hybrid", "none"]\n'
+    assert (
+        "The precision fp8 is none of Parlay's trainer: bf16 was taken." in started_from(tmp_path, "a.toml", eight)[1]
+    )
+    several = 'compute_dtype = ["bf16", "fp8_mx", "fp16"]'
+    text, notes = started_from(tmp_path, "b.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', several))
+    assert loaded(tmp_path, text).space.given_axes()["precision"] == ("bf16", "fp16")
+    assert "The precision fp8_mx is none of Parlay's trainer: bf16 and fp16 were taken." in notes
+
+
 @pytest.mark.bad_input(12)
 @pytest.mark.parametrize(
     ("name", "text", "key", "told"),

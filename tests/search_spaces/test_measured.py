@@ -159,6 +159,11 @@ def test_lines_may_end_as_on_any_system(end):
     assert [problem.line for problem in read.problems] == [4]
 
 
+def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
+    (tmp_path / "t.csv").write_text(table(ROW), encoding="utf-8-sig")
+    assert read_table(tmp_path / "t.csv").require_whole().observations == tuple(only({}))
+
+
 @pytest.mark.bad_input(43)
 def test_row_43_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
     with pytest.raises(InputError, match="fix: name a measured table that is there"):
