@@ -64,8 +64,8 @@ def start(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
 
 def environment() -> dict[str, str]:
     """This test's environment, with the project importable from anywhere."""
-    root = Path(__file__).resolve().parents[3]
-    return {**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"}
+    places = (str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places)), "NO_COLOR": "1"}
 
 
 def python_that_begins_with(program: str, folder: Path) -> Path:

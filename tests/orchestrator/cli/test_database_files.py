@@ -1,0 +1,132 @@
+"""No verb opens a file of a database by other means than SQLite: closing it would drop SQLite's locks.
+
+Every Python process that a verb starts is watched, by an audit hook that its `sitecustomize` installs.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from orchestrator.cli.main import app
+from tests.orchestrator.cli.parlay import environment, parlay, start, write_search
+from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
+from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+HOOK = """\
+import os, sys
+
+NAMES = tuple(name + end for name in ("ledger.db", "mlflow.db") for end in ("", "-wal", "-shm", "-journal"))
+LOG = os.open(os.environ["PARLAY_TEST_OPENED"], os.O_WRONLY | os.O_APPEND)
+
+def watch(event, args):
+    if event == "sqlite3.connect" and any(name in str(args[0]) for name in NAMES):
+        os.write(LOG, f"sqlite {args[0]}\\n".encode())
+    if event == "open" and isinstance(args[0], (str, bytes)) and os.fsdecode(args[0]).endswith(NAMES):
+        os.write(LOG, f"opened {args[0]!r} by {sys.orig_argv}\\n".encode())
+
+sys.addaudithook(watch)
+"""
+
+ONE_AFTER_ANOTHER = """\
+import glob, sys
+from orchestrator.cli.main import run
+for line in open(sys.argv[1]).read().splitlines():
+    code, *words = line.replace("FOLDER", (glob.glob("runs/*") or [""])[0]).split()
+    assert run(words) == int(code), line
+"""
+
+VERBS = """\
+0 init
+0 schema
+0 doctor search.yaml
+0 plan search.yaml
+0 run search.yaml
+0 run search.yaml
+0 status
+0 status --all
+0 watch
+0 best
+0 logs t0001
+0 report
+0 compare FOLDER FOLDER
+0 export
+0 export --measured
+0 forecast FOLDER --nodes 2
+0 sync
+2 tick
+0 resume
+0 cancel
+0 ledger rebuild
+"""
+
+"""With the exit code of each: a table's search is none to drive in turns."""
+
+NOT_HERE = {
+    *("dashboard", "serve", "submit"),  # below
+    *("prepare", "import", "slurm-sandbox"),  # of no search and no ledger
+    *("selftest", "calibrate", "replay"),  # of a job of their own, written down nowhere
+}
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch) -> Iterator[Path]:
+    """What the processes started in a test did with databases, a line each."""
+    watch, log = tmp_path / "watch", tmp_path / "opened"
+    watch.mkdir()
+    (watch / "sitecustomize.py").write_text(HOOK)
+    log.touch()
+    monkeypatch.setenv("PYTHONPATH", str(watch))
+    monkeypatch.setenv("PARLAY_TEST_OPENED", str(log))
+    return log
+
+
+def violations(opened: Path) -> list[str]:
+    return [line for line in opened.read_text().splitlines() if line.startswith("opened")]
+
+
+def test_every_verb_is_watched_or_said_to_meet_no_database():
+    assert set(get_command(app).commands) == {line.split()[1] for line in VERBS.splitlines()} | NOT_HERE
+
+
+def test_one_verb_after_another(tmp_path, own_home, opened):
+    text = TABLE_SEARCH.replace("tracking: {enabled: false}\n", "")
+    write_recorded_search(tmp_path, OK, OK, OK, text=text)
+    (tmp_path / "verbs").write_text(VERBS)
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, "verbs"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert violations(opened) == []
+    assert {f"{own_home}/{name}" in opened.read_text() for name in ("ledger.db", "mlflow.db")} == {True}
+
+
+def test_a_service_with_threads_that_is_asked_from_outside(tmp_path, own_home, opened, monkeypatch):
+    hold(tmp_path, monkeypatch)
+    path = write_search(tmp_path, SEARCH.replace("tracking: {enabled: false}\n", ""))
+    with serving(tmp_path, "--executor", "thread") as (_, about):
+        folders = [parlay("submit", path, "--json", cwd=tmp_path).json["search_id"] for _ in range(2)]
+        until(lambda: ask(about, "GET", f"/v1/searches/{folders[0]}")[1]["num_trials"] > 0)
+        assert parlay("status", "--all", cwd=tmp_path).code == 0
+        assert parlay("cancel", folders[0], cwd=tmp_path).code == 0
+        let_go(tmp_path)
+        until(lambda: ask(about, "GET", f"/v1/searches/{folders[1]}")[1]["state"] == "completed")
+    assert violations(opened) == []
+    assert parlay("ledger", "rebuild", "--json", cwd=tmp_path).json["put_aside"] is None
+
+
+def test_the_dashboard(tmp_path, own_home, opened):
+    with start("dashboard", cwd=tmp_path) as dashboard:
+        assert dashboard.stderr is not None
+        assert any("http://127.0.0.1" in line for line in dashboard.stderr)
+        dashboard.send_signal(signal.SIGINT)
+        assert dashboard.wait(60) == 0
+    assert violations(opened) == []
+    assert f"{own_home}/mlflow.db" in opened.read_text()
