@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboards import mlflow_runs as runs
-from trials.folder import SearchFolder, open_plain
+from search_spaces.plain_file import open_plain
+from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.trial import utc_seconds, utc_text
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
+from search_spaces.plain_file import read_plain
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, SearchState
 from trials.metrics import StepRecord, read_metrics
@@ -310,16 +311,11 @@ def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:
     texts = {"attempts.json": _json([_attempt_json(attempt) for attempt in trial.attempts])}
     if last.outcome is not None:
         texts[f"outcome.r{last.outcome.restart}.json"] = _json(last.outcome.to_json())
-    if _is_plain(attempt_folder.spec):
-        texts["spec.json"] = attempt_folder.spec.read_text(encoding="utf-8", errors="replace")
-    log = attempt_folder.rank_log(0)
-    if _is_plain(log):
-        texts["rank-00000.tail.log"] = tail(log, _LOG_LINES) + "\n"
+    with suppress(OSError, ValueError):
+        texts["spec.json"] = read_plain(attempt_folder.spec).decode(errors="replace")
+    with suppress(OSError):
+        texts["rank-00000.tail.log"] = tail(attempt_folder.rank_log(0), _LOG_LINES) + "\n"
     return texts
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 def _attempt_json(attempt: Attempt) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import yaml
 
 from search_spaces.cluster import Cluster, MeasuredSpeed
 from search_spaces.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
+from search_spaces.plain_file import open_named
 from trials.calibrate import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
 from trials.text import counted
 
@@ -68,8 +69,8 @@ def cluster_fields(cluster: Cluster) -> dict[str, Any]:
 
 def is_by_calibrate(path: Path) -> bool:
     """Whether calibrate wrote this file; OSError where it cannot be read."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        return stream.readline().rstrip("\n") == FIRST_LINE
+    with open_named(path) as stream:
+        return stream.readline(len(FIRST_LINE) + 1).decode(errors="replace").rstrip("\n") == FIRST_LINE
 
 
 def _fabric_fields(fabric: Fabric) -> dict[str, Any]:

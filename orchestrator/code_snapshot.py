@@ -21,6 +21,7 @@ COMPUTE_SIDE = (
     "search_spaces/links.py",
     "search_spaces/memory_floor.py",
     "search_spaces/model_shape.py",
+    "search_spaces/plain_file.py",
     "search_spaces/stages.py",
     "search_spaces/trainer_rules.py",
     "search_spaces/usual_links.py",

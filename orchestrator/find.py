@@ -123,7 +123,7 @@ def _names_no_search(given: str) -> bool:
 def _folder_named(given: str) -> SearchFolder | None:
     """The search's folder, where what a person typed is a path and not an id."""
     try:
-        path = Path(given).resolve()
+        path = Path(os.path.realpath(given))
         if path.is_file():
             raise _is_a_file(given)
         return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None

@@ -58,7 +58,7 @@ def searches_in(places: Iterable[Path]) -> list[SearchFolder]:
     """
     found: dict[Path, SearchFolder] = {}
     for place in places:
-        here = list(_searches_below(place.absolute().resolve()))
+        here = list(_searches_below(Path(os.path.realpath(place))))
         if not here:
             raise InputError.of(
                 "unknown_id",

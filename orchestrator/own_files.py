@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.code_snapshot import code_hash, remove_caches
 from orchestrator.file_owner import us_in
 from search_spaces.errors import InputError
+from search_spaces.plain_file import read_plain
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
 
@@ -70,6 +71,6 @@ def _owner(path: Path) -> int:
 
 def _sha256_of_yaml(folder: SearchFolder) -> str | None:
     try:
-        return hashlib.sha256(folder.yaml.read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_plain(folder.yaml)).hexdigest()
+    except (OSError, ValueError):
         return None

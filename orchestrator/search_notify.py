@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from orchestrator.file_owner import us_in
 from orchestrator.search_schema import NotifySection
 from search_spaces.errors import InputError, Problem
+from search_spaces.plain_file import open_named
 
 _MOST_BYTES = 4096
 _ADDRESS = re.compile(r"https?://[!-~]+")
@@ -40,7 +41,7 @@ def notify_problems(section: NotifySection) -> Iterator[Problem]:
 def webhook_address(path: Path) -> str:
     """The address in this file. InputError, which never repeats it, where it is not there or others may read it."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        with open_named(path) as stream:
             _require_private(path, os.fstat(stream.fileno()))
             words = stream.read(_MOST_BYTES + 1).split()
     except OSError as error:
@@ -53,7 +54,7 @@ def webhook_address(path: Path) -> str:
 
 def _require_private(path: Path, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != _us(path.parent):
+    if found.st_uid != _us(path.parent):
         raise _bad(path, "is no plain file of your own", "a file of one line, the address")
     if mode & 0o077:
         raise _bad(path, f"has mode {mode:04o}, others may get at it", "chmod 600")

@@ -23,6 +23,7 @@ from orchestrator.search_draft import (
 )
 from search_spaces.errors import InputError
 from search_spaces.layout import PRECISIONS
+from search_spaces.plain_file import open_named
 from search_spaces.presets import accelerator_named
 from search_spaces.validation import FILL_IN
 from search_spaces.yaml_source import MAX_BYTES, read_document
@@ -117,7 +118,7 @@ def _toml(path: Path) -> dict[str, Any]:
 def text_of(path: Path) -> str:
     """What stands in a file to start from; InputError where it cannot be read, is too large or no UTF-8 text."""
     try:
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         fix = "name a file that is there and that you may read"

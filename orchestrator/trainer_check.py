@@ -13,6 +13,7 @@ from orchestrator.launchers.processes import OF_OTHER_PYTHONS
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.search_file import SearchSpec, located
 from search_spaces.errors import InputError, Problem
+from search_spaces.plain_file import open_named
 from trials.trainers.command_template import program_of
 
 
@@ -119,7 +120,7 @@ def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
 def _why_no_kernel_starts(program: Path) -> tuple[str, str] | None:
     """What is wrong with an executable's first line, and what to do; None where nothing is, or nobody may look."""
     try:
-        with program.open("rb") as stream:
+        with open_named(program) as stream:
             first = stream.read(256).partition(b"\n")[0]
     except OSError:
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from search_spaces.errors import InputError
+from search_spaces.plain_file import open_named
 from slurm.request import Container
 from trials.folder import SearchFolder
 
@@ -92,7 +93,7 @@ def _require_setup_file(path: str | None) -> None:
 
 def _has_windows_line_ends(path: Path) -> bool:
     try:
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             return b"\r\n" in stream.read(_READ_OF_SETUP)
     except OSError:  # this machine cannot tell
         return False

@@ -16,6 +16,7 @@ from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import open_named
 from search_spaces.presets import accelerator_named
 
 OUTCOMES = ("ok", "oom", "failed")
@@ -75,7 +76,7 @@ class MeasuredTable:
 def read_table(path: Path) -> MeasuredTable:
     """The table in this file. InputError when it is no such table: unreadable, or columns missing or unknown."""
     try:
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         fix = "name a measured table that is there and that you may read"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from search_spaces.errors import InputError, Problem, shown
+from search_spaces.plain_file import open_named
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 20
@@ -66,7 +67,7 @@ class Document:
 def read_document(path: Path) -> Document:
     """The mapping in this file; InputError names the line of whatever is wrong with it."""
     try:
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError.of(

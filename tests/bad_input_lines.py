@@ -100,6 +100,7 @@ BAD_INPUTS = {
     48: Line("a poll interval of zero or less, or below the floor", "refused; below the floor: raised, and said"),
     49: Line("`--set` in a wrong form, or of an unknown key", "refused, with the key that was meant"),
     50: Line("control and escape characters in what is shown", "refused in a file; shown escaped from elsewhere"),
+    51: Line("a pipe, a terminal, a device, or a link to one, where a file is due", "refused, never waited for"),
 }
 
 SECURITY = {

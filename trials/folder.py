@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from search_spaces.plain_file import MOST_BYTES, read_plain
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_json(path: Path, most_bytes: int | None = None) -> dict[str, Any] | None:
+def read_json(path: Path, most_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is none.
 
     ValueError when it is something else, holds a number that is not finite, or stands in no plain file.
@@ -214,36 +214,9 @@ def read_json(path: Path, most_bytes: int | None = None) -> dict[str, Any] | Non
     return data
 
 
-def read_plain(path: Path, most_bytes: int | None = None) -> bytes:
-    """What stands in a plain file of whoever the folder around it belongs to.
-
-    ValueError for a link, a pipe, a device, another user's file and one of more bytes: whatever else can write into a
-    folder must not decide what is read there, nor hold its reader up. OSError where it cannot be read.
-    """
-    with open_plain(path) as stream:
-        if most_bytes is not None and os.fstat(stream.fileno()).st_size > most_bytes:
-            raise ValueError(f"{path} has more than {most_bytes} bytes")
-        return stream.read()
-
-
-def open_plain(path: Path) -> BinaryIO:
-    """The same file, opened for reading."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise ValueError(f"{path} is no plain file") from error
-        raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.stat(path.parent).st_uid:
-        os.close(descriptor)
-        raise ValueError(f"{path} is no plain file of its folder's owner")
-    return os.fdopen(descriptor, "rb")
-
-
 def leads_out(path: Path, root: Path) -> bool:
     """Whether a link on the way to `path` leads out of the folder `root`."""
-    return not path.resolve().is_relative_to(root.resolve())
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def finite_number(text: str) -> float:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TextIO
 
-from trials.folder import read_plain
+from search_spaces.plain_file import read_plain
 from trials.trial import Word
 
 

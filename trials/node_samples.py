@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trials.folder import read_plain
+from search_spaces.plain_file import read_plain
 from trials.trial import is_finite_number, utc_seconds
 
 MOST_NODES = 16

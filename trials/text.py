@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from trials.folder import open_plain
+from search_spaces.plain_file import open_plain
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What ECMA-48 calls control sequences (colours, moves), and operating system commands (titles, links)."""

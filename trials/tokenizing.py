@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import InputError
+from search_spaces.plain_file import read_named
 
 BYTES = "bytes"
 """The name of the tokenizer that needs nothing."""
+_MOST_BYTES = 256 * 2**20
 _USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<|end|>")
 """What ends a text: of GPT-2 and NeoX, of Llama 2, of Llama 3, of Gemma, and of others."""
 
@@ -85,7 +87,7 @@ def _loaded(path: Path) -> tuple[Any, bytes]:
             fix=f"pip install 'parlay[prepare]', or take --tokenizer {BYTES}",
         ) from error
     try:
-        raw = path.read_bytes()
+        raw = read_named(path, _MOST_BYTES)
         encoder = Encoder.from_buffer(raw)
     except Exception as error:  # the library raises Exception itself
         raise InputError.of(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import struct
 import sys
 import weakref
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO
 
 from search_spaces.errors import InputError
 from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import open_named
 
 MAGIC = b"\x89parlay\n"
 """A byte that no text begins with, and a line end: a file that was transferred as text is not taken for a whole one."""
@@ -172,14 +172,9 @@ def require_tokens(data: Mapping[str, Any], model: ModelShape) -> TokenHeader:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        # Not to wait for a writer, should it be a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        raise _bad(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _bad(path, "is no plain file")
-    return os.fdopen(descriptor, "rb")
+        return open_named(path)
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror or error}") from error
 
 
 def _header_of(stream: BinaryIO, path: Path) -> TokenHeader:

@@ -11,7 +11,9 @@ import typer
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
 from orchestrator.cli.output import answer, fail, say
-from search_spaces.errors import InputError, Problem
+from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.plain_file import read_plain
+from trials.folder import leads_out
 from trials.text import counted
 
 DASHBOARD_SCHEMA = "parlay.dashboard/1"
@@ -94,6 +96,7 @@ def logs(
     found = find_search(search, ledger)
     which, attempt = find_attempt(found.record, trial)
     folder = found.folder.attempt(which.trial, attempt.attempt)
+    _require_inside(folder.path, found.folder.path)
     data = logs_summary(attempt, folder, None if rank is None else _whole_log(folder.rank_log(rank)))
     heading = [f"{which.trial}.{attempt.attempt}: {attempt.state}" + (f" ({attempt.reason})" if attempt.reason else "")]
     if words := failure_words(attempt, found.spec.measure.memory_limit_gib):
@@ -133,9 +136,16 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
     answer(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")
 
 
+def _require_inside(folder: Path, search: Path) -> None:
+    if leads_out(folder, search):
+        raise OutsideRefused(f"a link leads from {folder} out of the search's folder", "look where it leads, and why")
+
+
 def _whole_log(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_plain(path).decode(errors="replace")
+    except ValueError as error:
+        raise OutsideRefused(str(error), f"look at the file itself: {path}") from error
     except FileNotFoundError:
         message, fix = f"there is no log {path.name}", "leave --rank out: the logs that there are are listed then"
         raise InputError.of("unknown_id", message, value=str(path), key="--rank", fix=fix) from None

@@ -41,7 +41,7 @@ from orchestrator.cli.output import Exit, answer, fail, say
 from orchestrator.cli.serving import hand_over
 from orchestrator.cli.ticking import require_jobs_that_stay, tick_lines, write_tick_script
 from search_spaces.errors import InputError, Problem
-from trials.text import counted
+from trials.text import counted, tail
 
 if TYPE_CHECKING:
     from orchestrator.cli.options import Change
@@ -308,8 +308,8 @@ def _fencing(folder: SearchFolder) -> int:
 
 
 def _fail_to_start(folder: SearchFolder, what: str, as_json: bool) -> NoReturn:
-    words = folder.driver_log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
-    problem = Problem("driver", "\n".join([what, *words]), fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
+    words = f"{what}\n{tail(folder.driver_log, 5)}"
+    problem = Problem("driver", words, fix=f"see {folder.driver_log}, then {resume_fix(folder)}")
     fail(ExitCode.REFUSED, problem, as_json)
 
 

@@ -133,5 +133,5 @@ def _address_words(port: int, place: ServicePlace) -> str:
 
     if not sys.stdout.isatty():
         return "parlay serve --page prints an address"
-    address = entry_address(port, place.token.read_text(encoding="utf-8"), time.time())
+    address = entry_address(port, place.read_token(), time.time())
     return f"{address} (it opens once, within ten minutes; parlay serve --page prints another)"

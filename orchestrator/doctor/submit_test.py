@@ -22,6 +22,7 @@ from orchestrator.one_job import (
 from orchestrator.search_file import SearchSpec
 from orchestrator.trainer_check import python_of, ranks_run_here
 from search_spaces.cluster import Cluster
+from search_spaces.plain_file import open_plain
 from trials.classify import Ending
 from trials.doctor import Sights
 from trials.folder import SearchFolder
@@ -71,7 +72,7 @@ def nccl_log(request: LaunchRequest) -> NcclLog:
 
 def _read(log: Path) -> str:
     """Of its beginning, where transports are chosen."""
-    with log.open("rb") as stream:
+    with open_plain(log) as stream:
         return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
 
 

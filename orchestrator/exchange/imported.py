@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.search_file import SearchSpec
 from search_spaces.errors import InputError, Problem
 from search_spaces.measured import Observation, render_table
+from search_spaces.plain_file import open_named
 
 MOST_BYTES = 64 * 2**20
 
@@ -93,12 +94,12 @@ def table_text(imported: Imported, source: Path) -> str:
 def text_of(path: Path) -> str:
     """What stands in a plain file; InputError where it cannot be read, is too large or no UTF-8 text."""
     try:
-        if path.exists() and not path.is_file():
-            raise _no_text(path, "is no plain file", "copy what it holds into one")
-        with path.open("rb") as stream:
+        with open_named(path) as stream:
             raw = stream.read(MOST_BYTES + 1)
     except OSError as error:
-        raise _no_text(path, f"cannot be read: {error.strerror or error}", "correct its name") from error
+        raise _no_text(
+            path, f"cannot be read: {error.strerror or error}", "name a plain file that you may read"
+        ) from error
     if len(raw) > MOST_BYTES:
         raise _no_text(path, f"larger than {MOST_BYTES} bytes, the most that is read", "name the table itself")
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.rank_groups import device_environment, program_environment
 from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.plain_file import open_named
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
 from slurm.script import render_script
 from trials.folder import write_text
@@ -56,9 +56,7 @@ def write_setup_copy(job: JobRequest) -> None:
 def setup_text(path: str) -> str:
     """What is in the user's setup file; InputError where this machine cannot read it, or it is no shell file."""
     try:
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-            raise _bad_setup(path, "is no file", "name a shell file")
-        with open(path, "rb") as stream:
+        with open_named(Path(path)) as stream:
             raw = stream.read(MAX_SETUP_BYTES + 1)
         if len(raw) > MAX_SETUP_BYTES:
             raise _bad_setup(path, f"has more than {MAX_SETUP_BYTES} bytes", "source the rest of it from there")

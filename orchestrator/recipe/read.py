@@ -11,6 +11,7 @@ from typing import Any
 from orchestrator.recipe.recipe import AS_WRITTEN, Recipe, checksum
 from orchestrator.recipe.write import sha256, tree_sha256
 from search_spaces.errors import InputError, Problem
+from search_spaces.plain_file import read_named
 from search_spaces.yaml_source import read_document
 from trials.trial import TrialKind, TrialSpec
 
@@ -41,8 +42,8 @@ class LoadedRecipe:
         """
         recipe, path = self.recipe, self.folder / "spec.json"
         try:
-            spec = TrialSpec.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            spec = TrialSpec.from_json(json.loads(read_named(path)))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             fix = f"{AS_WRITTEN}: --force does not do without its spec.json"
             raise InputError.of("recipe", f"spec.json: {error}", file=str(path), rule=_RULE, fix=fix) from error
         return replace(
@@ -90,7 +91,10 @@ def _edits(data: Any, file: Path) -> Iterator[Problem]:
 def _sha256_of(path: Path) -> str | None:
     if path.is_dir():
         return tree_sha256(path)
-    return sha256(path.read_bytes()) if path.is_file() else None
+    try:
+        return sha256(read_named(path))
+    except OSError:
+        return None
 
 
 def _edited(path: Path) -> Problem:

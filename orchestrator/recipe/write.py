@@ -20,6 +20,7 @@ from orchestrator.recipe.exports import exports
 from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
+from search_spaces.plain_file import read_plain
 from slurm.request import SETUP_NAME
 from trials.folder import SearchFolder, sync_folder, write_text
 from trials.trial import utc_text
@@ -88,8 +89,8 @@ def _setup_that_ran(source: RecipeSource, search: Path) -> str | None:
     """What the measured attempt's job sourced; None where it sourced nothing, or no copy of it is left."""
     spec = source.spec
     try:
-        return (SearchFolder(search).attempt(spec.trial, spec.attempt).path / SETUP_NAME).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_plain(SearchFolder(search).attempt(spec.trial, spec.attempt).path / SETUP_NAME).decode()
+    except (OSError, ValueError):
         return None
 
 

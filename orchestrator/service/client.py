@@ -94,7 +94,7 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
         about = read_json(place.about)
         if about is None or (about["port"] is not None and not _is_ours(about["pid"])):
             return None
-        token = None if about["port"] is None else place.token.read_text(encoding="utf-8")
+        token = None if about["port"] is None else place.read_token()
         client = Client(about["socket"], about["port"], token)
         return client, client.health()
     except (OSError, OutsideRefused, ValueError, KeyError):
@@ -108,7 +108,7 @@ def page_address(home: Path, now: float) -> str:
         about = read_json(place.about)
         is_running = about is not None and _is_ours(about["pid"])
         if about is not None and is_running and about["port"] is not None:
-            return entry_address(about["port"], place.token.read_text(encoding="utf-8"), now)
+            return entry_address(about["port"], place.read_token(), now)
     except (OSError, ValueError, KeyError):
         is_running = False
     words = "the service listens on a unix socket, which no browser opens" if is_running else "no service runs"

@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
 from search_spaces.errors import OutsideRefused
+from search_spaces.plain_file import read_plain
 from trials.folder import read_json
 
 SERVICE_SCHEMA = "parlay.service/1"
@@ -61,6 +62,9 @@ class ServicePlace:
     def token(self) -> Path:
         """What a client on a port has to show; new with every start."""
         return self.folder / "token"
+
+    def read_token(self) -> str:
+        return read_plain(self.token).decode()
 
     @property
     def searches(self) -> Path:
@@ -108,7 +112,7 @@ class ServicePlace:
     def page_key(self) -> str:
         """What the cookies of browsers are signed with: the same after a restart; whoever removes it sends all away."""
         path = self.folder / "page_key"
-        key = path.read_text(encoding="utf-8", errors="replace").strip() if path.exists() else ""
+        key = read_plain(path).decode(errors="replace").strip() if path.exists() else ""
         if len(key) < _KEY_BYTES:  # emptied, or cut: one that somebody could guess
             key = secrets.token_urlsafe(_KEY_BYTES)
             _write_private(path, key)

@@ -199,13 +199,13 @@ def test_the_tokens_of_megatron_are_known_by_the_index_beside_them(path):
 
 def test_what_is_no_plain_file_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(InputError, match="is no plain file"):
             read_token_header(path)
 
 
 def test_a_path_that_cannot_be_one_is_refused():
-    for path in (Path("a\0b"), Path("x" * 5000), Path("/etc/passwd/x")):
+    for path in (Path("/"), Path("a\0b"), Path("x" * 5000), Path("/etc/passwd/x")):
         with pytest.raises(InputError, match="cannot be read"):
             read_token_header(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from search_spaces.plain_file import open_plain
 from trials.classify import outcome_fault
 from trials.external.checks import cross_checks, other_batch, proof_of
 from trials.folder import AttemptFolder
@@ -157,9 +158,9 @@ class LogMeasurement:
         """Trainers tell their layout on rank 0 and memory on several ranks, whoever tells of the steps."""
         for path in self._folder.rank_logs():
             try:
-                with path.open("rb") as stream:
+                with open_plain(path) as stream:
                     head = stream.read(HEAD_BYTES).decode("utf-8", errors="replace")
-            except OSError:
+            except (OSError, ValueError):
                 continue
             for line in head.splitlines():
                 self._reader.note(line)

@@ -18,8 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import OutsideRefused
+from search_spaces.plain_file import open_plain
 from trials.folder import sync_folder
 from trials.ledger.events import Event, Fenced
+
+MOST_JOURNAL_BYTES = 4 * 2**30
+"""Far more than any search writes."""
 
 _SEAL = ',"crc32":"00000000"}'
 
@@ -48,7 +52,7 @@ class Journal:
     def read(self) -> list[Event]:
         """All events that count, oldest first; [] where there is no journal yet. Raises JournalDamaged."""
         try:
-            return list(_parse(self.path, self.path.read_bytes()).events)
+            return list(self._whole().events)
         except FileNotFoundError:
             return []
 
@@ -59,9 +63,7 @@ class Journal:
         that never came to the disk, and write another in its place. Then another Journal reads what is true.
         """
         try:
-            with self.path.open("rb") as stream:
-                stream.seek(self._told.size - len(self._last_told))
-                data = stream.read()
+            data = self._bytes(self._told.size - len(self._last_told))
         except FileNotFoundError:
             return []
         if not data.startswith(self._last_told):
@@ -80,7 +82,7 @@ class Journal:
         descriptor = self._open()
         size = os.fstat(descriptor).st_size
         if size != self._known.size:
-            self._known = _parse(self.path, self.path.read_bytes())
+            self._known = self._whole()
         self._require_next(event)
         if size > self._known.size:
             os.ftruncate(descriptor, self._known.size)  # a line that a killed writer left unfinished
@@ -94,10 +96,24 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def _whole(self) -> _Contents:
+        return _parse(self.path, self._bytes(0))
+
+    def _bytes(self, start: int) -> bytes:
+        """What the file holds from there on; JournalDamaged for what is no plain file of ours."""
+        try:
+            with open_plain(self.path) as stream:
+                if os.fstat(stream.fileno()).st_size > MOST_JOURNAL_BYTES:
+                    raise JournalDamaged(f"{self.path} has more than {MOST_JOURNAL_BYTES} bytes")
+                stream.seek(start)
+                return stream.read()
+        except ValueError as error:
+            raise JournalDamaged(str(error)) from error
+
     def _open(self) -> int:
         if self._descriptor is None:
             is_new = not self.path.exists()
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o600)
             if is_new:
                 sync_folder(self.path.parent)
@@ -115,7 +131,7 @@ class Journal:
             os.fsync(descriptor)
         except OSError:
             # Only our own line is taken back, never one that another driver wrote after it.
-            if line.startswith(self.path.read_bytes()[self._known.size :]):
+            if line.startswith(self._bytes(self._known.size)):
                 os.ftruncate(descriptor, self._known.size)
             raise
 
@@ -123,7 +139,7 @@ class Journal:
         """What the journal holds after `event` was written, which should have made it `size` bytes long."""
         if os.fstat(descriptor).st_size == size:
             return _Contents((event,), event.fencing, size, event.seq + 1)
-        self._known = _parse(self.path, self.path.read_bytes())
+        self._known = self._whole()
         if event not in self._known.events:
             self._require_next(event)
             raise JournalDamaged(f"{self.path}: event {event.seq} was written and is not there")

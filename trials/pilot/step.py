@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from search_spaces.plain_file import read_plain
 from trials.pilot.files import StepEnd, StepFate, StepRequest, StepStart
 
 NUMBER_FILE = "PARLAY_STEP_FILE"
@@ -90,8 +91,8 @@ class Step:
 
     def _number(self) -> str | None:
         try:
-            return self._number_file.read_text().strip() or None
-        except OSError:
+            return read_plain(self._number_file).decode(errors="replace").strip() or None
+        except (OSError, ValueError):
             return None
 
     def _cancel_in_slurm(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from search_spaces.plain_file import read_plain
 from trials.calibrate import ON_CPU, ON_GPU
 from trials.doctor import MARKS_SEEN_WITHIN_S, RankSight, Sights, mark_of
 from trials.folder import AttemptFolder, write_text
@@ -73,8 +74,8 @@ def unseen_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
 
 def _is_there(mark: Path, nonce: str) -> bool:
     try:
-        return mark.read_text(encoding="utf-8") == nonce
-    except OSError:
+        return read_plain(mark) == nonce.encode()
+    except (OSError, ValueError):
         return False
 
 

@@ -1,0 +1,158 @@
+"""Line 51: what is named where a file is due, and what lies in a search's folder in the place of its journal."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.main import run
+from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.test_sources import ROOT, SOURCES, calls
+from tests.orchestrator.cli.recorded import OK, write_recorded_search
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.fixture
+def searched(desk: Desk) -> Path:
+    """The folder of a search that has ended, its recipe in it."""
+    write_recorded_search(desk.folder, OK)
+    assert run(["run", "search.yaml", "--json"]) == 0
+    [journal] = desk.folder.glob("runs/*/journal.jsonl")
+    desk.capsys.readouterr()
+    return journal.parent
+
+
+@pytest.mark.bad_input(51)
+@pytest.mark.parametrize("make", [pipe, endless])
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["plan", "it.yaml"], "it.yaml"),
+        (["run", "it.yaml"], "it.yaml"),
+        (["init", "--from", "it.sh"], "it.sh"),
+        (["init", "--from", "it.json"], "it.json"),
+        (["init", "--from", "it.yaml"], "it.yaml"),
+        (["compare", "it.yaml", "it.yaml"], "it.yaml"),
+        (["replay", "it.yaml"], "it.yaml"),
+        (["replay", "."], "recipe.yaml"),
+        (["plan", "search.yaml", "--set", "space={candidates: it.csv}"], "it.csv"),
+        (["import", "it.csv", "search.yaml", "--out", "past.csv"], "it.csv"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused_where_a_file_is_due(desk: Desk, make: Callable[[Path], None], words, name):
+    desk.write()
+    make(desk.folder / name)
+    error = desk.refused(*words).error
+    assert "no plain file" in error["message"]
+    assert error["fix"]
+
+
+@pytest.mark.bad_input(51)
+@pytest.mark.security("paths")
+@pytest.mark.parametrize("make", [pipe, endless, itself])
+def test_a_journal_that_is_no_plain_file_is_refused(desk: Desk, searched: Path, make: Callable[[Path], None]):
+    (searched / "journal.jsonl").unlink()
+    make(searched / "journal.jsonl")
+    for verb in ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild"):
+        assert run([*verb.split(), str(searched)]) == 6, verb
+        assert "journal.jsonl is no plain file" in desk.capsys.readouterr().err
+
+
+@pytest.mark.bad_input(51)
+def test_a_recipe_with_a_pipe_for_one_of_its_files_is_refused(desk: Desk, searched: Path):
+    recipe = desk.folder / "recipe"
+    shutil.copytree(searched / "recipe", recipe)
+    (recipe / "spec.json").unlink()
+    os.mkfifo(recipe / "spec.json")
+    assert "spec.json" in desk.refused("replay", "recipe").error["message"]
+
+
+@pytest.mark.security("paths")
+def test_no_log_is_shown_through_a_link(desk: Desk, searched: Path):
+    secret = desk.folder / "secret"
+    secret.mkdir()
+    for name in ("rank-00000.log", "rank-00001.log"):
+        (secret / name).write_text("hunter2\n")
+    attempt = searched / "trials" / "t0001" / "a1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    for name in ("rank-00000.log", "rank-00001.log"):
+        (attempt / name).unlink(missing_ok=True)
+        (attempt / name).symlink_to(secret / name)
+    logs = ["logs", "t0001", "--search", str(searched)]
+    for words in (logs, [*logs, "--rank", "0"], [*logs, "--rank", "1"]):
+        assert "no plain file" in desk.refused(*words, code=6).error["message"]
+    shutil.rmtree(attempt)
+    attempt.symlink_to(secret)
+    for words in (logs, [*logs, "--rank", "0"]):
+        assert "out of the search's folder" in desk.refused(*words, code=6).error["message"]
+
+
+@pytest.mark.bad_input(51)
+def test_a_folder_that_is_a_link_to_itself_is_no_search(desk: Desk):
+    itself(desk.folder / "loop")
+    assert "no plain file" in desk.refused("status", "./loop", code=6).error["message"]
+    assert desk.refused("ledger", "rebuild", "loop", code=4).error["fix"]
+
+
+OWN_READERS = {
+    "search_spaces/plain_file.py": "the opener",
+    "search_spaces/presets.py": "files that are installed with Parlay",
+    "dashboards/report/html.py": "files that are installed with Parlay",
+    "slurm/site_profile.py": "imports nothing of ours; looks what it is before it reads",
+    "slurm/shared_answer.py": "imports nothing of ours; opens as the opener does",
+    "slurm/sandbox.py": "files of its own private folder, and /proc",
+    "slurm/daemons.py": "files of its own private folder, and /proc",
+    "trials/tokens_prepare.py": "the input streams, and may be a pipe that somebody writes to",
+    "orchestrator/code_snapshot.py": "the sources that are installed, and a snapshot of them",
+    "orchestrator/recipe/write.py": "a snapshot of the sources",
+    "orchestrator/planning.py": "the sources that are installed",
+    "orchestrator/launchers/processes.py": "the kernel's counters of a control group",
+    "trials/external/kernel_oom.py": "the kernel's counters of a control group",
+    "trials/ranks/software.py": "the kernel's words of processes and drivers",
+    "trials/train/host_memory.py": "the kernel's counters of memory",
+    "orchestrator/launchers/private_folder.py": "opens as the opener does, within a folder that it holds open",
+}
+"""Which files read by themselves, and what."""
+KERNELS = ("/proc", "/sys", "_proc", "proc /", "groups", "version_file", "EPHEMERAL_PORTS")
+"""What names a file of the kernel's in a call."""
+
+
+@pytest.mark.security("paths")
+def test_files_are_read_through_the_one_opener():
+    found = {f"{path.relative_to(ROOT)}:{line}" for path in SOURCES for line in _reads_by_itself(path)}
+    assert found == set()
+
+
+def _reads_by_itself(path: Path) -> Iterator[str]:
+    if str(path.relative_to(ROOT)) in OWN_READERS:
+        return
+    for name, call in calls(path):
+        if _is_reading(name, call) and not any(word in ast.unparse(call) for word in KERNELS):
+            yield f"{call.lineno}: {ast.unparse(call)}"
+
+
+def _is_reading(name: str, call: ast.Call) -> bool:
+    words = ast.unparse(call)
+    if name.endswith((".read_text", ".read_bytes")):
+        return True
+    if name == "os.open":
+        return "O_RDONLY" in words and "O_DIRECTORY" not in words
+    return (name == "open" or name.endswith(".open")) and any(mode in words for mode in ("'rb'", "'r'"))
