@@ -14,17 +14,19 @@ from trials.folder import SearchFolder
 from trials.ledger.database import LedgerDamaged, put_aside_damaged
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
+from trials.path_owners import TakenFolder
 
 
 @dataclass
 class Hold:
-    """The lease, which runs on real time, and the ledger that its holder may write."""
+    """The lease, which runs on real time, the ledger that its holder may write, and the folder as it was taken."""
 
     folder: SearchFolder
     ledger_url: str
     ledger: LedgerWriter
     lease: leases.Lease
     note: Callable[[str], None]
+    taken: TakenFolder
 
     @contextmanager
     def opened_history(self) -> Iterator[History]:
@@ -64,10 +66,10 @@ class Hold:
 def held(folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None) -> Iterator[Hold]:
     """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
     LeaseHeld where the search is another's, InputError where its folder is."""
-    require_own_folder(folder)
+    taken = require_own_folder(folder)
     lease = leases.acquire(folder, time.time())
     try:
-        hold = Hold(folder, ledger_url, open_or_renew(ledger_url, note), lease, note)
+        hold = Hold(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
         try:
             yield hold
         finally:

@@ -13,6 +13,7 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Life
 from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.path_owners import TakenFolder
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
 
 POLL_INTERVAL_S = 0.5
@@ -57,7 +58,8 @@ def new_job(
         trainer=trainer,
         rendezvous=Rendezvous("file" if world.num_nodes == 1 else "tcp"),
     )
-    request = LaunchRequest(spec, folder.attempt("t0001", "a1"), python, str(folder.code), time_limit_s)
+    taken, attempt = TakenFolder.at(folder.path), folder.attempt("t0001", "a1")
+    request = LaunchRequest(spec, attempt, python, str(folder.code), time_limit_s, taken=taken)
     request.folder.path.mkdir(parents=True, mode=0o700)
     write_json(request.folder.spec, spec.to_json())
     return request

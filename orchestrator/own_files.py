@@ -6,11 +6,11 @@ import hashlib
 from pathlib import Path
 
 from orchestrator.code_snapshot import code_hash, remove_caches
-from orchestrator.file_owner import us_in
 from search_spaces.errors import InputError
 from search_spaces.plain_file import read_plain
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
+from trials.path_owners import TakenFolder, require_own_way, us_in
 
 YAML_SHA256 = "yaml_sha256"
 """Where the search's row has the SHA-256 of search.yaml."""
@@ -47,12 +47,14 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
         )
 
 
-def require_own_folder(folder: SearchFolder) -> None:
-    """InputError for a folder of somebody else, in which nothing of ours may be left: its owner could not read it.
+def require_own_folder(folder: SearchFolder) -> TakenFolder:
+    """The folder as it is now. InputError for one of somebody else, in which nothing of ours may be left (its owner
+    could not read it), and for one that others could put another in the place of.
 
     Whoever may rename in the folder of searches can put one of theirs in this one's place, hashes and all, whose code
     our jobs would run. Who we are is told by a file of ours, for a file system may call us otherwise than the kernel.
     """
+    taken = TakenFolder.at(folder.path)
     owner, us = _owner(folder.path), us_in(folder.path)
     if owner != us:
         raise InputError.of(
@@ -63,6 +65,8 @@ def require_own_folder(folder: SearchFolder) -> None:
             rule="a search's jobs run the code in its folder, so that is the user's own",
             fix="let its owner go on with it; or if somebody has put it there in the place of yours, tell the site",
         )
+    require_own_way(folder.path, "folder_of_another", "folder")
+    return taken
 
 
 def _owner(path: Path) -> int:

@@ -25,6 +25,7 @@ from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.validation import restored
 from trials.classify import Verdict
 from trials.folder import SearchFolder, read_json
+from trials.path_owners import TakenFolder
 from trials.ranking import is_suspect
 from trials.text import counted
 from trials.tokens import require_tokens
@@ -300,6 +301,7 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialPr
         python=python,
         trainer=spec.trainer,
         seed=spec.seed,
+        taken=TakenFolder.at(folder.path),
     )
 
 

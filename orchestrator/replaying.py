@@ -36,6 +36,7 @@ from search_spaces.errors import InputError
 from search_spaces.validation import restored
 from trials.folder import SearchFolder, write_json
 from trials.ledger.place import home_folder
+from trials.path_owners import require_own_way
 from trials.text import counted
 from trials.trial import utc_text
 
@@ -82,14 +83,15 @@ def replayed(
     to plain processes as in a search.
 
     Raises KeyboardInterrupt when `stop` was asked for, ReplayStopped once something may have been measured: what was
-    stands in the folder as an answer does. InputError where Parlay's home cannot be written, OSError where the folder
-    cannot.
+    stands in the folder as an answer does. InputError where Parlay's home cannot be written, or others could put a
+    folder of theirs in the place of ours; OSError where the folder cannot be written.
     """
     section = launcher_section(loaded.recipe, launcher_kind)
     is_here = section.kind == "local" or (section.kind == "ray" and section.address is None)
     here = this_machine(loaded.recipe.cluster, os.environ) if is_here else None
     if (answer := impossible(loaded, here)) is not None:
         return answer
+    require_own_way(work_dir, "work_dir", "work_dir")
     folder = SearchFolder(work_dir.absolute() / f"replay-{secrets.token_hex(3)}")
     watcher = ReplayWatcher(note, stop.is_asked, MachineTurn(home_folder()) if is_here else NoTurn())
     with ExitStack() as stack:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.file_owner import us_in
 from orchestrator.search_schema import NotifySection
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
+from trials.path_owners import us_in
 
 _MOST_BYTES = 4096
 _ADDRESS = re.compile(r"https?://[!-~]+")

@@ -140,7 +140,8 @@ def _driven(
         task = task_of(spec, () if cancelling else frozen(folder))
         sampler = make_sampler(spec.search.sampler, candidates, task, spec.search.seed, note)
         hooks = stack.enter_context(_hooks(hold, spec, task, told, cancelling))
-        driver = Driver(history, program_of(folder, spec), sampler, launcher, _goal(spec), _limits(spec), hooks)
+        program = replace(program_of(folder, spec), taken=hold.taken)
+        driver = Driver(history, program, sampler, launcher, _goal(spec), _limits(spec), hooks)
         with told.watcher.driving(driver):
             return driver, go(driver)
 

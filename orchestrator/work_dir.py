@@ -11,6 +11,7 @@ from search_spaces.errors import InputError
 from search_spaces.plain_file import open_named
 from slurm.request import Container
 from trials.folder import SearchFolder
+from trials.path_owners import require_own_way
 
 if TYPE_CHECKING:
     from orchestrator.search_file import SearchSpec
@@ -39,14 +40,13 @@ def _require_work_dir(path: Path) -> None:
         inside = next((p for p in (path, *path.parents) if SearchFolder(p).is_one), None)
         nearest = next(p for p in (path, *path.parents) if os.path.lexists(p))
         mode = nearest.stat().st_mode
+        require_own_way(path, "work_dir", "work_dir")
     except OSError as error:
         raise bad_work_dir(path, error.strerror or str(error), OTHER_WORK_DIR) from error
     if inside is not None:
         raise bad_work_dir(path, f"lies inside the search {inside.name}", "name a folder outside of any search")
     if not stat.S_ISDIR(mode):
         raise bad_work_dir(path, f"cannot be made: {nearest} is not a folder", OTHER_WORK_DIR)
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise bad_work_dir(path, f"can be written by everybody at {nearest}", f"chmod o-w {nearest}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise bad_work_dir(path, f"cannot be written at {nearest}", OTHER_WORK_DIR)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
 from trials.ledger.place import NETWORK_FILE_SYSTEMS, file_system
+from trials.path_owners import who_may_swap
 
 TRIED_BYTES = 2**20
 LEAST_FREE_GIB = 1.0
@@ -33,7 +31,7 @@ def examine_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterato
     words = "is there" if nearest == path else f"will be made in {nearest}"
     yield ok("work_dir", f"{path} {words}")
     yield sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
-    yield from swapping_findings(nearest.resolve())
+    yield from swapping_findings(path)
     yield from writing_findings(nearest)
     yield from room_findings(nearest)
 
@@ -51,31 +49,17 @@ def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbo
     return warning("file_system", f"{named}, which is usually this machine's own", fix)
 
 
-def swapping_findings(nearest: Path) -> Iterator[Finding]:
-    """Whether others may rename what lies on the way to a search: they could put a folder of theirs in its place."""
-    for folder in (nearest, *nearest.parents):
-        found = folder.stat()
-        if found.st_mode & stat.S_ISVTX or not (group := _others_in(found)):
-            continue
-        words = f"{group} may write in {folder}, and could put a folder of theirs in the place of a search's"
-        if found.st_uid == os.geteuid():
-            yield warning("others_write", words, f"chmod g-w,o-w {folder}; or {_OTHER_FOLDER}")
+def swapping_findings(path: Path) -> Iterator[Finding]:
+    """Whether a group may rename what lies on this way, and put theirs there; the one deepest down is named.
+
+    Whoever else could is refused before.
+    """
+    for swapper in [*who_may_swap(path)][-1:]:
+        words = f"{swapper.words} may write in {swapper.path}, and could put a folder of theirs in the place of yours"
+        if swapper.path.stat().st_uid == os.geteuid():
+            yield warning("others_write", words, f"chmod g-w,o-w {swapper.path}; or {_OTHER_FOLDER}")
         else:
             yield note("others_write", words, f"trust them with your jobs, whose code lies there; or {_OTHER_FOLDER}")
-        return
-
-
-def _others_in(found: os.stat_result) -> str:
-    """Who may write there besides its owner; "" for nobody. A group that is called as its user is theirs alone."""
-    if found.st_mode & stat.S_IWOTH:
-        return "everybody"
-    if not found.st_mode & stat.S_IWGRP:
-        return ""
-    try:
-        group, own = grp.getgrgid(found.st_gid), pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"group {found.st_gid}"
-    return "" if group.gr_name == own and {*group.gr_mem} <= {own} else f"group {group.gr_name}"
 
 
 def writing_findings(nearest: Path) -> Iterator[Finding]:

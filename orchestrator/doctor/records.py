@@ -12,6 +12,7 @@ from dashboards.schema import TrackingSection
 from dashboards.stores import tracking_uri
 from dashboards.text import masked
 from orchestrator.doctor.finding import Finding, error, errors_of, ok, warning
+from orchestrator.doctor.folders import swapping_findings
 from search_spaces.errors import InputError, OutsideRefused
 from trials.ledger.place import existing_ledger_url, file_system, home_folder, ledger_url
 from trials.ledger.reader import LedgerReader
@@ -24,6 +25,7 @@ def examine_home() -> Iterator[Finding]:
     """What belongs to the user and not to one search; made where it is not there."""
     home = home_folder()
     yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
+    yield from swapping_findings(home)
     found = os.statvfs(home)
     free_gib = found.f_bavail * found.f_frsize / 2**30
     if free_gib < LEAST_FREE_GIB:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from search_spaces.errors import OutsideRefused
 from trials.classify import Ending
 from trials.folder import AttemptFolder
+from trials.path_owners import TakenFolder
 from trials.trial import TrialSpec
 
 ENDING_ALLOWANCE_S = 15.0
@@ -33,7 +34,8 @@ class LaunchRequest:
     the attempt, with reason time_limit, `time_limit_s` seconds after its first rank started, whatever the trial program
     does; its nodes are free `longest_s(time_limit_s)` after that start. `exclude` are nodes to keep away from where the
     launcher has a choice. `submitted_at` (UTC seconds since the epoch) is when the intent was written down; `job_id`
-    and `restart` are what an earlier driver knew of the launch.
+    and `restart` are what an earlier driver knew of the launch. `taken` is the search's folder as its driver
+    took it.
     """
 
     spec: TrialSpec
@@ -45,6 +47,7 @@ class LaunchRequest:
     submitted_at: float | None = None
     job_id: str | None = None
     restart: int = 0
+    taken: TakenFolder | None = None
 
     @property
     def key(self) -> str:
@@ -55,6 +58,11 @@ class LaunchRequest:
     def label(self) -> str:
         """What a user is told of it: `t0001.a1`."""
         return f"{self.spec.trial}.{self.spec.attempt}"
+
+    def require_taken(self) -> None:
+        """InputError where another folder lies in the place of the one that was taken: its code is not ours."""
+        if self.taken is not None:
+            self.taken.require_same()
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -86,14 +94,20 @@ class Launcher(ABC):
     turn_s: float = 0.5
     """How long the driver may wait between two turns, at most, without being late for what the launcher tells it."""
 
-    @abstractmethod
     def launch(self, request: LaunchRequest) -> str | None:
         """Start the attempt and return the launcher's id for it, or None where there is none (no slot just now).
 
         Raises LaunchPostponed where it has to be asked again later, with the words to show; LaunchRefused when no
         attempt can be launched at all, another OutsideRefused when none can be at present, ValueError for one that was
-        launched before. Never waits for the attempt to start running.
+        launched before, InputError where another folder lies in the place of the one that was taken, OSError where that
+        cannot be seen. Never waits for the attempt to start running.
         """
+        request.require_taken()
+        return self._launch(request)
+
+    @abstractmethod
+    def _launch(self, request: LaunchRequest) -> str | None:
+        """What `launch` does in the folder that was taken."""
 
     @abstractmethod
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:

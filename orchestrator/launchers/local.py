@@ -53,7 +53,7 @@ class LocalLauncher(Launcher):
         self._left_behind: dict[str, LeftBehind] = {}
         self._changed = threading.Event()
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         slot = self._free_slot()
         if slot is None:
             return None

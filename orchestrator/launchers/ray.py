@@ -55,7 +55,7 @@ class RayLauncher(Launcher):
         self._attempts: dict[str, _Submitted] = {}
         self._left_behind: dict[str, LeftBehind] = {}
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         self._replace_dead_ray()
         spec = request.spec
         if request.folder.ranks.exists():

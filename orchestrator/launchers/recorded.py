@@ -61,7 +61,7 @@ class RecordedLauncher(Launcher):
         self._attempts: dict[str, _Played] = {}
         self._problems: dict[tuple[Any, ...], MeasuredProblem] = {}
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         """LaunchRefused when the table has no row of the layout."""
         key = request.spec.attempt_key
         if request.folder.ranks.exists():

@@ -62,7 +62,7 @@ class SlurmLauncher(Launcher):
         self._watch = Watch(slurm, self._questions, self._submissions)
         self._cancels = Cancels(slurm, self._questions, self._submissions, self._watch)
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         return self._submissions.launch(request)
 
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:

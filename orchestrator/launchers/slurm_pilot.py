@@ -83,7 +83,7 @@ class SlurmPilotLauncher(Launcher):
 
     # -- launching
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         """The id of the job in which the attempt will be a step."""
         if request.key in self._steps:
             raise ValueError(f"{request.key} was launched before")

@@ -20,6 +20,7 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.classify import Ending, Verdict, classify
 from trials.folder import SearchFolder, leads_out, read_json, write_json
+from trials.path_owners import TakenFolder
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -54,7 +55,8 @@ _NOT_WAITED_FOR = (
 class TrialProgram:
     """What all attempts of a search share. `trainer` is the search file's section, `python` the ranks' interpreter.
 
-    The `baseline` is measured whole, as every layout is that is measured again.
+    The `baseline` is measured whole, as every layout is that is measured again. `taken` is the folder as its driver
+    took it; nothing is launched in another.
     """
 
     folder: SearchFolder
@@ -65,6 +67,7 @@ class TrialProgram:
     trainer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "parlay"})
     seed: int = 1234
     baseline: Layout | None = None
+    taken: TakenFolder | None = None
     _folders: InTime = field(default_factory=lambda: InTime(FOLDER_ANSWERS_WITHIN_S), compare=False, repr=False)
 
     @property
@@ -112,10 +115,12 @@ class TrialProgram:
             submitted_at=attempt.submitted_at,
             job_id=attempt.job_id,
             restart=attempt.restart,
+            taken=self.taken,
         )
 
     def prepared(self, request: LaunchRequest) -> LaunchRequest:
-        """The request, its spec.json now in place. OSError where that cannot be written, or not in time."""
+        """The request, its spec.json now in place. OSError where that cannot be written, or not in time; InputError
+        where the folder is not the one that was taken."""
         self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
         return request
 
@@ -144,6 +149,7 @@ class TrialProgram:
 
 
 def _write_spec(request: LaunchRequest, root: Path) -> None:
+    request.require_taken()
     if leads_out(request.folder.path, root):
         raise OSError(f"{request.folder.path} leads out of the search's folder")
     request.folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
+from tests.strangers import STRANGER, needs_a_stranger
 from trials.ledger import place
 
 
@@ -51,6 +53,36 @@ def test_a_work_directory_that_cannot_hold_searches_is_refused(desk: Desk, work_
     problem = desk.refused(verb, "search.yaml", "--work-dir", work_dir).about("work_dir")
     assert words in problem["message"]
     assert problem["value"].startswith("/")
+
+
+@pytest.mark.bad_input(32)
+@pytest.mark.security("paths")
+@needs_a_stranger
+@pytest.mark.parametrize("verb", ["run", "submit", "selftest", "calibrate"])
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_a_work_directory_behind_a_folder_of_somebody_else_is_refused(desk: Desk, mode, verb):
+    theirs = desk.folder / "theirs"
+    (theirs / "runs").mkdir(parents=True)
+    os.chown(theirs, STRANGER, -1)
+    theirs.chmod(mode)
+    desk.write()
+    problem = desk.refused(verb, "search.yaml", "--work-dir", "theirs/runs").about("work_dir")
+    assert f"{theirs}, which belongs to user {STRANGER}" in problem["message"]
+
+
+@pytest.mark.bad_input(32)
+@pytest.mark.security("paths")
+@needs_a_stranger
+def test_a_home_behind_a_folder_of_somebody_else_is_refused(desk: Desk, monkeypatch):
+    theirs = desk.folder / "theirs"
+    (theirs / "parlay").mkdir(parents=True, mode=0o700)
+    os.chown(theirs, STRANGER, -1)
+    (desk.folder / "link").symlink_to(theirs / "parlay")
+    desk.write()
+    for named in (theirs / "parlay", desk.folder / "link"):
+        monkeypatch.setenv("PARLAY_HOME", str(named))
+        problem = desk.refused("run", "search.yaml").about("ledger.url")
+        assert f"{theirs}, which belongs to user {STRANGER}" in problem["message"]
 
 
 @pytest.mark.bad_input(32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
 from orchestrator.ray_runtime import RayRuntime
 from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.errors import InputError
 from search_spaces.measured import Observation
 from slurm.client import SlurmClient
 from slurm.daemons import living_processes
@@ -52,6 +54,7 @@ from tests.orchestrator.launchers.attempts import (
 from tests.orchestrator.search.scripted import measured_outcome
 from trials.classify import Life
 from trials.folder import AttemptFolder, read_json, write_json
+from trials.path_owners import TakenFolder
 from trials.trial import FailureReason, TrialSpec, TrialState
 
 GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
@@ -291,6 +294,18 @@ def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
     assert ending.started_at <= ending.ended_at <= bench.launcher.now()
     verdict = verdict_on(request, ending)
     assert (verdict.state, verdict.excerpt) == (TrialState.MEASURED, None)
+
+
+@pytest.mark.security("paths")
+def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_taken(bench: Bench) -> None:
+    request = bench.request("measure")
+    root = request.folder.path.parents[2]
+    request = replace(request, taken=TakenFolder.at(root))
+    shutil.copytree(root.rename(root.with_name("aside")), root)
+    with pytest.raises(InputError, match="another was put in its place"):
+        bench.launcher.launch(request)
+    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert not request.folder.ranks.exists()
 
 
 def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -> None:

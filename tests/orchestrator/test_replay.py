@@ -50,7 +50,7 @@ class ScriptedLauncher(Launcher):
         self.free_slots = 0
         self.clock_s = 1e9
 
-    def launch(self, request):
+    def _launch(self, request):
         self.free_slots += 1
         if self.free_slots == 1:
             return None  # no slot just now: the replay has to ask again
@@ -311,11 +311,11 @@ class WaitingLauncher(ScriptedLauncher):
         self.unreached = unreached
         self.postponed = 3
 
-    def launch(self, request):
+    def _launch(self, request):
         self.postponed -= 1
         if self.postponed >= 0:
             raise LaunchPostponed("Slurm takes no more jobs just now")
-        return super().launch(request)
+        return super()._launch(request)
 
     def poll(self, keys):
         return {keys[0]: self.seen.pop(0)} if self.seen else super().poll(keys)

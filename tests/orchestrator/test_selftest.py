@@ -34,7 +34,7 @@ class ScriptedLauncher(Launcher):
         self.cancelled: list[str] = []
         self.clock = 0.0
 
-    def launch(self, request):
+    def _launch(self, request):
         self.asked += 1
         if self.asked == 1:
             raise LaunchPostponed("the queue is full")

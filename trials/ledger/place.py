@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from search_spaces.errors import InputError
 from trials.ledger.schema import DRIVERS
+from trials.path_owners import require_own_way
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -75,17 +76,22 @@ def existing_ledger_url(given: str | None = None) -> str | None:
 def home_folder() -> Path:
     """Where Parlay keeps what belongs to a user and not to one search: on local disk, made if missing, 0700."""
     folder = default_folder(os.environ, Path.home(), os.getuid(), _mounts())
-    _make_private(folder)
+    named = _named_folder(os.environ, Path.home())
+    _make_private(folder, by=named if named.resolve() == folder else folder)
     return folder
 
 
 def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str) -> Path:
     """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay; a folder of /var/tmp if that is remote."""
+    wanted = _named_folder(environ, home).resolve()
+    return wanted if network_file_system(wanted, mounts) is None else Path(f"/var/tmp/parlay-{uid}")
+
+
+def _named_folder(environ: Mapping[str, str], home: Path) -> Path:
+    """The same as it is named, with the links on the way, on whatever file system."""
     state = Path(environ.get("XDG_STATE_HOME") or "")
     usual = state / "parlay" if state.is_absolute() else home / ".local" / "state" / "parlay"
-    wanted = Path(environ["PARLAY_HOME"]) if environ.get("PARLAY_HOME") else usual
-    wanted = wanted.expanduser().resolve()
-    return wanted if network_file_system(wanted, mounts) is None else Path(f"/var/tmp/parlay-{uid}")
+    return (Path(environ["PARLAY_HOME"]) if environ.get("PARLAY_HOME") else usual).expanduser()
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:
@@ -152,10 +158,12 @@ def _sqlite_url(path: Path) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
-def _make_private(folder: Path) -> None:
-    """/var/tmp is everybody's: a folder that another user prepared there is not ours."""
+def _make_private(folder: Path, by: Path) -> None:
+    """/var/tmp is everybody's: a folder that another user prepared there is not ours. `by` is how it is named."""
     try:
+        require_own_way(by, "ledger_url", "ledger.url")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_own_way(by, "ledger_url", "ledger.url")  # where it was made, others may have been quicker
     except OSError as error:
         raise _refused(
             f"{folder} cannot be made: {error.strerror}", fix="set PARLAY_HOME to a folder of yours on local disk"

@@ -19,6 +19,8 @@ from orchestrator.doctor.folders import (
     swapping_findings,
     writing_findings,
 )
+from tests.strangers import STRANGER, needs_a_stranger
+from trials import path_owners
 
 
 def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_left(tmp_path):
@@ -75,41 +77,21 @@ def test_little_room_is_a_warning(tmp_path, monkeypatch):
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> Path:
     """A folder for searches in one that the group may write to."""
-    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
+    monkeypatch.setattr(path_owners.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=["ada"]))
     (tmp_path / "project" / "runs").mkdir(mode=0o755, parents=True)
     (tmp_path / "project").chmod(0o2775)
     return tmp_path / "project"
 
 
 @pytest.mark.security("paths")
-def test_others_who_could_put_a_folder_in_the_place_of_a_search_are_named(project, monkeypatch):
-    [finding] = swapping_findings(project / "runs")
+def test_a_group_that_could_put_a_folder_in_the_place_of_a_search_is_named(project):
+    [finding] = swapping_findings(project / "runs" / "to be made")
     assert (finding.name, finding.level) == ("others_write", Level.WARNING)
     assert finding.words.startswith(f"group physics may write in {project}, ")
     assert f"chmod g-w,o-w {project}" in (finding.fix or "")
-    owner = project.stat().st_uid
-    monkeypatch.setattr(folders.os, "geteuid", lambda: owner + 1)
-    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="grace"))
-    [finding] = swapping_findings(project / "runs")
-    assert finding.level is Level.NOTE, "nothing that this user could mend"
 
 
-def test_a_group_of_ones_own_and_a_sticky_folder_let_nobody_swap_anything(project, monkeypatch):
-    project.chmod(0o3775)
-    assert list(swapping_findings(project / "runs")) == []
-    project.chmod(0o2775)
-    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="physics"))
-    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="physics", gr_mem=[]))
-    assert list(swapping_findings(project / "runs")) == []
-
-
-def test_everybody_is_named_before_a_group_and_a_group_without_a_name_by_its_number(project, monkeypatch):
-    def unknown(gid: int) -> None:
-        raise KeyError(gid)
-
-    monkeypatch.setattr(folders.grp, "getgrgid", unknown)
-    [finding] = swapping_findings(project / "runs")
-    assert finding.words.startswith(f"group {project.stat().st_gid} may write in ")
-    project.chmod(0o777)
-    [finding] = swapping_findings(project / "runs")
-    assert finding.words.startswith("everybody may write in ")
+@needs_a_stranger
+def test_what_the_user_cannot_mend_is_a_note(project, monkeypatch):
+    monkeypatch.setattr(folders.os, "geteuid", lambda: STRANGER)  # and the folder is root's
+    assert [finding.level for finding in swapping_findings(project / "runs")] == [Level.NOTE]

@@ -108,7 +108,7 @@ class ScriptedLauncher(Launcher):
     most_in_flight: int = 0
     unknown: set[str] = field(default_factory=set)
 
-    def launch(self, request: LaunchRequest) -> str | None:
+    def _launch(self, request: LaunchRequest) -> str | None:
         if self.refuses:
             raise LaunchRefused(self.refuses)
         key = request.spec.attempt_key

@@ -1,0 +1,12 @@
+"""Another user of this machine, whom root alone can play."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+STRANGER = 54321
+"""A number that is no user's here."""
+
+needs_a_stranger = pytest.mark.skipif(os.geteuid() != 0, reason="no leave to be another user")

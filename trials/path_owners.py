@@ -1,0 +1,172 @@
+"""Who may put something else in the place of what a path names: whoever may rename on the way to it."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import functools
+import grp
+import os
+import pwd
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from search_spaces.errors import InputError
+
+OVERFLOW_UID = 65534
+"""What the kernel calls a user who has no number in this user namespace."""
+_MOST_LINKS = 40  # as the kernel
+
+
+class Who(enum.StrEnum):
+    """Who else may rename: the owner of a folder or link, everybody, or a group."""
+
+    OWNER = enum.auto()
+    EVERYBODY = enum.auto()
+    GROUP = enum.auto()
+
+
+@dataclass(frozen=True)
+class Swapper:
+    """Somebody besides us and root who may rename at `path`; `words` name them."""
+
+    path: Path
+    who: Who
+    words: str
+
+
+def require_own_way(path: Path, code: str, key: str) -> None:
+    """InputError where somebody could put something else in the place of what `path` names; OSError as below.
+
+    A group may: whether it is trusted is the user's to say (docs/security.md), and `parlay doctor` names it.
+    """
+    swapper = next((found for found in who_may_swap(path) if found.who is not Who.GROUP), None)
+    if swapper is None:
+        return
+    if swapper.who is Who.EVERYBODY:
+        words, fix = f"can be written by everybody at {swapper.path}", f"chmod o-w {swapper.path}"
+    else:
+        at = "" if swapper.path == path else f"is reached by {swapper.path}, which "
+        words, fix = f"{at}belongs to {swapper.words}", "name a folder that only your own and root's lead to"
+    rule = "every folder and link on the way is yours or root's and not everybody's: else others could put theirs there"
+    raise InputError.of(code, f"{path} {words}", key=key, value=str(path), rule=rule, fix=fix)
+
+
+def who_may_swap(path: Path) -> Iterator[Swapper]:
+    """Whoever besides us and root could put something of theirs in the place of what `path` names, from the root on.
+
+    Every folder and link on the way counts, also behind links, and what is not there yet is made by us. The owner of a
+    folder may rename in it whatever its mode, the sticky bit included. Raises OSError where the way cannot be seen.
+    """
+    for entry in _entries(path.absolute()):
+        found = entry.lstat()
+        if not _is_ours(found.st_uid, entry):
+            yield Swapper(entry, Who.OWNER, f"user {_user_name(found.st_uid)}")
+        elif stat.S_ISDIR(found.st_mode) and not found.st_mode & stat.S_ISVTX:
+            yield from _writers(entry, found)
+
+
+@dataclass(frozen=True)
+class TakenFolder:
+    """A folder as it was when it was taken, so that another in its place is noticed."""
+
+    path: Path
+    _device: int
+    _inode: int
+    _owner: int
+
+    @classmethod
+    def at(cls, path: Path) -> TakenFolder:
+        found = path.stat()
+        return cls(path, found.st_dev, found.st_ino, found.st_uid)
+
+    def require_same(self) -> None:
+        """InputError for another folder in its place; OSError where it cannot be seen just now."""
+        if self == TakenFolder.at(self.path):
+            return
+        raise InputError.of(
+            "folder_swapped",
+            f"{self.path} is not the folder that it was: another was put in its place",
+            key="folder",
+            value=str(self.path),
+            rule="jobs run the code in a search's folder, so it stays the same folder while a driver has it",
+            fix="nothing more was launched; see who did that, and put the search's own folder back",
+        )
+
+
+def us_in(folder: Path) -> int:
+    """Whose what we write there is, as a user's number. Raises OSError where we may not write.
+
+    NFS may call all its users the same, or by the numbers of another machine. The file that tells has no name, or none
+    any more, and nobody can put another in its place.
+    """
+    with tempfile.TemporaryFile(dir=folder, prefix=".owner.") as stream:
+        return os.fstat(stream.fileno()).st_uid
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    """The folders and links by which the kernel finds `path`, in its order, as far as they are there."""
+    here, left, num_links = Path("/"), [*reversed(path.parts[1:])], 0
+    yield here
+    while left:
+        name = left.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        entry = here / name
+        if not os.path.lexists(entry):
+            return
+        yield entry
+        if not entry.is_symlink():
+            here = entry
+            continue
+        num_links += 1
+        if num_links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = entry.readlink()
+        here = Path("/") if target.is_absolute() else here
+        left += [part for part in reversed(target.parts) if part != target.anchor]
+
+
+def _is_ours(owner: int, entry: Path) -> bool:
+    if owner in (0, os.geteuid()) or (owner == OVERFLOW_UID and not _maps_all_users()):
+        return True
+    try:
+        return owner == us_in(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
+    except OSError:
+        return False
+
+
+@functools.cache
+def _maps_all_users() -> bool:
+    """Whether every user of the machine has a number here. In a container's user namespace the others, the host's root
+    among them, are all one."""
+    try:
+        _, _, num_users = Path("/proc/self/uid_map").read_text().split()
+    except (OSError, ValueError):  # no such file, or several ranges
+        return not Path("/proc/self/uid_map").exists()
+    return int(num_users) == 2**32 - 1
+
+
+def _writers(folder: Path, found: os.stat_result) -> Iterator[Swapper]:
+    """Who may write there besides its owner. A group that is called as its user is theirs alone."""
+    if found.st_mode & stat.S_IWOTH:
+        yield Swapper(folder, Who.EVERYBODY, "everybody")
+    elif found.st_mode & stat.S_IWGRP:
+        try:
+            group, own = grp.getgrgid(found.st_gid), pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            yield Swapper(folder, Who.GROUP, f"group {found.st_gid}")
+            return
+        if group.gr_name != own or {*group.gr_mem} - {own}:
+            yield Swapper(folder, Who.GROUP, f"group {group.gr_name}")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
+    except KeyError:
+        return str(uid)
