@@ -11,10 +11,18 @@ from dashboards.mlflow_sync import MlflowSync
 from dashboards.schema import TrackingSection
 from dashboards.stores import tracking_uri
 from dashboards.text import masked
-from orchestrator.doctor.finding import Finding, error, errors_of, ok, warning
+from orchestrator.doctor.finding import Finding, error, errors_of, note, ok, warning
 from orchestrator.doctor.folders import swapping_findings
 from search_spaces.errors import InputError, OutsideRefused
-from trials.ledger.place import existing_ledger_url, file_system, home_folder, ledger_url
+from trials.ledger.place import (
+    NETWORK_FILE_SYSTEMS,
+    existing_ledger_url,
+    file_system,
+    flock_words,
+    home_folder,
+    ledger_url,
+    wanted_home,
+)
 from trials.ledger.reader import LedgerReader
 
 LEAST_FREE_GIB = 0.2
@@ -26,6 +34,9 @@ def examine_home() -> Iterator[Finding]:
     home = home_folder()
     yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
     yield from swapping_findings(home)
+    if (wanted := wanted_home()) != home:
+        words = f"{wanted} lies on {flock_words(wanted)}; so {home} is used, which other machines do not see"
+        yield note("locks", words, "set PARLAY_HOME to a folder on local disk to choose where")
     found = os.statvfs(home)
     free_gib = found.f_bavail * found.f_frsize / 2**30
     if free_gib < LEAST_FREE_GIB:
@@ -60,6 +71,9 @@ def examine_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
         yield ok("mlflow", "tracking.enabled is false: nothing is sent")
         return
     uri = tracking_uri(tracking.mlflow_uri, home_folder())
+    if uri.startswith(_SQLITE) and (kind := file_system(Path(uri.removeprefix(_SQLITE)))) in NETWORK_FILE_SYSTEMS:
+        words = f"{uri} lies on {kind}, where SQLite's locks do not hold between machines"
+        yield warning("mlflow_locks", words, "let one machine alone write there, or name a server: tracking.mlflow_uri")
     if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).exists():
         yield ok("mlflow", f"{uri} will be made by the first search")
         return

@@ -81,6 +81,11 @@ def home_folder() -> Path:
     return folder
 
 
+def wanted_home() -> Path:
+    """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay, wherever that lies."""
+    return _named_folder(os.environ, Path.home()).resolve()
+
+
 def default_folder(environ: Mapping[str, str], home: Path, uid: int, mounts: str) -> Path:
     """PARLAY_HOME, else XDG_STATE_HOME/parlay, else ~/.local/state/parlay; a folder of /var/tmp if that is remote."""
     wanted = _named_folder(environ, home).resolve()
@@ -103,14 +108,36 @@ def network_file_system(path: Path, mounts: str) -> str | None:
 def file_system(path: Path, mounts: str | None = None) -> str | None:
     """The type of the file system that the resolved `path` lies on, by the text of /proc/mounts, which is read where
     none is given; None where it does not tell."""
-    kind, depth = None, -1
-    for line in (_mounts() if mounts is None else mounts).splitlines():
-        _, point, name = line.split()[:3]
+    return _mount_of(path, _mounts() if mounts is None else mounts)[0]
+
+
+def flock_words(path: Path) -> str:
+    """The network file system that the resolved `path` lies on, and what a lock by flock is worth there.
+
+    Sources: flock(2), nfs(5), mount.lustre(8).
+    """
+    kind, options = _mount_of(path, _mounts())
+    if kind in ("nfs", "nfs4"):
+        if {"nolock", "local_lock=all", "local_lock=flock"} & options:
+            return f"{kind}, mounted so that it holds flock on this machine alone"
+        return f"{kind}, which makes of flock a lock at the server, lost when either of them is gone for long"
+    if kind == "lustre":
+        if "localflock" in options:
+            return "lustre, mounted so that it holds flock on this machine alone"
+        return "lustre, which holds flock between machines" if "flock" in options else "lustre, which refuses flock"
+    return f"{kind}, which may hold flock on this machine alone"
+
+
+def _mount_of(path: Path, mounts: str) -> tuple[str | None, set[str]]:
+    """Type and mount options of the file system that holds the path."""
+    kind, options, depth = None, "", -1
+    for line in mounts.splitlines():
+        _, point, name, flags = line.split()[:4]
         mount_point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), point))
         # The deepest mount point counts, and of several on one point the last.
         if len(mount_point.parts) >= depth and path.is_relative_to(mount_point):
-            kind, depth = name.removeprefix("fuse."), len(mount_point.parts)
-    return kind
+            kind, options, depth = name.removeprefix("fuse."), flags, len(mount_point.parts)
+    return kind, set(options.split(","))
 
 
 def checked_url(given: str, local: Path, mounts: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 
 import pytest
@@ -22,6 +23,36 @@ def ledger(url: str | None) -> Finding:
 
 def test_home_is_told_and_made(own_home):
     assert [(f.name, f.level) for f in examine_home()] == [("home", Level.OK)]
+
+
+@pytest.mark.parametrize(
+    ("mount", "words"),
+    [
+        ("nfs4 rw,local_lock=none", "of flock a lock at the server"),
+        ("nfs rw,nolock", "flock on this machine alone"),
+        ("nfs4 rw,local_lock=flock", "flock on this machine alone"),
+        ("lustre rw,flock", "flock between machines"),
+        ("lustre rw,localflock", "flock on this machine alone"),
+        ("lustre rw", "refuses flock"),
+        ("gpfs rw", "may hold flock on this machine alone"),
+    ],
+)
+def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", "/shared/home/ada")
+    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
+    (finding,) = [finding for finding in examine_home() if finding.name == "locks"]
+    assert finding.level is Level.NOTE
+    assert "/shared/home/ada lies on" in finding.words
+    assert words in finding.words
+    assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.words
+
+
+def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    tracking = TrackingSection(mlflow_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    findings = {finding.name: finding for finding in examine_mlflow(tracking)}
+    assert findings["mlflow_locks"].level is Level.WARNING
+    assert "nfs4" in findings["mlflow_locks"].words
 
 
 def test_a_ledger_that_is_not_there_yet_is_not_made(own_home):
@@ -46,7 +77,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
         ("mysql://host/ledger", "unknown driver"),
         ("postgresql://me:secret@host/ledger", "holds a password"),
         ("sqlite:///{folder}/nowhere/ledger.db", "no file can be made in"),
-        ("sqlite:///{folder}/other.db", "not an SQLite database"),
+        ("sqlite:///{folder}/other.db", "file is not a database"),
     ],
 )
 def test_rows_33_and_34_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url, words):
