@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -59,6 +60,32 @@ def other_batch(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | N
             )
     return None
 
+
+def clock_fault(steps: Sequence[TrainerStep], seen_s: Sequence[float], has_iterations: bool) -> str | None:
+    """What tells that the steps took longer than the log says of them; None where nothing does.
+
+    `seen_s` are the moments (seconds, of any clock) at which the line of each step arrived. Lines that were held back
+    and come together arrive sooner than they were written, never later: only too long a time says anything. The longest
+    gap is left out, in which a trainer may have evaluated, and `LINE_S` of every other.
+    """
+    if (longest_s := max((step.step_time_s for step in steps), default=LEAST_STEP_S)) < LEAST_STEP_S:
+        return f"the log tells of steps of {longest_s:g} s; none takes less than {LEAST_STEP_S:g} s"
+    told_s = sum(step.step_time_s * (step.iteration - before.iteration) for before, step in pairwise(steps))
+    gaps_s = sorted(after - before for before, after in pairwise(seen_s))[:-1]
+    took_s = sum(gaps_s) - LINE_S * len(gaps_s)
+    if took_s <= (SLOWER if has_iterations else SLOWER_UNCOUNTED) * told_s:
+        return None
+    return f"the log tells of {told_s:.3g} s for {len(steps)} steps, whose lines came in the course of {took_s:.3g} s"
+
+
+LEAST_STEP_S = 1e-5
+"""Seconds; one kernel takes as long to launch."""
+LINE_S = 0.1
+"""Seconds a line in which a trainer may do what it does not count as the step: load data, write to a slow disk."""
+SLOWER = 10.0
+"""So much longer than it tells may a trainer take, beyond that."""
+SLOWER_UNCOUNTED = 1000.0
+"""The same where a log numbers no iterations: it may have a line for every hundred."""
 
 _RATES_OF_BATCH = ("samples_per_sec", "tokens_per_sec")
 OTHER_BATCH = 1.5

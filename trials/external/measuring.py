@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.plain_file import open_plain
 from trials.classify import outcome_fault
-from trials.external.checks import cross_checks, other_batch, proof_of
+from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.folder import AttemptFolder
 from trials.measure import Measurement, Stop, bound_fields, measured_fields, slows_down
 from trials.metrics import MetricsWriter, StepPhase, StepRecord
@@ -43,10 +44,12 @@ class LogMeasurement:
         self._folder = folder
         self._report = report
         self._fingerprint = fingerprint
-        self._reader = StepReader(log_format_of(spec.trainer), spec)
+        self._format = log_format_of(spec.trainer)
+        self._reader = StepReader(self._format, spec)
         self._rivals = RivalWatch(spec, folder.best, fingerprint) if may_stop(spec) else None
         self._writer = writer
         self._steps: list[TrainerStep] = []
+        self._seen_s: list[float] = []
         self._records: list[StepRecord] = []
 
     @property
@@ -113,9 +116,15 @@ class LogMeasurement:
             outcome = self._report.dominated(dominated_words(measured, rival), **fields)
         else:
             outcome = self._report.outcome(**fields)
-        if (fault := outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)) is not None:
+        fault = outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)
+        if (fault := fault or self._clock_fault(measured["measured_steps"])) is not None:
             raise TrialFailure(FailureReason.RESULT_INVALID, fault)
         return outcome
+
+    def _clock_fault(self, num_steps: int) -> str | None:
+        """Of the measured steps, which are the last."""
+        has_iterations = "iteration" in self._format.findings
+        return clock_fault(self._steps[-num_steps:], self._seen_s[-num_steps:], has_iterations)
 
     def _take(self, step: TrainerStep) -> None:
         if not self._steps:
@@ -124,6 +133,7 @@ class LogMeasurement:
         record = _record(len(self._steps) + 1, self.measurement.phase, step)
         self.measurement.add(step.step_time_s, process_age_s(), wanted_s=self._wanted_s())
         self._steps.append(step)
+        self._seen_s.append(time.monotonic())
         self._records.append(record)
         self._writer.write(record)
         if self.measurement.phase is StepPhase.MEASURED and self._report.phase != StepPhase.MEASURED:

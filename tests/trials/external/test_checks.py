@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
 from trials.classify import outcome_fault
-from trials.external.checks import cross_checks, other_batch, proof_of
+from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.external.endings import failure_of
 from trials.external.following import trainer_environment, trainer_hang_limit_s
 from trials.external.meeting import Address
@@ -47,6 +47,40 @@ def test_printed_rates_that_agree_are_told_as_such():
 def test_a_printed_rate_more_than_a_tenth_off_is_told():
     assert checked(tokens_per_sec=MEASURED["tokens_per_sec"] * 1.11) == {"tokens_per_sec": False}
     assert checked(tflops=4 * MEASURED["model_tflops_per_gpu"] + 0.1) == {"tflops": False}
+
+
+def told(step_time_s: float, every: int = 1, lines: int = 8) -> list[TrainerStep]:
+    return [TrainerStep(number * every, step_time_s, SPEC.global_batch_size) for number in range(1, lines + 1)]
+
+
+EVEN = [0.5 * line for line in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "seen_s", "has_iterations", "words"),
+    [
+        (told(1e-10), [0.0] * 8, True, "steps of 1e-10 s"),
+        (told(1e-4), EVEN, True, "tells of 0.0007 s for 8 steps, whose lines came in the course of 2.4 s"),
+        (told(1e-4), EVEN, False, "tells of 0.0007 s"),
+        # -- a clock that agrees, a log of every hundredth iteration
+        (told(0.5), EVEN, True, None),
+        (told(0.005, every=100), EVEN, True, None),
+        (told(0.005), EVEN, False, None),
+        # -- lines that are held back: all at once, by fours, before a pause
+        (told(0.5), [0.0] * 8, True, None),
+        (told(0.5), [0.0] * 4 + [2.0] * 4, True, None),
+        (told(0.01), [0.0, 0.01, 0.02, 600.0, 600.01, 600.02, 600.03, 600.04], True, None),
+        # -- short steps of a trainer that does something else meanwhile
+        (told(1e-3), [0.1 * line for line in range(8)], True, None),
+        ([], [], True, None),
+        (told(0.5, lines=1), [0.0], True, None),
+    ],
+)
+def test_steps_that_took_much_longer_by_the_clock_than_the_log_says_are_no_numbers(
+    steps, seen_s, has_iterations, words
+):
+    found = clock_fault(steps, seen_s, has_iterations)
+    assert found is None if words is None else words in (found or "")
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5])

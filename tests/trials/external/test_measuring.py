@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +15,7 @@ from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC
 from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
 from trials.classify import Ending, Life, classify
+from trials.external import measuring
 from trials.external.measuring import LogMeasurement
 from trials.folder import AttemptFolder, write_json
 from trials.measure import Stop
@@ -143,6 +147,22 @@ def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_
     lines = [NEOX.replace("       5/", f"{n:8d}/") for n in range(1, 9)]
     with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
         follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.parametrize(("clock_s", "is_believed"), [(0.5, True), (60.0, False)])
+def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, monkeypatch, clock_s, is_believed):
+    spec = recorded_spec(accelerator="cpu")
+    ticks = (clock_s * line for line in count())
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    lines = [re.sub(r"\(ms\): [\d.]+", "(ms): 500.0", line) for line in recorded_lines()]
+    lines = [re.sub(r"(per second|TFLOPs|\(tgs\)): [\d.]+", "", line) for line in lines]
+    measurement = follow(tmp_path, spec, lines)
+    if is_believed:
+        assert measurement.outcome().measured["step_time_s"] == 0.5
+        return
+    with pytest.raises(TrialFailure, match="whose lines came in the course of") as caught:
+        measurement.outcome()
     assert caught.value.reason is FailureReason.RESULT_INVALID
 
 

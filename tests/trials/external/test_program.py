@@ -90,6 +90,12 @@ def test_a_layout_that_did_not_take_effect_is_no_number(tmp_path):
     assert "tensor_parallel is 1, the spec says 2" in (outcome.excerpt or "")
 
 
+def test_steps_that_take_no_time_are_no_numbers(tmp_path):
+    outcome, _ = run(tmp_path, codes={1}, fault="tells_no_time")
+    assert outcome.reason is FailureReason.RESULT_INVALID
+    assert outcome.excerpt == "the log tells of steps of 1e-10 s; none takes less than 1e-05 s"
+
+
 def test_out_of_memory_on_one_rank_ends_all_with_its_words(tmp_path):
     patient = replace(RULES, time_limit_s=600.0)  # so that it is no hang that ends the others
     outcome, _ = run(tmp_path, codes={1}, fault="oom", rules=patient)
