@@ -126,7 +126,8 @@ def _folder_named(given: str) -> SearchFolder | None:
         path = Path(os.path.realpath(given))
         if path.is_file():
             raise _is_a_file(given)
-        return SearchFolder(path) if "/" in given or SearchFolder(path).is_one else None
+        folder = SearchFolder(path, named=given)
+        return folder if "/" in given or folder.is_one else None
     except OSError as error:
         raise no_search(given, error.strerror or str(error)) from error
 

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import secrets
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,20 @@ class AttemptFolder:
 
 @dataclass(frozen=True)
 class SearchFolder:
-    """A search's folder on the shared file system: enough to go on from, anywhere."""
+    """A search's folder on the shared file system: enough to go on from, anywhere. `named` is what a person typed for
+    it; None where that was not the folder."""
 
     path: Path
+    named: str | None = field(default=None, compare=False)
 
     @property
     def search_id(self) -> str:
         return self.path.name
+
+    @property
+    def called(self) -> str:
+        """What a command takes for the search: the folder, where a person named that, for a ledger may not know it."""
+        return self.search_id if self.named is None else shlex.quote(self.named)
 
     @property
     def is_one(self) -> bool:

@@ -62,4 +62,4 @@ def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, 
 
 def resume_fix(folder: SearchFolder) -> str:
     """How to go on with the search."""
-    return f"parlay resume {folder.search_id}"
+    return f"parlay resume {folder.called}"

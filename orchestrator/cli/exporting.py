@@ -18,6 +18,7 @@ from trials.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.exchange.exported import Exported
+    from trials.folder import SearchFolder
 
 EXPORT_SCHEMA = "parlay.export/1"
 
@@ -56,7 +57,7 @@ def export(
     found = find_search(search, ledger)
     made = exported(found.record, found.spec, wanted)
     if not made.rows:
-        _fail_without_rows(found.record.search_id, search, made.left_out, as_json)
+        _fail_without_rows(found.folder, made.left_out, as_json)
     if out == STDOUT:
         sys.stdout.write(made.content.decode())
         say(_words(made))
@@ -85,10 +86,10 @@ def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> No
         raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
 
 
-def _fail_without_rows(search_id: str, given: str | None, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
+def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
     said = f" ({_counts(left_out)})" if left_out else ""
-    message = f"no trial of search {search_id} tells of its layout yet{said}"
-    problem = Problem("no_measurement", message, fix=f"parlay status {given or search_id} shows what became of it")
+    message = f"no trial of search {folder.search_id} tells of its layout yet{said}"
+    problem = Problem("no_measurement", message, fix=f"parlay status {folder.called} shows what became of it")
     fail(ExitCode.NO_MEASUREMENT, problem, as_json)
 
 

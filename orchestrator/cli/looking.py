@@ -69,7 +69,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         yet = "" if found.record.state.is_ended else " yet"
         why = none_words(ranking) or f"it has measured no layout{yet}"
         name = found.record.search_id
-        fix = f"parlay status {search or name} shows what became of it"
+        fix = f"parlay status {found.folder.called} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(data)]

@@ -251,7 +251,7 @@ def _leave_to_ticks(started: Started, as_json: bool) -> None:
                 crontab,
                 "or, where the site has it, for `scrontab -e`:",
                 *scrontab,
-                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.search_id}` says that"
+                f"its log is {folder.driver_log}; take the lines out once `parlay status {folder.called}` says that"
                 " it has ended",
             ]
         ),
@@ -268,7 +268,7 @@ def _leave_to_process(started: Started, executor: str, no_service: bool, as_json
         _submitted(folder, pid=pid),
         as_json,
         f"search {folder.search_id} {words} {pid}; its log is {folder.driver_log}\n"
-        f"look: parlay status {folder.search_id}    end it: parlay cancel {folder.search_id}",
+        f"look: parlay status {folder.called}    end it: parlay cancel {folder.called}",
     )
 
 

@@ -116,12 +116,12 @@ def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
     words = []
     if folder.recipe.exists():
         words.append(f"recipe:  {folder.recipe} (README.md says what it is)")
-        words.append(f"replay:  parlay replay {search.search_id}")
+        words.append(f"replay:  parlay replay {folder.called}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
     failed = [t.trial for t in search.trials if t.state is TrialState.FAILED]
     if failed:
-        words.append(f"failed:  parlay logs {failed[0]} --search {search.search_id}")
+        words.append(f"failed:  parlay logs {failed[0]} --search {folder.called}")
     if not search.state.is_ended:
-        words.append(f"go on:   parlay resume {search.search_id} (if no driver runs)")
+        words.append(f"go on:   parlay resume {folder.called} (if no driver runs)")
     return words

@@ -50,7 +50,7 @@ def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = F
         with _terms_interrupt(), view:
             record = Watch(folder, view, say, who_drives).follow()
     except KeyboardInterrupt:
-        fix = f"parlay watch {folder.search_id} comes back to it, parlay cancel {folder.search_id} ends it"
+        fix = f"parlay watch {folder.called} comes back to it, parlay cancel {folder.called} ends it"
         fail(ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json)
     answer_search(record, folder, spec, as_json)
     if not record.state.is_ended:
@@ -193,7 +193,7 @@ def who_drives(folder: SearchFolder) -> WhoDrives:
     lease = leases.current(folder)
     if lease is not None and lease.is_held(now):
         return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(leases.LeaseHeld(lease, now)))
-    if (kept := _in_service(folder.search_id)) is not None:
+    if (kept := _in_service(folder)) is not None:
         return kept
     nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
     if folder.tick_script.exists():
@@ -230,17 +230,17 @@ def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
     return WhoDrives(f"{nobody}: {words}")
 
 
-def _in_service(search_id: str) -> WhoDrives | None:
+def _in_service(folder: SearchFolder) -> WhoDrives | None:
     """How the search stands with the service, where one runs that drives it."""
     from orchestrator.service.client import running_service
     from trials.ledger.place import home_folder
 
     found = running_service(home_folder())
-    driver = None if found is None else found[0].driver_of(search_id)
+    driver = None if found is None else found[0].driver_of(folder.search_id)
     if driver is None:
         return None
     if driver["state"] == "stopped":
-        words = f"the service drives it no more: {driver['detail']}; parlay resume {search_id} goes on with it"
+        words = f"the service drives it no more: {driver['detail']}; {resume_fix(folder)} goes on with it"
         return WhoDrives(words, is_expected=False)
     return WhoDrives("the search waits for the service to drive it")
 
@@ -252,5 +252,5 @@ def _not_seen(folder: SearchFolder) -> InputError:
         key="search",
         value=folder.search_id,
         rule="a search is followed by its journal, which lies in its folder",
-        fix=f"on a machine that has the folder; from here, parlay status {folder.search_id}",
+        fix=f"on a machine that has the folder; from here, parlay status {folder.called}",
     )

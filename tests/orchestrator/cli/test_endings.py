@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,16 @@ def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_i
     assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 2
     assert "is not the code this search began with" in capfd.readouterr().err
     assert b"attempt_submitted" not in folder.journal.read_bytes().removeprefix(before)
+
+
+def test_a_search_that_is_named_by_its_folder_is_called_so_in_what_to_do_next(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    folder = search_killed_before_its_last_events(tmp_path)
+    folder.path.rename(tmp_path / "runs" / "of last week")
+    capfd.readouterr()
+    assert run(["status", "runs/of last week", "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 0
+    told = re.findall(r"parlay (\w+) (.*of last week\S*)", "".join(capfd.readouterr()))
+    assert told == [(verb, "'runs/of last week'") for verb in ("replay", "resume", "resume")]
 
 
 def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_path, monkeypatch):

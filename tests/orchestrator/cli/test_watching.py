@@ -333,10 +333,10 @@ class TestVerb:
         lines = ended.journal.read_bytes().splitlines(keepends=True)
         ended.journal.write_bytes(b"".join(lines[:-2]))
         monkeypatch.setattr("orchestrator.cli.watching.PATIENCE_S", 0.0)
-        assert f"parlay resume {ended.search_id} goes on with it" in parlay("status", str(ended.path))[2]
+        assert f"parlay resume {ended.path} goes on with it" in parlay("status", str(ended.path))[2]
         code, out, err = parlay("watch", str(ended.path), "--json")
         assert (code, json.loads(out)["state"]) == (75, "running")
-        assert f"parlay resume {ended.search_id}" in err
+        assert f"parlay resume {ended.path}" in err
 
     def test_ctrl_c_leaves_the_search_alone_and_says_so(self, parlay, ended, monkeypatch):
         lines = ended.journal.read_bytes().splitlines(keepends=True)
