@@ -208,6 +208,8 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         return words + _remark(search.detail)
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"
+    if event.kind is EventKind.PILOT_ENDED:
+        return f"pilot {data['pilot']} is over: {node_hours_words(search)}"
     if event.kind is EventKind.DRIVER_TOOK_OVER:
         return f"process {data['pid']} on {data['host']} drives the search"
     if event.kind is EventKind.TRIAL_PROPOSED:
@@ -215,7 +217,8 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
         again = " again" if trial.kind is TrialKind.FINALIST else ""
         return f"{trial.trial} proposed{again}: {trial.layout.key}"
     if event.kind in _OF_ATTEMPTS:
-        return f"{data['trial']}.{data['attempt']} {_attempt_words(event, search)}"
+        of_attempt = _attempt_words(event, search)
+        return None if of_attempt is None else f"{data['trial']}.{data['attempt']} {of_attempt}"
     return None
 
 
@@ -224,12 +227,14 @@ def _attempt_of(event: Event, search: SearchRecord) -> Attempt:
     return next(a for a in trial.attempts if a.attempt == event.data["attempt"])
 
 
-def _attempt_words(event: Event, search: SearchRecord) -> str:
+def _attempt_words(event: Event, search: SearchRecord) -> str | None:
     attempt = _attempt_of(event, search)
+    is_step = "." in (attempt.job_id or "")  # of a pilot, which it was queued for; it runs as soon as it is one
     if event.kind is EventKind.ATTEMPT_LAUNCHED:
-        return f"queued as {attempt.job_id}" if attempt.job_id else "queued"
+        return None if is_step else " as ".join(filter(None, ["queued", attempt.job_id]))
     if event.kind is EventKind.ATTEMPT_RUNNING:
-        return "running" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
+        known = f" as {attempt.job_id}" if is_step else ""
+        return f"running{known}" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
     if event.kind is EventKind.ATTEMPT_UNKNOWN:
         return "cannot be seen just now" if attempt.unknown_since is not None else "is seen again"
     return _ending_words(attempt, search)

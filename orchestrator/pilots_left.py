@@ -9,6 +9,7 @@ from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.search_file import SearchSpec
 from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord
 from trials.pilot.files import PilotFolder
 
 
@@ -34,6 +35,12 @@ def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], Non
         except OSError as error:
             note(f"{folder.pilots} does not answer: {error}")
             return [f"{folder.search_id}.{pilot.name}" for pilot in left]
+
+
+def has_unbooked(folder: SearchFolder, search: SearchRecord) -> bool:
+    """Whether a pilot may have held nodes whose end is not in the search's books."""
+    pilots = (PilotFolder(path) for path in folder.pilots.glob("p*"))
+    return any(pilot.plan.exists() and pilot.name not in search.pilots for pilot in pilots)
 
 
 def _left(folder: SearchFolder) -> list[PilotFolder]:

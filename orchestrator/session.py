@@ -21,7 +21,7 @@ from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
 from orchestrator.own_files import require_own_files
-from orchestrator.pilots_left import end_pilots
+from orchestrator.pilots_left import end_pilots, has_unbooked
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import write_recipe
@@ -99,7 +99,7 @@ def drive(
         told = _Told(watcher, ReportWorker(folder, watcher.note), worker)
         stack.callback(told.report.stop)
         search, patience_s = history.search, MLFLOW_LAST_CALL_S
-        needs_launcher = not search.state.is_ended and not (cancelling and not search.in_flight)
+        needs_launcher = not search.state.is_ended and _needs_launcher(folder, search, cancelling)
         if not search.state.is_ended:
             if not cancelling:
                 require_own_files(folder, search)
@@ -209,7 +209,7 @@ def _launcher_for(
     keep: Callable[[], None],
 ) -> Iterator[Launcher]:
     """The search's launcher; for a search that only has to be ended, and has nothing in flight, one without slots."""
-    if cancelling and not history.search.in_flight:
+    if not _needs_launcher(folder, history.search, cancelling):
         launcher: Launcher = LocalLauncher(())
     else:
         parallel = spec.search.parallel_trials
@@ -229,6 +229,11 @@ def _launcher_for(
         yield launcher
 
 
+def _needs_launcher(folder: SearchFolder, search: SearchRecord, cancelling: bool) -> bool:
+    """Not for a search that only has to be ended, and has nothing that may run."""
+    return not cancelling or bool(search.in_flight) or has_unbooked(folder, search)
+
+
 def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
     """What the search may still do, as its record stands."""
     search, wanted = history.search, spec.search
@@ -241,6 +246,7 @@ def _work_left(spec: SearchSpec, history: History) -> WorkLeft:
         wanted.parallel_trials,
         None if budget is None else max(0.0, budget - search.node_hours_used),
         None if wall_s is None else max(0.0, wall_s - (history.clock() - search.created_at)),
+        search.pilots,
     )
 
 

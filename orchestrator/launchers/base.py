@@ -83,6 +83,20 @@ _PROGRAMS = {
 }
 
 
+@dataclass(frozen=True)
+class EndedPilot:
+    """A job of the search that held nodes for attempts side by side, and is over. Their job ids begin with `job_id`.
+
+    `held_node_s` is what it held by the cluster's own clock, in seconds times nodes; where that does not tell, nothing
+    but `tail_node_s` is known: what it may have held beside its attempts.
+    """
+
+    name: str
+    job_id: str
+    held_node_s: float | None
+    tail_node_s: float
+
+
 class Launcher(ABC):
     """Starts, watches and cancels attempts. Used by one driver thread; attempts are named by their attempt key.
 
@@ -151,6 +165,17 @@ class Launcher(ABC):
         A simulated clock goes straight to the next change instead, however far that is.
         """
         time.sleep(seconds)
+
+    def ended_pilots(self) -> list[EndedPilot]:
+        """The jobs that attempts shared and that are over, as last seen, those of earlier drivers included."""
+        return []
+
+    def give_back(self) -> bool:
+        """End what is held for attempts to come, since none comes any more; False while some of it is to be waited for.
+
+        Never waits itself. Raises OSError where its folder cannot be read.
+        """
+        return True
 
     def release(self) -> list[str]:
         """End what was held for a search that has ended, by whichever driver; names of the jobs that may live on.

@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import EndedPilot, Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm_files import write_job_files
 from orchestrator.launchers.slurm_memory import Memory
-from orchestrator.launchers.slurm_pilot_jobs import Pilots
+from orchestrator.launchers.slurm_pilot_jobs import CLOSE_WAIT_S, Pilots
 from orchestrator.launchers.slurm_pilot_plan import (
     ROOM_S,
     SLOW_START_S,
@@ -43,7 +43,6 @@ from trials.pilot.files import StepRequest, StepSign, write
 from trials.trial import FailureReason
 
 _CANCEL_WAIT_S = 15.0
-_CLOSE_WAIT_S = 5.0
 _LONGEST_TURN_S = 2.0  # the steps' files tell at once what Slurm is asked about every half minute
 _LOOK_S = 0.2
 
@@ -337,19 +336,27 @@ class SlurmPilotLauncher(Launcher):
             self._pilots.cancel(silent)
 
     def longest_s(self, time_limit_s: float, num_nodes: int = 1) -> float:
-        """What an attempt alone in its pilot would have to pay, and what the pilots of earlier drivers left unpaid."""
+        """What an attempt alone in its pilot would have to pay, and what other pilots hold that is in no book yet."""
         try:
             if self._search is not None:
                 self._open(self._search)
         except OSError as error:
             raise LaunchPostponed(f"the pilots' folder does not answer: {error}") from error
-        return longest_share_s(self._rules, time_limit_s, num_nodes, self._pilots.unpaid()[0])
+        return longest_share_s(self._rules, time_limit_s, num_nodes, self._pilots.unbooked_node_s())
 
     def now(self) -> float:
         return self._slurm.now()
 
     def wait(self, seconds: float) -> None:
         self._sleep(seconds)
+
+    def ended_pilots(self) -> list[EndedPilot]:
+        return self._pilots.ended()
+
+    def give_back(self) -> bool:
+        if self._search is not None:
+            self._open(self._search)
+        return self._pilots.give_back()
 
     def release(self) -> list[str]:
         """A driver that was killed once the search had ended leaves pilots that wait in the queue, or idle."""
@@ -369,7 +376,7 @@ class SlurmPilotLauncher(Launcher):
     def _let_go(self, pilots: list[Pilot]) -> set[str]:
         """Ids of those that may live on."""
         unreached = {job_id for pilot in pilots for job_id in self._pilots.let_go(pilot)}
-        deadline = self._slurm.monotonic() + _CLOSE_WAIT_S
+        deadline = self._slurm.monotonic() + CLOSE_WAIT_S
         while left := [p for p in pilots if p.nodes and not (p.is_over or may_exist(p.folder.closed))]:
             if self._slurm.monotonic() >= deadline:
                 unreached |= self._pilots.cancel(left)

@@ -13,12 +13,11 @@ from dataclasses import replace
 from functools import partial
 
 from orchestrator.in_time import FOLDER_ANSWERS_WITHIN_S, InTime
-from orchestrator.launchers.base import LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
 from orchestrator.launchers.slurm_memory import Memory
 from orchestrator.launchers.slurm_pilot_plan import (
     IDLE_S,
     STARTUP_S,
-    TAIL_S,
     PilotRules,
     WorkLeft,
     least_s,
@@ -48,6 +47,12 @@ from trials.text import counted
 SILENT_S = 60.0
 """An agent that has left no sign of life for so long is not waited for any more."""
 
+CLOSE_WAIT_S = 5.0
+"""How long an agent that was let go has for its end before its pilot is cancelled."""
+
+_GIVE_BACK_WAIT_S = 60.0
+"""After that a search ends although Slurm has not said that its pilots have."""
+
 _HINT_S = 0.5
 
 _NEVER_SUBMITTED = "it was never submitted"
@@ -74,6 +79,8 @@ class Pilots:
         self._work_left = work_left
         self._note = note
         self._search: SearchFolder | None = None
+        self._giving_back_since: float | None = None
+        self._was_cancelled = self._are_given_up = False
         self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
         self._submissions = Submissions(
             slurm, options, questions, note, memory, make=job_of_pilot, write=write_pilot_files
@@ -121,6 +128,7 @@ class Pilots:
         alive = [pilot for pilot in self.known if not pilot.is_over]
         endings = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
+            self._find(pilot)
             pilot.ending = endings.get(pilot.key, pilot.ending)
             if pilot.ending.started and pilot.ending.nodes:
                 pilot.nodes, pilot.started_at = pilot.ending.nodes, pilot.ending.started_at
@@ -130,6 +138,15 @@ class Pilots:
             self._take_hint(pilot)
             if pilot.is_over:
                 self._note_the_end(pilot)
+
+    def _find(self, pilot: Pilot) -> None:
+        """Take the id of one whose submission nobody answered, once Slurm shows it."""
+        tracked = self._submissions.tracked.get(pilot.key)
+        job = None if tracked is None or pilot.job_id is not None else self._submissions.job_of(tracked)
+        if job is not None:
+            pilot.job_id = job.job_id
+            with suppress(OSError):
+                self._remember_job(pilot)
 
     def _list(self, pilot: Pilot) -> None:
         """Raises OSError where the folder cannot be read, or not in time."""
@@ -186,7 +203,6 @@ class Pilots:
         assert self._search is not None, "opened before anything is launched"
         name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.known), default=0):04d}"
         folder = PilotFolder(self._search.pilots / name)
-        owed, owes_for = self.unpaid()
         plan = PilotPlan(
             num_nodes=self._rules.num_nodes,
             tasks_per_node=self._rules.tasks_per_node,
@@ -194,10 +210,8 @@ class Pilots:
             python=self._python(request),
             code=request.code,
             idle_s=IDLE_S,
-            owed_node_s=owed + self._rules.num_nodes * TAIL_S,
             submitted_at=self._slurm.now(),
             exclude=request.exclude,
-            owes_for=owes_for,
         )
         folder.steps.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(folder.plan, plan)
@@ -208,8 +222,8 @@ class Pilots:
     def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
         """As planned, or the longest half, quarter and so on of it that Slurm would take."""
         work = self._work_left()
-        if work.node_hours is not None:  # what nobody has paid yet is spent all the same
-            work = replace(work, node_hours=max(0.0, work.node_hours - self.unpaid()[0] / 3600))
+        if work.node_hours is not None:  # what is in no book yet is spent all the same
+            work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
         least, wanted = least_s(request.time_limit_s), planned_s(self._rules, work, request.time_limit_s)
         while wanted > least and not self._would_run(folder, wanted):
             wanted = max(least, wanted / 2)
@@ -239,11 +253,13 @@ class Pilots:
         if pilot.job_id is not None and not pilot.folder.job.exists():
             write_json(pilot.folder.job, {"schema": PILOT_SCHEMA, "job_id": pilot.job_id})
 
-    def unpaid(self) -> tuple[float, tuple[str, ...]]:
-        """What pilots that are over held and no step paid, in seconds times nodes, and which pilots these are."""
-        paid = {name for pilot in self.known for name in pilot.plan.owes_for}
-        over = [pilot for pilot in self.known if pilot.is_over and pilot.folder.name not in paid]
-        return sum(self.rest_node_s(pilot) for pilot in over if not pilot.lost), tuple(p.folder.name for p in over)
+    def unbooked_node_s(self) -> float:
+        """What pilots hold that no attempt pays for and that is in no book yet, in seconds times nodes: of those that
+        live, their tails. One in which nothing was begun is paid for by those that wait for it."""
+        booked = self._work_left().booked
+        unbooked = [pilot for pilot in self.known if pilot.folder.name not in booked]
+        over = sum(self.rest_node_s(pilot) for pilot in unbooked if pilot.is_over and not pilot.lost)
+        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_over or pilot.began_nothing))
 
     def rest_node_s(self, pilot: Pilot) -> float:
         """What the pilot held and none of its steps paid that told their end. Steps that are lost with it pay that."""
@@ -260,7 +276,7 @@ class Pilots:
         new = [label for label in labels if label not in pilot.shares]
         if not new:
             return
-        share = 0.0 if self._is_carried(pilot) else self.rest_node_s(pilot) / len(new)
+        share = 0.0 if self._is_booked(pilot) else self.rest_node_s(pilot) / len(new)
         shares = {**pilot.shares, **dict.fromkeys(new, share)}
         work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
         self._folders.call(str(pilot.folder.path), work)
@@ -268,10 +284,21 @@ class Pilots:
 
     def is_paid(self, pilot: Pilot) -> bool:
         """Whether somebody pays for one in which nothing was begun."""
-        return bool(pilot.shares) or self._is_carried(pilot)
+        return bool(pilot.shares) or self._is_booked(pilot)
 
-    def _is_carried(self, pilot: Pilot) -> bool:
-        return any(pilot.folder.name in other.plan.owes_for for other in self.known)
+    def _is_booked(self, pilot: Pilot) -> bool:
+        return pilot.folder.name in self._work_left().booked
+
+    def ended(self) -> list[EndedPilot]:
+        """Those that held nodes and are over; where the others were given up, these too, as far as they are known."""
+        over = [pilot for pilot in self.known if pilot.job_id is not None and (pilot.is_over or self._are_given_up)]
+        return [
+            EndedPilot(
+                pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_over else None, pilot.tail_node_s
+            )
+            for pilot in over
+            if pilot.ending.started or pilot.nodes
+        ]
 
     # -- the end of one
 
@@ -284,6 +311,28 @@ class Pilots:
         with suppress(OSError):
             pilot.folder.let_go.touch()
         return set() if pilot.nodes else self.cancel([pilot])
+
+    def give_back(self) -> bool:
+        """As `Launcher.give_back`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
+        that waits is."""
+        self.look()
+        left = [pilot for pilot in self.known if self._may_live(pilot)]
+        now = self._slurm.monotonic()
+        self._giving_back_since = now if self._giving_back_since is None else self._giving_back_since
+        for pilot in left:
+            if not (pilot.is_let_go and pilot.nodes):
+                self.let_go(pilot)
+        waited_s = now - self._giving_back_since
+        if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
+            self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
+        self._are_given_up = waited_s >= _GIVE_BACK_WAIT_S
+        return not left or self._are_given_up
+
+    def _may_live(self, pilot: Pilot) -> bool:
+        """Whether it is not over, as far as is known, and was perhaps submitted."""
+        tracked = self._submissions.tracked.get(pilot.key)
+        is_in_doubt = tracked is not None and tracked.doubtful_since is not None
+        return not pilot.is_over and (pilot.job_id is not None or is_in_doubt)
 
     def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
         """End their jobs, with everything in them; ids of those that may live on."""

@@ -13,8 +13,8 @@ IDLE_S = 120.0
 one that lives needs seconds between two trials."""
 
 TAIL_S = IDLE_S + 30.0
-"""How long a pilot's nodes may be held after its last step: until the agent ends, and Slurm has seen it. Nobody could
-be charged with it afterwards, so its first step is, beforehand."""
+"""How long a pilot's nodes may be held after its last step: until the agent ends, and Slurm has seen it. It is reserved
+as long as the pilot is not booked as ended."""
 
 STARTUP_S = 300.0
 """From the start of a job until its agent serves, at most: prologs, modules and a first Python from a cold file system
@@ -46,12 +46,14 @@ class PilotRules:
 
 @dataclass(frozen=True)
 class WorkLeft:
-    """What the search may still do: attempts at most, so many side by side, and what limits them; None is no limit."""
+    """What the search may still do: attempts at most, so many side by side, and what limits them; None is no limit.
+    `booked` are the pilots whose end is in the search's books."""
 
     attempts: int
     parallel: int
     node_hours: float | None = None
     wall_s: float | None = None
+    booked: Collection[str] = ()
 
 
 def pilot_nodes(wanted: int | None, cluster: Cluster, parallel_trials: int) -> int:
@@ -88,8 +90,9 @@ def choose_nodes(
     return tuple(sorted(free[:num_nodes], key=nodes.index)) if len(free) >= num_nodes else None
 
 
-def longest_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, owed_node_s: float) -> float:
-    """Seconds for which each of an attempt's nodes is reserved, so that they cover its share at most: alone in its
-    pilot it pays for all nodes, before it, while it runs and after it, and for what earlier pilots left unpaid."""
+def longest_share_s(rules: PilotRules, time_limit_s: float, num_nodes: int, unbooked_node_s: float) -> float:
+    """Seconds for which each of an attempt's nodes is reserved, so that they cover what it may cost: alone in its pilot
+    it pays for all nodes, before it and while it runs, and then they are idle. `unbooked_node_s` is what other pilots
+    may hold that is in no book yet."""
     seconds = STARTUP_S + IDLE_S + time_limit_s + STEP_ENDING_S + TAIL_S
-    return (rules.num_nodes * seconds + owed_node_s) / num_nodes
+    return (rules.num_nodes * seconds + unbooked_node_s) / num_nodes

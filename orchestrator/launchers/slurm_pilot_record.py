@@ -96,19 +96,26 @@ class Pilot:
         return {name for name in self.live if StepSign.CLAIMED in self.signs[name]}
 
     @property
-    def carried_node_s(self) -> float:
-        """What it took over from earlier pilots, in seconds times nodes."""
-        return self.plan.owed_node_s - self.plan.num_nodes * TAIL_S
+    def tail_node_s(self) -> float:
+        """What it may hold after its last step, in seconds times nodes."""
+        return self.plan.num_nodes * TAIL_S
+
+    @property
+    def held_node_s(self) -> float | None:
+        """What one that is over held by Slurm's own clock, in seconds times nodes; None where that does not tell, or
+        only of its last run."""
+        ending = self.ending
+        if not (ending.started and ending.is_metered) or ending.restart > 0:
+            return None if ending.started else 0.0
+        assert ending.started_at is not None, "what is metered has a start"
+        assert ending.ended_at is not None, "and an end"
+        return self.plan.num_nodes * max(0.0, ending.ended_at - ending.started_at)
 
     def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
         """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
         held."""
-        started_at, ended_at = self.ending.started_at, self.ending.ended_at
         paid = sum(end.node_s for end in ends) + sum(self.shares.values())
-        if started_at is None or ended_at is None:
-            return 0.0 if self.ending.started else max(0.0, self.carried_node_s - paid)
-        held = self.plan.num_nodes * max(0.0, ended_at - started_at)
-        return max(0.0, held + self.carried_node_s - paid)
+        return max(0.0, (self.held_node_s or 0.0) - paid)
 
 
 def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
@@ -152,7 +159,8 @@ def seen_in(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None
 
 
 def over_json(ending: Ending) -> dict[str, Any]:
-    kept = ("started", "failed", "detail", "nodes", "started_at", "ended_at", "job_id", "restart", "nodes_were_silent")
+    times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent")
+    kept = ("started", "failed", "detail", "nodes", "job_id", *times)
     return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
 
 

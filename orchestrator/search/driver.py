@@ -73,7 +73,7 @@ class Driver:
                 self.turn()
             except OSError as error:
                 self._course.say_once(f"trying again: {error}")
-            if self._is_over or (self._course.is_interrupted and not self._course.now.in_flight):
+            if self._is_over or self._is_drained:
                 break
             self._course.launcher.wait(self._course.launcher.turn_s)
         return self.search
@@ -148,7 +148,7 @@ class Driver:
 
     def _end_if_done(self) -> None:
         reason = None if self._course.now.unended else self._end_reason()
-        if reason is None:
+        if reason is None or not self._has_given_back(reason):
             return
         if self.search.best_trial is None and reason is not EndReason.CANCELLED_BY_USER:
             detail = self.search.detail or too_full_words(self._course.now.ranking())
@@ -157,11 +157,27 @@ class Driver:
             state = SearchState.CANCELLED if reason is EndReason.CANCELLED_BY_USER else SearchState.COMPLETED
             self._course.set_state(state, reason, self.search.detail)
 
+    def _has_given_back(self, reason: EndReason) -> bool:
+        """Whether no pilot holds nodes any more, so that it is known what the search took; why it ends stands by then,
+        whatever of the budget that leaves."""
+        if not self._course.launcher.give_back():
+            if self.search.state is not SearchState.STOPPING:
+                self._course.stop(reason, self.search.detail)
+            return False
+        self._watching.book_pilots()
+        return True
+
     def _end_reason(self) -> EndReason | None:
         """Why nothing more will be tried, or None while something will be."""
         if self.search.state is SearchState.STOPPING:
             return self.search.end_reason
         return None if self._proposing.next_repeats() else self._proposing.why_no_more_layouts()
+
+    @property
+    def _is_drained(self) -> bool:
+        """Whether an interrupt has nothing more to wait for; a search that is ending has its end."""
+        is_ending = self.search.state is SearchState.STOPPING
+        return self._course.is_interrupted and not (self._course.now.in_flight or is_ending)
 
     @property
     def _is_over(self) -> bool:

@@ -113,7 +113,7 @@ class Standing:
     @property
     def node_hours_used(self) -> float:
         """Summed without rounding: a budget is kept alike whichever trial ended first, and by whoever resumes."""
-        return float(self._node_hours_used)
+        return float(self._node_hours_used + sum(map(Fraction, self.search.pilots.values())))
 
     def longest_s(self, num_nodes: int) -> float:
         """How long the longest attempt that was measured took, or would have on so many nodes, where it had more."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import Any
 
+from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.attempts import cancelled, node_hours_of, node_hours_until_requeue
 from orchestrator.search.course import Course
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
@@ -41,10 +43,18 @@ class Watching:
     def watch(self) -> None:
         """Ask once about everything that was launched."""
         launched = {self._course.key(a): a for a in self._course.now.in_flight if a.state is not TrialState.SUBMITTED}
-        if not launched:
-            return
-        for key, ending in self._course.launcher.poll(launched).items():
+        for key, ending in self._course.launcher.poll(launched).items() if launched else ():
             self._advance(launched[key], ending)
+        self.book_pilots()
+
+    def book_pilots(self) -> None:
+        """Book what pilots that are over held beside what their attempts have booked: each once all of these ended."""
+        ended = self._course.launcher.ended_pilots()
+        for pilot in (pilot for pilot in ended if pilot.name not in self._course.search.pilots):
+            attempts = [a for t in self._course.search.trials for a in t.attempts if _is_in(a, pilot)]
+            if all(attempt.state.is_ended for attempt in attempts):
+                node_h = _beside(pilot, attempts)
+                self._course.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
 
     def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
         """The keys of those that may still run; those that were never launched have ended with this.
@@ -143,6 +153,18 @@ class Watching:
             "ended_at": ending.ended_at or now,
             "node_hours": node_hours_of(attempt, ending, now),
         }
+
+
+def _is_in(attempt: Attempt, pilot: EndedPilot) -> bool:
+    """Whether it waited for the pilot, or was a step of it."""
+    return (attempt.job_id or "").partition(".")[0] == pilot.job_id
+
+
+def _beside(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
+    """Node-hours that it held beside what these attempts, all that were in it, have booked."""
+    if pilot.held_node_s is None:
+        return pilot.tail_node_s / 3600
+    return pilot.held_node_s / 3600 - fsum(attempt.node_hours or 0.0 for attempt in attempts)
 
 
 def _name(attempt: Attempt) -> str:

@@ -138,3 +138,26 @@ def test_an_event_is_stamped_with_its_own_time():
 def test_another_driver_is_named():
     event = Event(3, 2, 0.0, EventKind.DRIVER_TOOK_OVER, {"host": "login2", "pid": 4711})
     assert event_line(event, SearchUnderTest().record) == "00:00:00 process 4711 on login2 drives the search"
+
+
+def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step_is_named():
+    search, which = SearchUnderTest(), {"trial": "t0001", "attempt": "a1"}
+    search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=Layout().to_json(), kind="search", prediction=None)
+    search.event(EventKind.ATTEMPT_SUBMITTED, **which, nonce="0" * 32, num_nodes=1, time_limit_s=600.0)
+    lines = []
+    for job_id in ("4711", "4711.0"):
+        search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=job_id)
+        lines.append(event_line(search.events[-1], search.record))
+    search.event(EventKind.ATTEMPT_RUNNING, **which, started_at=1.0, nodes=["n1"])
+    lines.append(event_line(search.events[-1], search.record))
+    assert [line and line.split(" ", 1)[1] for line in lines] == [
+        "t0001.a1 queued as 4711",
+        None,
+        "t0001.a1 running as 4711.0 on n1",
+    ]
+
+
+def test_the_end_of_a_pilot_is_told_with_what_was_used():
+    search = SearchUnderTest()
+    search.event(EventKind.PILOT_ENDED, pilot="p0001", job_id="4711", node_hours=0.25)
+    assert event_line(search.events[-1], search.record).endswith(" pilot p0001 is over: 0.250 node-hours")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any
 
@@ -77,6 +77,7 @@ class EventKind(Word):
         "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
     )
     TRIAL_ENDED = "trial_ended"  # trial, state, reason
+    PILOT_ENDED = "pilot_ended"  # pilot, job_id, node_hours (held, and booked by no attempt; below 0: more was booked)
     BEST_CHANGED = "best_changed"  # trial (null: none)
     DRIVER_TOOK_OVER = "driver_took_over"  # host, pid: the first event under a new lease, which fences the old one
 
@@ -132,7 +133,8 @@ def _with_times(data: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[s
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search as the sum of its events. `trials` are in the order they were proposed."""
+    """A search as the sum of its events. `trials` are in the order they were proposed; `pilots` are those that are
+    over, with the node-hours that each held beside what attempts have booked."""
 
     search_id: str
     spec: Mapping[str, Any]
@@ -146,6 +148,7 @@ class SearchRecord:
     last_seq: int = 0
     fencing: int = 0
     trials: tuple[Trial, ...] = ()
+    pilots: Mapping[str, float] = field(default_factory=dict)
 
     def trial(self, name: str) -> Trial:
         """The trial of this name; KeyError if there is none."""
@@ -178,7 +181,8 @@ class SearchRecord:
 
     @property
     def node_hours_used(self) -> float:
-        return fsum(a.node_hours or 0.0 for t in self.trials for a in t.attempts)
+        booked = (a.node_hours or 0.0 for t in self.trials for a in t.attempts)
+        return fsum([*booked, *self.pilots.values()])
 
     @property
     def node_hours_reserved(self) -> float:
@@ -348,6 +352,13 @@ def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
     return state, None if word is None else FailureReason(word)
 
 
+def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
+    name = event.data["pilot"]
+    if name in search.pilots:
+        raise ValueError(f"pilot {name} has ended twice")
+    return replace(search, pilots={**search.pilots, name: event.data["node_hours"]})
+
+
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:
     name = event.data["trial"]
     if name is not None and _known_trial(search, name).state is not TrialState.MEASURED:
@@ -371,6 +382,7 @@ _APPLY = {
     EventKind.ATTEMPT_UNKNOWN: _attempt_unknown,
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
+    EventKind.PILOT_ENDED: _pilot_ended,
     EventKind.BEST_CHANGED: _best_changed,
     EventKind.DRIVER_TOOK_OVER: _driver_took_over,
 }

@@ -27,6 +27,7 @@ def search_values(search: SearchRecord) -> dict[str, Any]:
         "ended_at": search.ended_at,
         "last_seq": search.last_seq,
         "fencing": search.fencing,
+        "pilots": dict(search.pilots),
     }
 
 
@@ -86,6 +87,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         last_seq=row.last_seq,
         fencing=row.fencing,
         trials=tuple(trials),
+        pilots=row.pilots or {},
     )
 
 

@@ -47,6 +47,7 @@ class SearchRow(Base):
     last_seq: Mapped[int] = mapped_column(Integer)
     fencing: Mapped[int] = mapped_column(Integer)
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
+    pilots: Mapped[Any] = mapped_column(Document, nullable=True)
 
 
 class TrialRow(Base):

@@ -199,7 +199,7 @@ def _changed(row: type[Base], *names: str) -> Update:
     return update(row).where(*wanted).values({columns[name]: bindparam(f"its_{name}") for name in names})
 
 
-_CHANGE_THE_SEARCH = (EventKind.SEARCH_STATE, EventKind.BEST_CHANGED)
+_CHANGE_THE_SEARCH = (EventKind.SEARCH_STATE, EventKind.BEST_CHANGED, EventKind.PILOT_ENDED)
 _CHANGE_THE_TRIAL = (
     *(EventKind.ATTEMPT_SUBMITTED, EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED),
     *(EventKind.ATTEMPT_RUNNING, EventKind.TRIAL_ENDED),
@@ -217,7 +217,9 @@ _ADVANCED = (
     .where(_SEARCH.c.fencing <= bindparam("its_fencing"))
     .values(last_seq=bindparam("its_last_seq"), fencing=bindparam("its_fencing"))
 )
-_CHANGED_SEARCH = _changed(SearchRow, "state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing")
+_CHANGED_SEARCH = _changed(
+    SearchRow, *("state", "end_reason", "detail", "best_trial", "ended_at", "last_seq", "fencing", "pilots")
+)
 _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(
     AttemptRow,

@@ -35,7 +35,7 @@ class Agent:
     def __init__(self, folder: PilotFolder, plan: PilotPlan):
         self._folder = folder
         self._plan = plan
-        self._meter = Meter(plan.num_nodes, time.monotonic(), plan.owed_node_s)
+        self._meter = Meter(plan.num_nodes, time.monotonic())
         self._began_at = time.time()
         self._idle_since = time.monotonic()
         self._last_beat = -HEARTBEAT_S

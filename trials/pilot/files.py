@@ -86,9 +86,7 @@ class StepEnd:
 class PilotPlan:
     """pilot.json: what the driver asked Slurm for, written before it asked, and what the agent keeps to.
 
-    `python` runs the agent, with `code` on its PYTHONPATH. It ends after `idle_s` seconds without a step. `owed_node_s`
-    falls on the first step: the time after the last one, booked beforehand, and what earlier pilots (`owes_for`) held
-    and no step paid.
+    `python` runs the agent, with `code` on its PYTHONPATH. It ends after `idle_s` seconds without a step.
     """
 
     num_nodes: int
@@ -97,10 +95,8 @@ class PilotPlan:
     python: str
     code: str
     idle_s: float
-    owed_node_s: float
     submitted_at: float
     exclude: tuple[str, ...] = ()
-    owes_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ class PilotFolder:
     def read_plan(self) -> PilotPlan | None:
         """None where there is none; ValueError, TypeError for what is none."""
         data = read(self.plan)
-        return None if data is None else PilotPlan(**_tupled(data, "exclude", "owes_for"))
+        return None if data is None else PilotPlan(**_tupled(data, "exclude"))
 
     def request(self, name: str, sign: StepSign) -> StepRequest:
         """What was asked for. Raises OSError, ValueError, TypeError."""

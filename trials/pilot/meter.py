@@ -4,16 +4,16 @@ from __future__ import annotations
 
 
 class Meter:
-    """Shares among steps what `num_nodes` cost, by a clock that nobody sets; what is `owed` falls on the first.
+    """Shares among steps what `num_nodes` cost, by a clock that nobody sets; what is `owe`d falls on the next to start.
 
     While steps run, they share by their nodes, idle nodes included; while none does, the next to start pays. So the
     shares of all steps add up to the time from the first moment to the end of the last one.
     """
 
-    def __init__(self, num_nodes: int, now: float, owed_node_s: float = 0.0):
+    def __init__(self, num_nodes: int, now: float):
         self._num_nodes = num_nodes
         self._now = now
-        self._owed = owed_node_s
+        self._owed = 0.0
         self._shares: dict[str, float] = {}
         self._sizes: dict[str, int] = {}
 

@@ -61,7 +61,7 @@ def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
         history.record(EventKind.SEARCH_STATE, state="cancelled", end_reason="cancelled_by_user", detail=None)
     pilot = PilotFolder(search.pilots / "p0001")
     pilot.steps.mkdir(parents=True)
-    write(pilot.plan, PilotPlan(1, 1, 600.0, "python3", str(search.code), 120.0, 150.0, submitted_at=1_800_000_000.0))
+    write(pilot.plan, PilotPlan(1, 1, 600.0, "python3", str(search.code), 120.0, submitted_at=1_800_000_000.0))
     write_json(pilot.job, {"schema": PILOT_SCHEMA, "job_id": "4711"})
     (pilot.path / "job.sh").write_text("")
     return search

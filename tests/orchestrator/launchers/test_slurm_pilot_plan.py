@@ -67,6 +67,6 @@ def test_where_too_few_are_free_an_attempt_waits():
     assert choose_nodes(NODES, 3, busy={"n1"}, avoided={"n2"}, doubted=()) is None
 
 
-def test_what_is_reserved_covers_a_pilot_of_ones_own_and_what_earlier_ones_left_unpaid():
+def test_what_is_reserved_covers_a_pilot_of_ones_own_and_what_others_hold_that_is_in_no_book_yet():
     whole_s = STARTUP_S + IDLE_S + 600.0 + 15.0 + TAIL_S
-    assert 2 * longest_share_s(RULES, 600.0, 2, owed_node_s=100.0) == 4 * whole_s + 100.0
+    assert 2 * longest_share_s(RULES, 600.0, 2, unbooked_node_s=100.0) == 4 * whole_s + 100.0

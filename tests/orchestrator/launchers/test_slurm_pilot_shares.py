@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.launchers.base import LaunchPostponed
+from orchestrator.launchers.base import EndedPilot, LaunchPostponed
 from orchestrator.launchers.slurm_pilot_jobs import Pilots
 from orchestrator.launchers.slurm_pilot_plan import TAIL_S, WorkLeft
+from orchestrator.launchers.slurm_watch import Watch
 from slurm.fake_jobs import JobPlan
 from tests.orchestrator.launchers.pilot_bench import LIMIT_S, Rig, finish, held_node_s
 from trials.classify import Life
@@ -50,25 +51,64 @@ def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
     assert ending.twin_node_s == 2 * (job.ended_at - job.started_at) - 100.0
 
 
-def test_what_a_pilot_held_and_no_step_paid_is_reserved_and_falls_on_the_next(rig):
+def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked(rig):
     plain = rig.launcher.longest_s(LIMIT_S, 2)
     rig.launch()
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain, "who waits for it would pay"
     finish(rig.serve(), "t0001.a1", node_s=0.0)
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + TAIL_S
+    assert rig.launcher.ended_pilots() == []
     rig.cluster.advance(200.0)
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
     held = held_node_s(rig.job())
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain + held / 2
-    rig.launch("t0002")
-    plan = rig.pilot(2).read_plan()
-    assert plan is not None
-    assert plan.owed_node_s == 2 * TAIL_S + held
-    assert plan.owes_for == ("p0001",)
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, held, 2 * TAIL_S)]
+    rig.work = replace(rig.work, booked=("p0001",))
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain
     assert held > 400
 
 
-def test_what_is_unpaid_is_reserved_by_the_next_driver_that_has_nothing_in_flight(rig):
+def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_told(rig, monkeypatch):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    monkeypatch.setattr(Watch, "_can_have_lasted", lambda *_: False)  # a clock was set between them
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+    rig.launcher = rig.new_launcher()
+    rig.launcher.longest_s(LIMIT_S, 2)
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+
+
+def test_what_is_given_back_is_waited_for_while_slurm_answers_and_a_minute_where_it_does_not(rig):
+    rig.launch()
+    folder = rig.serve()
+    finish(folder, "t0001.a1")
+    rig.look()
+    assert not rig.launcher.give_back()
+    assert folder.let_go.exists()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.look(10.0)
+    assert not rig.launcher.give_back()
+    assert rig.launcher.ended_pilots() == []
+    rig.look(60.0)
+    assert rig.launcher.give_back()
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+
+
+def test_a_pilot_whose_agent_does_not_end_when_it_is_given_back_is_cancelled(rig):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1")
+    assert not rig.launcher.give_back()
+    rig.cluster.advance(6.0)
+    assert not rig.launcher.give_back()
+    rig.cluster.advance(6.0)
+    assert rig.launcher.give_back()
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
+
+
+def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_in_flight(rig):
     plain = rig.launcher.longest_s(LIMIT_S, 2)
     rig.launch()
     rig.serve()
@@ -76,9 +116,9 @@ def test_what_is_unpaid_is_reserved_by_the_next_driver_that_has_nothing_in_fligh
     rig.look()
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    unpaid_s = held_node_s(rig.job()) / 2
+    unbooked_s = held_node_s(rig.job()) / 2
     rig.launcher = rig.new_launcher()
-    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unpaid_s > plain
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unbooked_s > plain
 
 
 def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
@@ -98,10 +138,6 @@ def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
     again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
     assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}
     assert [rig.ending(one).twin_node_s for one in again] == [100.0, 100.0]
-    rig.launch("t0003")
-    plan = rig.pilot(2).read_plan()
-    assert plan is not None
-    assert plan.owed_node_s == 2 * TAIL_S
 
 
 def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):

@@ -58,7 +58,7 @@ class SimulatedAgent:
     def serve(self) -> None:
         """Begin, in the start of the job that runs just now: the first turn; the others follow by themselves."""
         self._run = self._cluster.job(self._job.job_id).run
-        self._meter = Meter(self._plan.num_nodes, self._cluster.time, self._plan.owed_node_s)
+        self._meter = Meter(self._plan.num_nodes, self._cluster.time)
         self._began_at = self._cluster.cluster_time
         self._idle_since = self._cluster.time
         self._turn()
@@ -161,7 +161,7 @@ class PilotRig(SlurmRig):
         budget = self.limits.budget_node_hours
         left = None if budget is None else max(0.0, budget - search.node_hours_used)
         attempts = max(1, layouts_left(search.num_layouts, self.limits) + len(search.in_flight) + 2)
-        return WorkLeft(attempts, self.limits.parallel_trials, left)
+        return WorkLeft(attempts, self.limits.parallel_trials, left, booked=search.pilots)
 
     def _start(self, job: StartedJob) -> JobPlan:
         if job.user != self.slurm.user:
@@ -195,6 +195,7 @@ class PilotRig(SlurmRig):
         slack = slack_s * PILOT_NODES * len(names) / 3600
         booked = search.node_hours_used
         assert held <= booked + slack + 1e-9, f"{held} node-hours were held, {booked} booked"
+        assert booked <= held + slack + 1e-9, f"{booked} node-hours are booked, {held} were held"
         assert booked <= (self.limits.budget_node_hours or float("inf")) + 1e-9
 
 

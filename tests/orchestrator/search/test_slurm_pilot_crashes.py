@@ -160,11 +160,13 @@ def waiting(tmp_path, monkeypatch) -> PilotRig:
 
 
 @pytest.fixture
-def idle(tmp_path) -> PilotRig:
-    """A driver was killed once its search had ended, before it let its pilot go."""
+def idle(tmp_path, monkeypatch) -> PilotRig:
+    """A search ended while nobody could tell what became of its pilot, and its driver was killed then."""
     rig = eventful(tmp_path / "rig")
     rig.limits = Limits(1, 1)
-    assert rig.open_driver().run().state.is_ended
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm_pilot.SlurmPilotLauncher, "give_back", lambda _: True)
+        assert rig.open_driver().run().state.is_ended
     return rig
 
 

@@ -93,6 +93,9 @@ class Story:
     def best(self, trial: str | None) -> Event:
         return self.add(EventKind.BEST_CHANGED, trial=trial)
 
+    def end_pilot(self, pilot: str, node_hours: float) -> Event:
+        return self.add(EventKind.PILOT_ENDED, pilot=pilot, job_id="4711", node_hours=node_hours)
+
     def take_over(self) -> Event:
         return self.add(EventKind.DRIVER_TOOK_OVER, host="login2", pid=4711)
 
@@ -101,7 +104,7 @@ class Story:
 
 
 def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
-    """A search of one trial, measured at the second attempt, and completed: every kind of event but three."""
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but four."""
     story = Story(search_id)
     story.create(**spec)
     story.set_state(SearchState.RUNNING)
@@ -148,6 +151,7 @@ def _continuations(story: Story, draw) -> list[Callable[[], Event]]:
         # Not in the order of their names: the ledger has to keep the order they were proposed in.
         lambda: story.propose(f"t{9999 - number:04d}", layout, draw(st.none() | st.just({"step_time_s": 0.1}))),
         lambda: story.best(draw(st.sampled_from([None, *(t.trial for t in story.search.trials if t.measured)]))),
+        lambda: story.end_pilot(f"p{1 + len(story.search.pilots):04d}", draw(st.floats(-1e3, 1e3))),
     ]
     for trial in story.search.trials:
         if not trial.state.is_ended:

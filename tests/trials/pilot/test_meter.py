@@ -24,15 +24,16 @@ def test_steps_side_by_side_share_by_their_nodes_idle_ones_included():
 
 
 def test_what_is_owed_falls_on_the_first_step_and_on_no_other():
-    meter = Meter(2, now=0.0, owed_node_s=300.0)
-    meter.owe(8.0)
+    meter = Meter(2, now=0.0)
+    meter.owe(308.0)
     meter.start("a", 1, 0.0)
     meter.start("b", 1, 0.0)
     assert (meter.end("a", 10.0), meter.end("b", 10.0)) == (308.0 + 10.0, 10.0)
 
 
 def test_a_step_that_could_not_be_started_pays_what_is_owed_by_then():
-    meter = Meter(2, now=0.0, owed_node_s=300.0)
+    meter = Meter(2, now=0.0)
+    meter.owe(300.0)
     assert meter.pay(10.0) == 320.0
     meter.start("a", 1, 15.0)
     assert meter.pay(25.0) == 0.0, "one that runs pays"
@@ -49,7 +50,8 @@ def test_shares_add_up_to_the_time_until_the_last_end_and_cover_what_each_step_h
         [(begin, 0, number) for number, (begin, _, _) in enumerate(steps)]
         + [(begin + lasts, 1, number) for number, (begin, lasts, _) in enumerate(steps)]
     )
-    meter, shares = Meter(num_nodes, now=0.0, owed_node_s=7.0), {}
+    meter, shares = Meter(num_nodes, now=0.0), {}
+    meter.owe(7.0)
     for moment, is_end, number in moments:
         if is_end:
             shares[number] = meter.end(str(number), moment)
