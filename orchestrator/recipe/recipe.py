@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import yaml
@@ -110,9 +110,11 @@ class Recipe:
         try:
             recipe = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data} | _parts(data))
             problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
+        except InputError as error:
+            raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
         except (KeyError, TypeError, AttributeError) as error:
             message = f"a value of another kind than a recipe has: {error!r}"
-            raise InputError.of("recipe", message, fix=AS_WRITTEN) from error
+            raise InputError.of("recipe", message, rule=_OF_ITS_KIND, fix=AS_WRITTEN) from error
         if problems:
             raise InputError(*problems)
         return recipe
@@ -148,6 +150,8 @@ _FIELDS = (
 AS_WRITTEN = "take the recipe as it was written"
 """What to do with a recipe that was edited into something else than a recipe."""
 _AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --force"
+
+_OF_ITS_KIND = "each value of recipe.yaml is of the kind that Parlay wrote there"
 
 _LATER_FIELDS = {"exports", "chosen_for", "why", "fastest", "pareto"}
 """What a recipe of this schema may be without."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.recipe.build import build_recipe
 from orchestrator.recipe.recipe import Recipe, checksum, recipe_yaml
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout
 from search_spaces.yaml_source import is_printable, parse_document
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
@@ -101,6 +102,23 @@ def test_what_is_no_recipe_of_ours_is_refused(change, words):
 def test_no_value_of_any_field_is_anything_but_read_or_refused(field, value):
     with suppress(InputError):
         Recipe.from_json(recipe().to_json() | {field: value})
+
+
+@pytest.mark.parametrize("section", ["layout", "model", "cluster", "batch"])
+@pytest.mark.parametrize("value", [None, 0, 3, 1.5, 2**70, True, "x", [], {"a": 1}], ids=repr)
+def test_what_is_refused_of_an_edited_section_has_a_rule_and_says_what_to_do(section, value):
+    data = recipe().to_json()
+    problems = [p for key in data[section] for p in refused(data | {section: data[section] | {key: value}})]
+    assert problems
+    assert [problem for problem in problems if not (problem.rule and problem.fix)] == []
+
+
+def refused(data: dict[str, Any]) -> tuple[Problem, ...]:
+    try:
+        Recipe.from_json(data)
+    except InputError as error:
+        return error.problems
+    return ()
 
 
 def test_a_missing_field_is_named():
