@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,20 +15,31 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dashboards.headline import headline, rate_words, room_lines
+from dashboards.headline import answer_line, rate_words, room_lines
 from dashboards.progress import flight_words, is_simulated, pace_words, shares
 from dashboards.text import printable
-from dashboards.trial_words import failure_words, flag_lines, flag_words, time_words
+from dashboards.trial_words import (
+    amount,
+    count_words,
+    end_of_trial,
+    failure_words,
+    flag_lines,
+    flag_words,
+    time_words,
+)
 from search_spaces.memory_floor import MemoryFloor
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.text import last_line
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_text
+from trials.verdict import counts_of, has_stopped_early, shown_state, verdict_of
 
 _WIDTH_WITHOUT_TERMINAL = 80
 _LINES_AROUND_TABLE = 5
 _MOST_IN_FLIGHT = 8
 _BAR_WIDTH = 20
+_STATE_WIDTH = 9
+"""Of the longest word that stands in that column of the table."""
 _DRAWN_PER_S = 2
 _LONGEST_REMARK = 160
 _ADVICE = re.compile(r"^\s*(rule|fix): ", re.MULTILINE)
@@ -95,7 +105,7 @@ class LiveView:
             return
         ranking = self._ranking_of(search)
         self._print(progress_line(search, ranking))
-        self._print(headline(search, ranking, self._baseline_key))
+        self._print(answer_line(verdict_of(search, ranking, self._baseline_key)))
 
     def update(self, search: SearchRecord, event: Event) -> None:
         """Show the search as it is after this event."""
@@ -138,7 +148,7 @@ class LiveView:
         (search, ranking), now = self._shown, self._clock()
         limits = _limits(search, now)
         below = [*map(printable, (*flag_lines(search.trials), *room_lines(ranking))), *_flight_lines(search, now)]
-        below += headline(search, ranking, self._baseline_key).split("; ")
+        below += answer_line(verdict_of(search, ranking, self._baseline_key)).split("; ")
         below += filter(None, [pace_words(search, now)])
         below.append(progress_line(search, ranking))
         room = max(2, self._console.height - _LINES_AROUND_TABLE - len(below) - limits.row_count)
@@ -174,14 +184,12 @@ def results_table(search: SearchRecord, ranking: Ranking, baseline_key: str | No
 
 def progress_line(search: SearchRecord, ranking: Ranking) -> str:
     """Where the search stands, in one line short enough for 80 columns; what is zero is left out."""
-    states = Counter(trial.state for trial in search.trials)
-    counts = {str(state): states[state] for state in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)}
-    counts["in flight"] = len(search.in_flight)
-    words = [f"{count} {what}" for what, count in counts.items() if count]
+    words = list(count_words(counts_of(search.trials)))
     if ranking.best is not None:
         words.append(f"best {ranking.best.trial}")
     words.append(node_hours_words(search))
-    name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {search.state}"
+    state = shown_state(search.state, search.end_reason)
+    name = search.search_id if search.state is SearchState.RUNNING else f"{search.search_id} {state}"
     return f"{name}: {', '.join(words)}"
 
 
@@ -253,8 +261,9 @@ def _ending_words(attempt: Attempt, search: SearchRecord) -> str:
     # "cancelled cancelled_by_user" would say it twice.
     is_in_reason = attempt.reason is not None and attempt.reason.startswith(attempt.state)
     ending = [attempt.reason] if is_in_reason else [attempt.state, attempt.reason]
+    ended = "stopped early" if has_stopped_early(attempt) else " ".join(filter(None, ending))
     limit_gib = (search.spec.get("measure") or {}).get("memory_limit_gib")
-    return " ".join(filter(None, ending)) + _remark(failure_words(attempt, limit_gib) or attempt.excerpt)
+    return ended + _remark(failure_words(attempt, limit_gib) or attempt.excerpt)
 
 
 def _measured_by(event: Event, search: SearchRecord) -> Outcome | None:
@@ -300,8 +309,7 @@ def _newest_and_best(search: SearchRecord, ranking: Ranking, room: int) -> list[
 
 
 def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) -> Table:
-    """One row a trial, in 80 columns: * is the best, = cannot be told from it, b is what runs today, r is a repeat, !
-    has a flag.
+    """One row a trial, in 80 columns: * is the best, = is tied with it, b is the baseline, r is a repeat, ! has a flag.
 
     A trial in the ranking shows its layout over all runs, and how many they are.
     """
@@ -310,15 +318,15 @@ def _table(trials: Sequence[Trial], ranking: Ranking, baseline_key: str | None) 
     for name in ("tp", "pp", "dp", "mb", "ga"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("sched", no_wrap=True)
-    varying = _varying_parts(trials)
-    if varying:
+    others = _others(trials)
+    if any(others):
         table.add_column("other", overflow="fold")
-    for name in ("tokens/s", "step s", "GiB"):
+    for name in ("tokens/s", "± %", "step s", "GiB"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold")
-    for trial in trials:
+    table.add_column("state", overflow="fold", min_width=_STATE_WIDTH)
+    for trial, differing in zip(trials, others, strict=True):
         is_best = trial is ranking.best
-        other = [_others(trial, varying)] if varying else []
+        other = [differing] if any(others) else []
         marks, numbers = _marks(trial, ranking, baseline_key), _numbers(trial, ranking)
         cells = [f"{trial.trial} {marks}", *_shape(trial), *other, *numbers]
         table.add_row(*(Text(printable(cell)) for cell in cells), style="bold" if is_best else None)
@@ -347,7 +355,8 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
         return _numbers_without_value(trial)
     memory = measured.get("peak_memory_gib")
     return [
-        rate_words(measured),
+        amount(measured["tokens_per_sec"]),
+        _interval(measured),
         f"{measured['step_time_s']:.4g}",
         "" if memory is None else f"{memory:.3g}",
         _state_words(trial, ranking),
@@ -357,7 +366,20 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
 def _numbers_without_value(trial: Trial) -> list[str]:
     """A trial that was dominated or ran out of time says what it reaches at most."""
     at_most = upper_bound_of(trial, Objective.TOKENS_PER_SEC)
-    return ["" if at_most is None else f"≤ {at_most:,.0f}", "", "", str(trial.reason or trial.state)]
+    return ["" if at_most is None else f"≤ {amount(at_most)}", "", "", "", end_of_trial(trial)]
+
+
+def _interval(measured: Mapping[str, Any]) -> str:
+    """How far the 95 % interval reaches below and above the throughput, percent; one number where they are alike."""
+    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    if low is None or high is None:
+        return ""
+    below, above = (_percent(abs(end / measured["tokens_per_sec"] - 1)) for end in (low, high))
+    return f"±{below}" if below == above else f"-{below}/+{above}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.01 else f"{100 * share:.2g}"
 
 
 def _state_words(trial: Trial, ranking: Ranking) -> str:
@@ -367,12 +389,9 @@ def _state_words(trial: Trial, ranking: Ranking) -> str:
     return f"{runs} runs" if runs > 1 and trial in ranking.ordered else str(trial.state)
 
 
-def _varying_parts(trials: Sequence[Trial]) -> list[int]:
-    """Which of the key's parts without a column differ between these trials."""
+def _others(trials: Sequence[Trial]) -> list[str]:
+    """What differs between the layouts of these trials and has no column of its own, in words of their keys."""
     keys = [trial.layout.key.split(".") for trial in trials]
-    return [part for part in _OTHER_PARTS if len({key[part] for key in keys}) > 1]
-
-
-def _others(trial: Trial, varying: Sequence[int]) -> str:
-    key = trial.layout.key.split(".")
-    return " ".join([*(key[part] for part in varying), *key[_FIXED_PARTS:]])
+    varying = [part for part in _OTHER_PARTS if len({key[part] for key in keys}) > 1]
+    shared = set.intersection(*(set(key[_FIXED_PARTS:]) for key in keys)) if keys else set()
+    return [" ".join([*(key[p] for p in varying), *(w for w in key[_FIXED_PARTS:] if w not in shared)]) for key in keys]

@@ -1,36 +1,36 @@
-"""The description of a search's run in MLflow: the winner, how it ended, the best trials; Markdown. Pure."""
+"""The description of a search's run in MLflow: the winner, how it ended, the best layouts; Markdown. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from dashboards.headline import headline, sentence
 from dashboards.report import words
 from dashboards.report.data import ReportData, TrialView
 from dashboards.text import printable
+from dashboards.trial_words import UNKNOWN, amount, span
 from search_spaces.layout import Layout
-from trials.ledger.events import SearchRecord
 from trials.text import counted
 
-_MOST_TRIALS = 10
+_MOST_LAYOUTS = 10
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_TO = f"{_NO_BREAK}to{_NO_BREAK}"
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&])")
 
 Link = Callable[[str], str | None]
 """Where MLflow shows a trial, by its name."""
 
 
-def search_note(search: SearchRecord, data: ReportData, link: Link = lambda trial: None) -> str:
+def search_note(data: ReportData, link: Link = lambda trial: None) -> str:
     """What `data` says of the search, for those who look at its run first."""
     parts = [
-        f"**{_plain(words.answer_words(data))}**",
-        _plain(words.answer_below(data)),
+        f"**{_plain(headline(data.verdict))}**",
+        _plain(sentence(data.verdict)),
         *_winner(data, link),
         _plain(" ".join([*words.sure_words(data), *words.trade_words(data)])),
         _plain(words.state_words(data)),
         _plain(words.cost_words(data)),
-        *_best_trials(search, data, link),
+        *_best_layouts(data, link),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -40,37 +40,34 @@ def _winner(data: ReportData, link: Link) -> Iterator[str]:
     if answer is None:
         return
     told = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
-    low, high = answer.tokens_per_sec_low, answer.tokens_per_sec_high
-    interval = "" if low is None or high is None else f", 95 % interval {words.amount(low)} to {words.amount(high)}"
-    told.append(f"tokens per second: {words.amount(answer.tokens_per_sec)}{interval}")
+    interval = span(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    told.append(f"tokens per second: {amount(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else ""))
     if answer.step_time_s is not None:
         sequences = counted(answer.layout.global_batch_size, "sequence")
         told.append(f"step: {words.duration(answer.step_time_s)} for {sequences}")
     if answer.peak_memory_gib is not None:
-        told.append(f"peak memory: {words.amount(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+        told.append(f"peak memory: {amount(answer.peak_memory_gib, 3)} GiB of the fullest rank")
     yield "\n".join(f"- {line}" for line in told)
 
 
-def _best_trials(search: SearchRecord, data: ReportData, link: Link) -> Iterator[str]:
-    """A row a trial, fastest first: repeats of one layout are trials too."""
-    best = sorted(data.measured, key=lambda trial: -(trial.speed or 0.0))[:_MOST_TRIALS]
+def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
+    """A row a layout, over all its runs, in the order of their ranking."""
+    best = data.layouts[:_MOST_LAYOUTS]
     if not best:
         return
-    heading = ("trial", "tokens/s", "95 %", f"{words.TIMES}{_NO_BREAK}today", "GiB", "layout")
-    yield f"**The best {len(best)} of {len(data.measured)} measured trials**"
-    yield _table(heading, [_row(search, trial, data, link) for trial in best])
+    heading = ("trial", "tokens/s", "95 %", f"{words.TIMES}{_NO_BREAK}baseline", "GiB", "layout")
+    yield f"**The best {len(best)} of {len(data.layouts)} measured layouts**"
+    yield _table(heading, [_row(layout, data, link) for layout in best])
 
 
-def _row(search: SearchRecord, trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
-    measured = search.trial(trial.trial).measured or {}
-    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
-    today = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else words.UNKNOWN
+def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
+    today = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
         _linked(trial.trial, link),
-        words.amount(trial.tokens_per_sec),
-        words.UNKNOWN if low is None or high is None else f"{words.amount(low)}{_TO}{words.amount(high)}",
+        amount(trial.tokens_per_sec),
+        span(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
         today,
-        words.amount(trial.peak_memory_gib, 3),
+        amount(trial.peak_memory_gib, 3),
         _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
     )
 

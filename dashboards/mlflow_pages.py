@@ -61,7 +61,7 @@ def due_pages(search: SearchRecord, folder: SearchFolder, held: Held, is_last: b
     from dashboards.report.figure_page import figure_pages
 
     data = report_data(search, search.created_at if written_at is None else utc_seconds(written_at))
-    tags = runs.note_tags(search_note(search, data, link))
+    tags = runs.note_tags(search_note(data, link))
     figures = figure_pages(data) if search.state.is_ended else {}
     texts = {f"figures/{key}.html": page for key, page in figures.items()}
     if written_at is not None and _is_due(written_at, held.report, 0.0 if search.state.is_ended else REPORT_PAUSE_S):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from trials.trial import Attempt, FailureReason, Flag, Trial
+from trials.verdict import TrialCounts
 
 FLAG_WORDS: Mapping[str, str] = {
     Flag.EXTRAPOLATED: "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
@@ -21,6 +23,29 @@ FLAG_WORDS: Mapping[str, str] = {
 }
 """What each of the contract's flags means, after a colon."""
 
+REASON_WORDS: Mapping[FailureReason, str] = {
+    FailureReason.INVALID_LAYOUT: "refused by the engine",
+    FailureReason.GPU_OOM: "out of GPU memory",
+    FailureReason.HOST_OOM: "out of host memory",
+    FailureReason.DOMINATED: "stopped early",
+    FailureReason.TIME_LIMIT: "time limit",
+    FailureReason.HANG: "hang",
+    FailureReason.NODE_FAILURE: "node failure",
+    FailureReason.PREEMPTED: "preempted",
+    FailureReason.BOOT_FAILURE: "node failed to boot",
+    FailureReason.LAUNCH_FAILURE: "launch failure",
+    FailureReason.DIRTY_GPU: "GPU memory already in use",
+    FailureReason.SCRIPT_ERROR: "trainer crashed",
+    FailureReason.RESULT_INVALID: "invalid result",
+    FailureReason.CANCELLED_BY_USER: "cancelled by the user",
+    FailureReason.CANCELLED_BY_SEARCH: "cancelled by the search",
+    FailureReason.INTERRUPTED: "interrupted",
+    FailureReason.LOST: "lost",
+}
+"""Why a trial ended without a value, short enough for a table."""
+
+UNKNOWN = "\N{EN DASH}"
+
 _MOST_NAMED = 6
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB)")
 """What torch's allocators say, on a GPU and on a CPU."""
@@ -29,6 +54,35 @@ _STOOD_STILL = re.compile(r"no progress for \d+ s")
 _BYTES_PER_MIB = 2**20
 _LEAST_SHARE = 0.005
 """Of a step's time; what takes less is left out."""
+
+
+def end_of_trial(trial: Trial) -> str:
+    """How a trial ended, or where it is."""
+    return str(trial.state) if trial.reason is None else REASON_WORDS[trial.reason]
+
+
+def count_words(counts: TrialCounts) -> Iterator[str]:
+    """How many trials stand how; what is zero is left out."""
+    for field in fields(counts):
+        if count := getattr(counts, field.name):
+            yield f"{count} {field.name.replace('_', ' ')}"
+
+
+def amount(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits at least, thousands apart; a dash for what is unknown."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def span(low: float | None, high: float | None) -> str | None:
+    """An interval from its low to its high end; None where one is unknown."""
+    return None if low is None or high is None else f"{amount(low)}\N{EN DASH}{amount(high)}"
+
+
+def rate_span(measured: Mapping[str, Any]) -> str | None:
+    """The 95 % interval of a measured throughput; None where it is unknown."""
+    return span(measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high"))
 
 
 def flag_words(flag: str) -> str:

@@ -170,9 +170,10 @@ class Search:
 
     @property
     def _headline(self) -> str:
-        from dashboards.headline import headline
+        from dashboards.headline import answer_line
+        from trials.verdict import verdict_of
 
-        return headline(self._found.record, self._ranking, self.spec.baseline_key)
+        return answer_line(verdict_of(self._found.record, self._ranking, self.spec.baseline_key))
 
 
 def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:

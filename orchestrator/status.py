@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dashboards.headline import verdict_json
 from orchestrator.search_file import SearchSpec
 from trials.answer import best_json
 from trials.folder import AttemptFolder, SearchFolder, read_json
 from trials.ledger.events import SearchRecord
 from trials.text import tail
-from trials.trial import Attempt, TrialState
+from trials.trial import Attempt
+from trials.verdict import counts_of, verdict_of
 
 if TYPE_CHECKING:
     from trials.ledger.reader import SearchSummary
@@ -28,13 +31,15 @@ _EXCERPT_LINES = 40
 
 def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
     """The contract's object of a search; what is unknown or not there is null."""
+    ranking = spec.ranking_of(search.trials)
     return {
         "schema": STATUS_SCHEMA,
         "search_id": search.search_id,
         "state": search.state,
         "end_reason": search.end_reason,
         "detail": search.detail,
-        "best": best_json(spec.ranking_of(search.trials)),
+        "verdict": verdict_json(verdict_of(search, ranking, spec.baseline_key)),
+        "best": best_json(ranking),
         "num_trials": len(search.trials),
         "trials": trial_counts(search),
         "reasons": reason_counts(search),
@@ -50,10 +55,13 @@ def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder)
 
 def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any] | None:
     """The contract's object of `parlay best`; None where nothing counts as best."""
-    best = best_json(spec.ranking_of(search.trials))
+    ranking = spec.ranking_of(search.trials)
+    best = best_json(ranking)
     if best is None:
         return None
-    return {"schema": BEST_SCHEMA, "search_id": search.search_id, **best, "recipe": recipe_path(folder)}
+    verdict = verdict_json(verdict_of(search, ranking, spec.baseline_key))
+    recipe = recipe_path(folder)
+    return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
 
 
 def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:
@@ -74,12 +82,8 @@ def logs_summary(attempt: Attempt, folder: AttemptFolder, log: str | None = None
 
 
 def trial_counts(search: SearchRecord) -> dict[str, int]:
-    """How many trials ended in which state, and how many are in flight."""
-    states = Counter(trial.state for trial in search.trials)
-    ended = (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)
-    return {state.value: states[state] for state in ended} | {
-        "in_flight": sum(count for state, count in states.items() if not state.is_ended)
-    }
+    """How many trials ended how, and how many are in flight; those that stopped early have not failed."""
+    return asdict(counts_of(search.trials))
 
 
 def reason_counts(search: SearchRecord) -> dict[str, int]:

@@ -115,4 +115,4 @@ def _spares_memory(best: Trial, fastest: Trial) -> str:
     assert needed is not None, "it was chosen for its memory"
     assert limit is not None, "which was compared with this"
     less = f"{100 * (1 - needed / limit):.0f} % less memory"
-    return f"not to be told from {fastest.trial}, the fastest, and needs {less}: {needed:.3g} GiB, not {limit:.3g}"
+    return f"statistically tied with {fastest.trial}, the fastest, and needs {less}: {needed:.3g} GiB, not {limit:.3g}"

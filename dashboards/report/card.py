@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dashboards.report import words
+from dashboards.headline import headline
 from dashboards.report.data import ReportData
 from dashboards.report.html import fragment
 from dashboards.report.page import first_screen
@@ -10,7 +10,7 @@ from dashboards.report.page import first_screen
 
 def card(data: ReportData) -> str:
     """The answer, how sure it is, and where the search stands; without scripts, in the notebook's own colours."""
-    return fragment("card.html.jinja", data=data, answer=words.answer_words(data), **_shown(data))
+    return fragment("card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
 
 
 def _shown(data: ReportData) -> dict[str, object]:

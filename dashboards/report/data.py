@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboards.report.excerpts import Excerpts
@@ -14,22 +13,11 @@ from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from trials.answer import Choice, choice_of, choice_words, room_words
-from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.ledger.events import SearchRecord, SearchState
 from trials.pareto import pareto, trades
-from trials.ranking import (
-    SUSPECT_FLAGS,
-    Objective,
-    Ranking,
-    Speedup,
-    objectives_of,
-    rank,
-    speedup_over,
-    upper_bound_of,
-    value_of,
-)
-from trials.spread import middle
+from trials.ranking import Objective, Ranking, is_suspect, objectives_of, rank, upper_bound_of, value_of
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
+from trials.verdict import SearchVerdict, has_failed, has_stopped_early, verdict_of
 
 _SECONDS_PER_HOUR = 3600
 _DERIVED = ("data_parallel", "grad_accum_steps")
@@ -38,17 +26,19 @@ _DERIVED = ("data_parallel", "grad_accum_steps")
 
 @dataclass(frozen=True)
 class TrialView:
-    """One trial. What is unknown is None.
+    """One trial, or a measured layout over all its runs. What is unknown is None.
 
     `speed` is the objective turned so that larger is better, of a measured trial of the search's global batch; of one
-    that was dominated or ran out of time `speed_at_most`. `ended_h` and `best_so_far` are hours after the search
-    began, and the best speed of any layout by then. `excerpt` is fit to be shown: short, without control characters.
+    that stopped early or ran out of time `speed_at_most`. `ended_h` and `best_so_far` are hours after the search
+    began, and the speed of the best layout by then. `excerpt` is fit to be shown: short, without control characters.
     """
 
     trial: str
     kind: TrialKind
     state: TrialState
     reason: FailureReason | None
+    has_failed: bool
+    has_stopped_early: bool
     layout: Layout
     num_attempts: int
     ended_h: float | None
@@ -56,6 +46,8 @@ class TrialView:
     speed_at_most: float | None
     best_so_far: float | None
     tokens_per_sec: float | None
+    tokens_per_sec_low: float | None
+    tokens_per_sec_high: float | None
     step_time_s: float | None
     peak_memory_gib: float | None
     predicted_step_time_s: float | None
@@ -69,22 +61,15 @@ class TrialView:
 
 @dataclass(frozen=True)
 class Answer:
-    """The best layout, over all its runs. `speedup` is against what runs today; None where that is not known.
+    """The best layout, over all its runs.
 
-    `is_today`: nothing measured beats the baseline. `room` says, after a name of layouts, of which all this is said; it
-    is empty where it is all of them. `is_fastest` and `why` say what it was chosen for. `points` are the trials that
-    answer several goals, this one first, and `trades` what the others give for what; () where there is one goal. `mfu`
-    is a fraction.
+    `points` are the trials that answer several goals, this one first, and `trades` what the others give for what; ()
+    where there is one goal. `mfu` is a fraction.
     """
 
     trial: str
     layout: Layout
     num_runs: int
-    speedup: Speedup | None
-    is_today: bool
-    room: str
-    is_fastest: bool
-    why: str | None
     points: tuple[str, ...]
     trades: tuple[str, ...]
     ties: tuple[str, ...]
@@ -107,22 +92,20 @@ class Progress:
     node_hours_reserved: float
     budget_node_hours: float | None
     elapsed_h: float
-    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class ReportData:
     """Everything the report shows. `at` is when it was looked at, UTC seconds since the epoch.
 
-    `model` and `cluster` are None where the record does not hold them whole. `varying` are the layout fields of which
+    `layouts` are the measured ones over all their runs, as they are ranked. `varying` are the layout fields of which
     more than one value was tried, in the contract's order. `is_simulated`: a measured table answered, on its own clock.
     """
 
     search_id: str
     name: str
     state: SearchState
-    end_reason: EndReason | None
-    detail: str | None
+    verdict: SearchVerdict
     created_at: float
     at: float
     objective: Objective
@@ -130,17 +113,17 @@ class ReportData:
     gpus_per_node: int
     accelerator: str | None
     answer: Answer | None
-    has_baseline: bool
     baseline_speed: float | None
     progress: Progress
     trials: tuple[TrialView, ...]
+    layouts: tuple[TrialView, ...]
     varying: tuple[str, ...]
     importance: Importance | None
     time_parts: tuple[TimeParts, ...]
 
     @property
     def measured(self) -> tuple[TrialView, ...]:
-        """The trials that compete."""
+        """The runs that compete; several of one layout may be among them."""
         return tuple(trial for trial in self.trials if trial.speed is not None)
 
 
@@ -151,26 +134,25 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
     batch = _batch(search)
     ranking = rank(search.trials, objective, batch, MemoryFloor.of_search(spec), tuple(others))
     baseline = _baseline(spec)
-    known = (*ranking.ordered, *search.trials)
-    today = next((t for t in known if baseline and t.measured and t.layout.key == baseline.key), None)
+    verdict = verdict_of(search, ranking, None if baseline is None else baseline.key)
+    today = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
     cluster = _section(spec, "cluster")
     return ReportData(
         search_id=search.search_id,
         name=str(spec.get("name", search.search_id)),
         state=search.state,
-        end_reason=search.end_reason,
-        detail=search.detail,
+        verdict=verdict,
         created_at=search.created_at,
         at=at,
         objective=objective,
         is_simulated=_section(spec, "launcher").get("kind") == "recorded",
         gpus_per_node=_gpus_per_node(cluster, search.trials),
         accelerator=_accelerator(cluster),
-        answer=_answer(ranking, today),
-        has_baseline=baseline is not None,
+        answer=_answer(ranking),
         baseline_speed=value_of(today, objective) if today else None,
         progress=_progress(search, at),
-        trials=_views(search, objective, batch),
+        trials=_views(search, ranking, batch),
+        layouts=tuple(_view(trial, search, objective, batch) for trial in ranking.ordered),
         varying=_varying(search.trials),
         importance=importance_of(*_speeds(ranking)),
         time_parts=time_parts_of(ranking.best, today, spec),
@@ -202,21 +184,15 @@ def _accelerator(cluster: Mapping[str, Any]) -> str | None:
     return found.get("name") if isinstance(found, Mapping) else found
 
 
-def _answer(ranking: Ranking, today: Trial | None) -> Answer | None:
+def _answer(ranking: Ranking) -> Answer | None:
     best = ranking.best
     if best is None or best.measured is None:
         return None
     numbers = {name: _number(best.measured.get(name)) for name in _ANSWERED}
-    is_today = today is not None and today.layout.key == best.layout.key
     return Answer(
         trial=best.trial,
         layout=best.layout,
         num_runs=len(ranking.runs[best.layout.key]),
-        speedup=None if today is None or is_today else speedup_over(today, best, ranking.objective),
-        is_today=is_today,
-        room=room_words(ranking),
-        is_fastest=choice_of(ranking) is Choice.FASTEST,
-        why=choice_words(ranking),
         points=tuple(point.trial for point in pareto(ranking)),
         trades=tuple(trades(ranking)),
         ties=tuple(tie.trial for tie in ranking.ties),
@@ -231,8 +207,6 @@ _ANSWERED = ("tokens_per_sec_low", "tokens_per_sec_high", "step_time_s", "peak_m
 
 def _progress(search: SearchRecord, at: float) -> Progress:
     wanted = _section(search.spec, "search")
-    states = Counter(trial.state for trial in search.trials)
-    ended = {str(state): states[state] for state in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)}
     layouts = {trial.layout.key for trial in search.trials if trial.kind is TrialKind.SEARCH}
     return Progress(
         num_layouts=len(layouts),
@@ -241,7 +215,6 @@ def _progress(search: SearchRecord, at: float) -> Progress:
         node_hours_reserved=search.node_hours_reserved,
         budget_node_hours=wanted.get("budget_node_hours"),
         elapsed_h=_hours(_last_moment(search, at) - search.created_at),
-        counts=ended | {"in flight": sum(not trial.state.is_ended for trial in search.trials)},
     )
 
 
@@ -253,26 +226,22 @@ def _last_moment(search: SearchRecord, at: float) -> float:
     return max([at, *ended])
 
 
-def _views(search: SearchRecord, objective: Objective, batch: int) -> tuple[TrialView, ...]:
-    best = _best_so_far(search.trials, objective, batch)
-    limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
-    excerpts = Excerpts.of(search.trials)
+def _views(search: SearchRecord, ranking: Ranking, batch: int) -> tuple[TrialView, ...]:
+    best, excerpts = _best_so_far(search.trials, ranking), Excerpts.of(search.trials)
     return tuple(
-        _view(trial, search.created_at, objective, batch, best.get(trial.trial), limit_gib, excerpts)
+        replace(
+            _view(trial, search, ranking.objective, batch),
+            best_so_far=best.get(trial.trial),
+            excerpt=excerpts.shown(trial),
+        )
         for trial in search.trials
     )
 
 
-def _view(
-    trial: Trial,
-    began_at: float,
-    objective: Objective,
-    batch: int,
-    best_so_far: float | None,
-    limit_gib: float | None,
-    excerpts: Excerpts,
-) -> TrialView:
-    last, measured, foretold = trial.last_attempt, trial.measured or {}, trial.prediction or {}
+def _view(trial: Trial, search: SearchRecord, objective: Objective, batch: int) -> TrialView:
+    """Without what only the others tell: the best so far, and an excerpt that names no text twice."""
+    last, measured, predicted = trial.last_attempt, trial.measured or {}, trial.prediction or {}
+    limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
     competes = trial.layout.global_batch_size == batch
     ended_at = last.ended_at if last and trial.state.is_ended else None
     return TrialView(
@@ -280,37 +249,51 @@ def _view(
         kind=trial.kind,
         state=trial.state,
         reason=trial.reason,
+        has_failed=has_failed(trial),
+        has_stopped_early=has_stopped_early(trial),
         layout=trial.layout,
         num_attempts=len(trial.attempts),
-        ended_h=None if ended_at is None else _hours(ended_at - began_at),
+        ended_h=None if ended_at is None else _hours(ended_at - search.created_at),
         speed=value_of(trial, objective) if measured and competes else None,
         speed_at_most=upper_bound_of(trial, objective) if competes else None,
-        best_so_far=best_so_far,
+        best_so_far=None,
         tokens_per_sec=_number(measured.get("tokens_per_sec")),
+        tokens_per_sec_low=_number(measured.get("tokens_per_sec_low")),
+        tokens_per_sec_high=_number(measured.get("tokens_per_sec_high")),
         step_time_s=_number(measured.get("step_time_s")),
         peak_memory_gib=_number(measured.get("peak_memory_gib")),
-        predicted_step_time_s=_number(foretold.get("step_time_s")),
-        predicted_peak_memory_gib=_number(foretold.get("peak_memory_gib")),
+        predicted_step_time_s=_number(predicted.get("step_time_s")),
+        predicted_peak_memory_gib=_number(predicted.get("peak_memory_gib")),
         queue_wait_s=last.queue_wait_s if last else None,
         node_hours=sum(attempt.node_hours or 0.0 for attempt in trial.attempts),
         flags=trial.flags,
         remark=failure_words(last, limit_gib) if last else None,
-        excerpt=excerpts.shown(trial),
+        excerpt=None,
     )
 
 
-def _best_so_far(trials: Sequence[Trial], objective: Objective, batch: int) -> dict[str, float]:
-    """The best speed once each trial had ended: that of a layout is the middle of its runs, suspect ones left out."""
-    runs: dict[str, list[float]] = {}
-    speeds: dict[str, float] = {}
+def _best_so_far(trials: Sequence[Trial], ranking: Ranking) -> dict[str, float]:
+    """The speed of the best layout once each trial had ended, by what is known now.
+
+    A layout has the speed over all its runs from its first one on, so that the line never falls and ends at the best
+    layout's speed. One that looks faster than the best and is not, which its rank says, is taken for no faster.
+    """
+    if ranking.best is None:
+        return {}
+    most = value_of(ranking.best, ranking.objective)
+    speeds = {
+        trial.layout.key: min(value_of(trial, ranking.objective), most)
+        for trial in ranking.ordered
+        if ranking.has_room(trial) and not is_suspect(trial)
+    }
     best: dict[str, float] = {}
+    so_far: float | None = None
     for trial in sorted((t for t in trials if t.state.is_ended), key=lambda t: t.ended_at or 0.0):
-        if trial.measured and trial.layout.global_batch_size == batch and SUSPECT_FLAGS.isdisjoint(trial.flags):
-            key = trial.layout.key
-            runs.setdefault(key, []).append(value_of(trial, objective))
-            speeds[key] = middle(runs[key])
-        if speeds:
-            best[trial.trial] = max(speeds.values())
+        speed = speeds.get(trial.layout.key) if trial.measured else None
+        if speed is not None and (so_far is None or speed > so_far):
+            so_far = speed
+        if so_far is not None:
+            best[trial.trial] = so_far
     return best
 
 

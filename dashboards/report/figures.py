@@ -13,7 +13,7 @@ SECTIONS = (
     ("layouts", "Which layouts are fast", ("nodes", "memory", "heat", "parallel")),
     ("best", "The best layout", ("time", "timeline")),
     ("cost", "What it cost", ("cost",)),
-    ("foretold", "How well it was foretold", ("predictions",)),
+    ("foretold", "Prediction accuracy", ("predictions",)),
 )
 """Key, title and figures of each section of the page, from the top."""
 

@@ -7,14 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.report.data import ReportData
+from dashboards.headline import UNITS
+from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figure import SEQUENTIAL, Figure, axis, line, plot
 from dashboards.report.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
 from dashboards.report.schedule import Box, Timeline, timeline_of
 from dashboards.report.time_parts import TimeParts
-from dashboards.report.words import FIELD_WORDS, TIMES, UNITS, amount, percent, shape_words, trial_words, value_words
+from dashboards.report.words import (
+    FIELD_WORDS,
+    TIMES,
+    nothing_words,
+    percent,
+    shape_words,
+    trial_words,
+    value_words,
+)
+from dashboards.trial_words import amount
 from trials.text import counted
-from trials.trial import TrialState
 
 _PART_COLORS = {
     "compute": "@accent",
@@ -38,13 +47,13 @@ def layout_figures(data: ReportData) -> list[Figure]:
 def _heat(data: ReportData) -> Figure:
     """The best speed of each tensor and pipeline size, whatever else was chosen."""
     unit, title = UNITS[data.objective], "Tensor and pipeline size"
-    tried = [t for t in data.trials if t.speed is not None or t.state is TrialState.FAILED]
+    tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
     tensors = sorted({t.layout.tensor_parallel for t in tried})
     stages = sorted({t.layout.pipeline_parallel for t in tried})
     cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
     found = {place: speed for place, (speed, _) in cells.items() if speed is not None}
     if not found:
-        return Figure("heat", title, "Nothing has been measured yet.")
+        return Figure("heat", title, nothing_words(data))
     (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
     texts = [[cells[p, t][1] for t in tensors] for p in stages]
     failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
@@ -56,7 +65,7 @@ def _heat(data: ReportData) -> Figure:
     return Figure(
         "heat",
         title,
-        f"Fastest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
+        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
         f" {counted(len(found), 'combination')} measured{more}.",
         plot(
             [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
@@ -98,11 +107,15 @@ def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def _cell(data: ReportData, stages: int, tensor: int) -> tuple[float | None, str]:
-    here = [t for t in data.trials if (t.layout.pipeline_parallel, t.layout.tensor_parallel) == (stages, tensor)]
-    speeds = [t.speed for t in here if t.speed is not None]
+    speeds = [t.speed for t in data.layouts if t.speed is not None and _is_of(t, stages, tensor)]
     if speeds:
         return max(speeds), _thousands(max(speeds))
-    return None, TIMES if any(t.state is TrialState.FAILED for t in here) else ""
+    here = [t for t in data.trials if _is_of(t, stages, tensor)]
+    return None, TIMES if here and all(t.has_failed for t in here) else ""
+
+
+def _is_of(trial: TrialView, stages: int, tensor: int) -> bool:
+    return (trial.layout.pipeline_parallel, trial.layout.tensor_parallel) == (stages, tensor)
 
 
 def _thousands(value: float) -> str:
@@ -114,16 +127,16 @@ def _thousands(value: float) -> str:
 
 
 def _parallel(data: ReportData) -> Figure:
-    """A line for each measured trial through its choices and its speed.
+    """A line for each measured layout through its choices and its speed.
 
     Drawn as plain lines: plotly's own parallel coordinates need WebGL and build code from text, which the page forbids.
     """
     unit, title = UNITS[data.objective], "Every measured layout, choice by choice"
     fields = [name for name in data.varying if _takes_values(name, data)][:_MOST_PARALLEL]
-    if len(data.measured) < 2 or not fields:
+    if len(data.layouts) < 2 or not fields:
         return Figure("parallel", title, "Not enough was measured to compare choices.")
-    places = {name: _places([t.layout.canonical().to_json()[name] for t in data.measured]) for name in fields}
-    speeds = np.array([t.speed for t in data.measured], dtype=float)
+    places = {name: _places([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
+    speeds = np.array([t.speed for t in data.layouts], dtype=float)
     ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
     slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
     shades = _SHADES - 1 - slower_than * _SHADES // len(speeds)
@@ -137,8 +150,8 @@ def _parallel(data: ReportData) -> Figure:
     return Figure(
         "parallel",
         title,
-        f"{counted(len(data.measured), 'run')} over {len(fields)} choices: {', '.join(names[:-1])}."
-        f" The fastest fifth of the runs {_common(data, fields, shades)}.",
+        f"{counted(len(data.layouts), 'layout')} over {len(fields)} choices: {', '.join(names[:-1])}."
+        f" The fastest 20 % {_common(data, fields, shades)}.",
         plot(
             traces,
             **_upright_axes(names),
@@ -147,7 +160,7 @@ def _parallel(data: ReportData) -> Figure:
             hovermode="closest",
         ),
         height=440,
-        note="One line a run, slow ones pale, fast ones strong.",
+        note="One line a layout, over all its runs; slow ones pale, fast ones strong.",
     )
 
 
@@ -169,7 +182,7 @@ def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _takes_values(name: str, data: ReportData) -> bool:
-    return len({t.layout.canonical().to_json()[name] for t in data.measured}) > 1
+    return len({t.layout.canonical().to_json()[name] for t in data.layouts}) > 1
 
 
 def _places(values: Sequence[Any]) -> dict[Any, float]:
@@ -186,7 +199,7 @@ def _lines(
     y: list[float | None] = []
     text: list[str] = []
     for row in chosen:
-        trial = data.measured[row]
+        trial = data.layouts[row]
         values, off = trial.layout.canonical().to_json(), (row % 9 - 4) * 0.004
         x += [*range(len(fields) + 1), None]
         y += [*(places[name][values[name]] + off for name in fields), float(ends[row]), None]
@@ -204,19 +217,19 @@ def _label(x: float, y: float, text: str) -> dict[str, Any]:
 
 def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
     """What all of the fastest have in common."""
-    fastest = [t for t, shade in zip(data.measured, shades.tolist(), strict=True) if shade == _SHADES - 1]
+    fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
     values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
     same = [f"{FIELD_WORDS[name]} {value_words(*found)}" for name, found in values.items() if len(found) == 1]
-    return f"all have {', '.join(same)}" if same else "share no choice"
+    return f"all have {', '.join(same)}" if same else "have no setting in common"
 
 
 def _importance(data: ReportData) -> Figure:
     """How far each axis moves the speed."""
     title, found = "What matters", data.importance
     if found is None:
-        return Figure("importance", title, f"Shown from {FEWEST_LAYOUTS} measured layouts on that differ in speed.")
-    explained = f"explains {percent(max(0.0, found.explained))} of how layouts that it was not shown differ"
-    rests = f"{found.num_layouts} measured layouts; the regression behind it {explained}"
+        return Figure("importance", title, f"Needs at least {FEWEST_LAYOUTS} measured layouts that differ in speed.")
+    explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"
+    rests = f"{found.num_layouts} measured layouts; the model {explained}"
     if not found.is_telling:
         words = f"Not shown: it would rest on {rests}, less than {percent(LEAST_EXPLAINED)}."
         return Figure("importance", title, words)
@@ -224,8 +237,8 @@ def _importance(data: ReportData) -> Figure:
     return Figure(
         "importance",
         title,
-        f"{FIELD_WORDS[first].capitalize()} matters most: on the average layout its value moves the speed by"
-        f" {percent(found.effects[first])}. This rests on {rests}.",
+        f"{FIELD_WORDS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
+        f" average. This rests on {rests}.",
         plot(
             [_effect_bars(found.effects)],
             xaxis=axis(
@@ -259,7 +272,7 @@ def _time(data: ReportData) -> Figure:
     title = "Where a step's time goes"
     if not data.time_parts:
         words = "Not known: nothing was profiled (measure.profile), and nobody knows the speed of this accelerator."
-        return Figure("time", title, words if data.answer else "Nothing has been measured yet.")
+        return Figure("time", title, words if data.answer else nothing_words(data))
     shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_parts)]
     told = [_shares_words(p.label, p.shares, p.is_profiled) for p in data.time_parts]
     return Figure(
@@ -297,7 +310,7 @@ def _part_bars(name: str, layouts: Sequence[TimeParts]) -> dict[str, Any]:
 
 
 def _time_label(label: str, is_profiled: bool) -> str:
-    name = {"best": "best layout", "today": "today"}[label]
+    name = {"best": "best layout", "today": "baseline"}[label]
     return f"{name}<br>{'profiled' if is_profiled else 'modelled'}"
 
 
@@ -308,7 +321,7 @@ def _inside(share: float) -> str:
 def _shares_words(label: str, shares: Any, is_profiled: bool) -> str:
     told = sorted((name for name in shares if shares[name] >= _LEAST_SHARE), key=lambda name: -shares[name])
     parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in told)
-    who = {"best": "The best layout", "today": "What you run today"}[label]
+    who = {"best": "The best layout", "today": "The baseline"}[label]
     return f"{who}, {'as profiled' if is_profiled else 'by the cost model, since it was not profiled'}: {parts}."
 
 
@@ -316,7 +329,7 @@ def _timeline(data: ReportData) -> Figure:
     """Which stage works on what and when."""
     title = "Pipeline of the best layout"
     if data.answer is None:
-        return Figure("timeline", title, "Nothing has been measured yet.")
+        return Figure("timeline", title, nothing_words(data))
     layout = data.answer.layout.canonical()
     found = timeline_of(layout)
     if found is None:

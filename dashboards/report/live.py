@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from dashboards.headline import end_words
 from dashboards.report.html import Page, html_page, own, plotly
 from dashboards.report.table import Column
-from dashboards.report.words import end_words
 from dashboards.text import printable
 from trials.ledger.events import EndReason, SearchState
 from trials.text import counted
+from trials.verdict import ShownState, shown_state
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class SearchLine:
     num_trials: int
     best_trial: str | None
     stopped: str | None = None
+
+    @property
+    def shown_state(self) -> ShownState:
+        """The state as people see it."""
+        return shown_state(self.state, self.end_reason)
 
     @property
     def why(self) -> str:

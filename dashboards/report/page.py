@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
+from dashboards.headline import headline, sentence
 from dashboards.report import words
 from dashboards.report.data import ReportData
 from dashboards.report.figure import Figure
@@ -16,7 +17,9 @@ from dashboards.report.html import Page, embedded_json, html_page, own, plotly
 from dashboards.report.seats import seats_of
 from dashboards.report.table import columns_of, rows_of
 from dashboards.text import printable
+from dashboards.trial_words import amount, span
 from trials.text import counted
+from trials.verdict import VerdictKind
 
 _WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
 
@@ -62,7 +65,7 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
     sections = [Section(key, title, tuple(figures[k] for k in keys if k in figures)) for key, title, keys in SECTIONS]
     return html_page(
         "report.html.jinja",
-        f"{data.name}: {words.answer_words(data)}",
+        f"{data.name}: {headline(data.verdict)}",
         scripts,
         data=data,
         renewed=renewed,
@@ -77,16 +80,16 @@ def _page(data: ReportData, scripts: Sequence[str], renewed: str) -> Page:
 
 def first_screen(data: ReportData) -> dict[str, Any]:
     """What templates show of the answer, by the names that they have for it."""
-    answer = data.answer
-    speedup = answer.speedup if answer is not None else None
-    full = words.answer_words(data)
-    ratio = f"{speedup.ratio:.2f}" if speedup is not None else None
+    answer, verdict = data.answer, data.verdict
+    full = headline(verdict)
+    clear = verdict.speedup if verdict.kind is VerdictKind.FASTER else None
+    ratio = None if clear is None else f"{clear.ratio:.2f}"
     return {
         "answer": full,
         "ratio": ratio,
-        "ratio_words": full.removeprefix(f"{ratio} times ") if ratio else None,
+        "ratio_words": full.removeprefix(f"{ratio}x ") if ratio else None,
         "times": words.TIMES,
-        "below": words.answer_below(data),
+        "below": sentence(verdict),
         "shape": words.shape_words(answer.layout) if answer else None,
         "others": ", ".join(words.other_words(answer.layout, data.varying)) if answer else None,
         "tiles": _tiles(data),
@@ -96,7 +99,7 @@ def first_screen(data: ReportData) -> dict[str, Any]:
         "cost": words.cost_words(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "seats": seats_of(answer.layout, data.gpus_per_node) if answer else None,
-        "caption": f"{counted(len(data.trials), 'trial')} as proposed; the button of a heading sorts by it",
+        "caption": f"{counted(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
         "footer": f"Parlay {version('parlay')}. What counts as measured, and when a number is void: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",
     }
@@ -106,14 +109,13 @@ def _tiles(data: ReportData) -> list[Tile]:
     answer = data.answer
     if answer is None:
         return []
-    low, high = answer.tokens_per_sec_low, answer.tokens_per_sec_high
-    interval = None if low is None or high is None else f"{words.amount(low)} to {words.amount(high)}"
-    tiles = [Tile("Tokens a second", words.amount(answer.tokens_per_sec), interval)]
+    interval = span(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    tiles = [Tile("Tokens a second", amount(answer.tokens_per_sec), interval)]
     if answer.step_time_s is not None:
         batch = answer.layout.global_batch_size
         tiles.append(Tile("Step", words.duration(answer.step_time_s), f"{batch} sequences"))
     if answer.peak_memory_gib is not None:
-        tiles.append(Tile("Peak memory", f"{words.amount(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
+        tiles.append(Tile("Peak memory", f"{amount(answer.peak_memory_gib, 3)} GiB", "of the fullest rank"))
     if answer.mfu is not None:
         tiles.append(Tile("MFU", words.percent(answer.mfu), "of the peak FLOP/s"))
     ranks = counted(answer.layout.num_gpus, "rank")

@@ -1,4 +1,4 @@
-"""Figures of the search as a whole: how it went, what failed, what it cost, how well it was foretold. Pure."""
+"""Figures of the search as a whole: how it went, what failed, what it cost, how good the predictions were. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from dashboards.headline import UNITS
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figure import Figure, axis, dots, line, logarithmic, plot, reason_color
-from dashboards.report.words import UNITS, amount, duration, hours_words, percent, reason_words, trial_words
+from dashboards.report.words import duration, hours_words, nothing_words, percent, reason_words, trial_words
+from dashboards.trial_words import REASON_WORDS, amount
 from trials.text import counted
-from trials.trial import FailureReason, TrialState
+from trials.trial import FailureReason
 
 _MOST_BARS = 24
 _FEWEST_BARS = 6
 _LOG_FROM = 4
 """So many times the smallest value is the largest one where an axis is logarithmic."""
-
-
-_DOMINATED_NOTE = "A dominated trial ended itself: it could no longer be the best. That is a saving, not a fault."
 
 
 def search_figures(data: ReportData) -> list[Figure]:
@@ -33,11 +32,12 @@ def _progress(data: ReportData) -> Figure:
     unit, title = UNITS[data.objective], "Best so far"
     measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
     if not measured:
-        return Figure("progress", title, "Nothing has been measured yet.")
+        return Figure("progress", title, nothing_words(data))
     scale, hour_word = _time_scale(data)
     ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
     best = ended[-1].best_so_far if ended else None
-    summary = f"{counted(len(measured), 'run')} measured; the fastest layout reached {amount(best)} {unit}"
+    summary = f"{counted(len(measured), 'run')} measured"
+    summary += "" if best is None else f"; the best layout reached {amount(best)} {unit} over all its runs"
     if (first := _first_near(ended)) is not None:
         summary += f", and after {duration(_when(first) * 3600)} the search was within 2 % of that"
     return Figure(
@@ -51,16 +51,14 @@ def _progress(data: ReportData) -> Figure:
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
         height=380,
-        note="Crosses at the bottom are trials that failed."
-        if any(t.state is TrialState.FAILED for t in data.trials)
-        else None,
+        note="Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else None,
     )
 
 
 def _progress_traces(
     data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
 ) -> Iterator[dict]:
-    """What was measured, the best of it so far, what failed, and what runs today."""
+    """What was measured, the best of it so far, what failed, and the baseline."""
     words = [f"{trial_words(t)}<br>{amount(t.speed)} {UNITS[data.objective]}" for t in measured]
     x = [_when(t) * scale for t in measured]
     yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
@@ -69,7 +67,7 @@ def _progress_traces(
     yield from _failed_below(data, scale)
     if data.baseline_speed is not None and ended:
         ends = [0.0, _when(ended[-1]) * scale]
-        yield line(ends, [data.baseline_speed] * 2, "what you run today", "@ink", line={"dash": "dot", "width": 1.5})
+        yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line={"dash": "dot", "width": 1.5})
 
 
 def _when(trial: TrialView) -> float:
@@ -84,7 +82,7 @@ def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
 
 
 def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
-    failed = [t for t in data.trials if t.state is TrialState.FAILED and t.ended_h is not None]
+    failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
     if failed:
         words = [f"{trial_words(t)}<br>{reason_words(t)}" for t in failed]
         x = [_when(t) * scale for t in failed]
@@ -95,9 +93,11 @@ def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
 def _failures(data: ReportData) -> Figure:
     """How many trials failed for each reason, over time."""
     title = "Failures by reason"
-    failed = [t for t in data.trials if t.state is TrialState.FAILED]
+    failed = [t for t in data.trials if t.has_failed]
+    early = sum(t.has_stopped_early for t in data.trials)
+    stopped = f" {counted(early, 'trial')} stopped early: too slow to become the best." if early else ""
     if not failed:
-        return Figure("failures", title, "No trial has failed.")
+        return Figure("failures", title, f"No trial has failed.{stopped}")
     scale, hour_word = _time_scale(data)
     last = max(data.progress.elapsed_h, *map(_when, data.trials)) * scale
     width = _round(last / min(_MOST_BARS, max(_FEWEST_BARS, len(failed))))
@@ -105,11 +105,11 @@ def _failures(data: ReportData) -> Figure:
     for trial in failed:
         by_reason[trial.reason][int(_when(trial) * scale / width)] += 1
     ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
-    counts = ", ".join(f"{by_reason[r].total()} {str(r or 'failed').replace('_', ' ')}" for r in ordered)
+    counts = ", ".join(f"{by_reason[r].total()} {_reason(r)}" for r in ordered)
     return Figure(
         "failures",
         title,
-        f"{counted(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.",
+        f"{counted(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}",
         plot(
             [_failure_bars(reason, by_reason[reason], width) for reason in ordered],
             barmode="stack",
@@ -118,7 +118,6 @@ def _failures(data: ReportData) -> Figure:
             showlegend=True,
             legend={"orientation": "h", "y": 1.12, "x": 0},
         ),
-        note=_DOMINATED_NOTE if FailureReason.DOMINATED in by_reason else None,
     )
 
 
@@ -127,13 +126,17 @@ def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], wid
     places = sorted(by_place)
     return {
         "type": "bar",
-        "name": str(reason or "failed").replace("_", " "),
+        "name": _reason(reason),
         "x": [(place + 0.5) * width for place in places],
         "y": [by_place[place] for place in places],
         "width": width * 0.92,
         "marker": {"color": reason_color(reason)},
         "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
     }
+
+
+def _reason(reason: FailureReason | None) -> str:
+    return "failed" if reason is None else REASON_WORDS[reason]
 
 
 def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
@@ -209,21 +212,24 @@ def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequen
     summary = f"{hours_words(data.progress.node_hours_used)} used"
     if spent:
         most = max(spent, key=lambda what: spent[what])
-        summary += f", {percent(spent[most] / sum(spent.values()))} of them on trials that ended as {most}"
-    if waited_s:
-        summary += f"; half of the trials waited {duration(median(waited_s))} or less for their nodes"
-        summary += f", the longest {duration(max(waited_s))}"
+        share = spent[most] / sum(spent.values())
+        summary += f", {'all' if share == 1 else percent(share)} on trials that ended as: {most}"
+    if waited_s and max(waited_s) > 0:
+        summary += f"; the median time in the queue was {duration(median(waited_s))}, the longest"
+        summary += f" {duration(max(waited_s))}"
+    elif waited_s:
+        summary += "; no time in the queue"
     return summary + "."
 
 
 def _predictions(data: ReportData) -> Figure:
-    """What was foretold of time and memory when a trial was proposed, against what was measured."""
-    title = "Foretold and measured"
+    """What was predicted of time and memory when a trial was proposed, against what was measured."""
+    title = "Predicted and measured"
     times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
     peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
     both = (
-        _Foretold(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
-        _Foretold(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
+        _Predicted(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
+        _Predicted(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
     )
     known = [panel for panel in both if panel.rows]
     if not known:
@@ -238,13 +244,14 @@ def _predictions(data: ReportData) -> Figure:
             **{name: settings for panel in known for name, settings in panel.axes().items()},
         ),
         height=360,
-        note="Each prediction is the one that stood when the trial was proposed. On the dotted line it was right.",
+        note="Each prediction is the one that stood when the trial was proposed."
+        " Points on the dotted line were predicted exactly.",
     )
 
 
 @dataclass(frozen=True)
-class _Foretold:
-    """One half of the figure, the left (1) or the right one (2): trials with what was foretold and was measured."""
+class _Predicted:
+    """One half of the figure, the left (1) or the right one (2): trials with what was predicted and was measured."""
 
     place: int
     what: str
@@ -264,11 +271,11 @@ class _Foretold:
         which = {"xaxis": f"x{self.place}", "yaxis": f"y{self.place}", "showlegend": False}
         yield line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which
         text = [self._words(*row) for row in self.rows]
-        foretold, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
-        yield dots(measured, foretold, text, self.what, self.color, opacity=0.8) | which
+        predicted, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
+        yield dots(measured, predicted, text, self.what, self.color, opacity=0.8) | which
 
-    def _words(self, trial: TrialView, foretold: float, measured: float) -> str:
-        told = f"foretold {amount(foretold)} {self.unit}, measured {amount(measured)} {self.unit}"
+    def _words(self, trial: TrialView, predicted: float, measured: float) -> str:
+        told = f"predicted {amount(predicted)} {self.unit}, measured {amount(measured)} {self.unit}"
         return f"{trial_words(trial)}<br>{told}"
 
     def axes(self) -> dict[str, Any]:
@@ -277,7 +284,7 @@ class _Foretold:
         number = "" if self.place == 1 else str(self.place)
         return {
             f"xaxis{number}": axis(f"measured {self.name} ({self.unit})", **kind),
-            f"yaxis{number}": axis(f"foretold ({self.unit})", **kind),
+            f"yaxis{number}": axis(f"predicted ({self.unit})", **kind),
         }
 
     def _range(self) -> tuple[float, float]:

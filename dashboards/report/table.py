@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.words import FIELD_WORDS, UNKNOWN, amount, duration, reason_words, value_words
+from dashboards.report.words import FIELD_WORDS, duration, reason_words, value_words
 from dashboards.text import printable
-from trials.trial import FailureReason, TrialKind
+from dashboards.trial_words import UNKNOWN, amount
+from trials.trial import TrialKind
 
 _ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size")
 
@@ -43,7 +44,7 @@ class Row:
 def columns_of(data: ReportData) -> list[Column]:
     """The trial, how it ended, what was measured, its choices, what it cost."""
     fields = [Column(FIELD_WORDS[name], is_number=_is_count(name)) for name in _fields(data)]
-    measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "foretold step", "GiB")]
+    measured = [Column(name, is_number=True) for name in ("tokens/s", "step", "predicted step", "GiB")]
     cost = [Column(name, is_number=True) for name in ("queue", "node-hours")]
     return [Column("trial", is_number=False), Column("state", is_number=False), *measured, *fields, *cost]
 
@@ -81,8 +82,8 @@ def _row(trial: TrialView, fields: Sequence[str], data: ReportData) -> Row:
 
 
 def _kind_of_end(trial: TrialView) -> str:
-    """A dominated trial is no failure to whoever reads the table."""
-    return "spared" if trial.reason is FailureReason.DOMINATED else str(trial.state)
+    """A trial that stopped early has not failed."""
+    return "spared" if trial.has_stopped_early else str(trial.state)
 
 
 def _sorted_by(value: object) -> int | str:
@@ -95,7 +96,7 @@ def _number(value: float | None, text: str) -> Cell:
 
 
 def _at_most(trial: TrialView, data: ReportData) -> Cell:
-    """What a trial that was dominated or ran out of time would reach at best, where that is tokens per second."""
+    """What a trial that stopped early or ran out of time would reach at best, where that is tokens per second."""
     most = trial.speed_at_most if data.objective.value == "tokens_per_sec" else None
     return Cell(UNKNOWN if most is None else f"\N{LESS-THAN OR EQUAL TO} {amount(most)}", "", is_number=True)
 
@@ -105,7 +106,7 @@ def _marks(trial: TrialView, data: ReportData, is_best: bool) -> tuple[str, ...]
     holds = {
         "best": is_best and data.answer is not None and trial.trial == data.answer.trial,
         "tie": is_tie,
-        "again": trial.kind is TrialKind.FINALIST,
+        "repeat": trial.kind is TrialKind.FINALIST,
         "flag": bool(trial.flags) and trial.tokens_per_sec is not None,
     }
     return tuple(mark for mark, is_so in holds.items() if is_so)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dashboards.headline import UNITS
 from dashboards.report.data import ReportData, TrialView
 from dashboards.report.figure import Figure, axis, dots, line, logarithmic, plot
-from dashboards.report.words import UNITS, amount, trial_words
+from dashboards.report.words import trial_words
+from dashboards.trial_words import amount
 from trials.text import counted
 
 
 def trade_figures(data: ReportData) -> list[Figure]:
     """The figure of nodes is left out where everything was measured on as many."""
-    known = [trial for trial in data.measured if trial.tokens_per_sec]
+    known = [layout for layout in data.layouts if layout.tokens_per_sec]
     counts = sorted({trial.layout.num_nodes for trial in known})
     nodes = [_nodes(data, known, counts)] if len(counts) > 1 else []
     return [*nodes, _memory(data)]
@@ -61,7 +63,7 @@ def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
     few, many = points[0], points[-1]
     ratio, nodes = _speed(many) / _speed(few), many.layout.num_nodes / few.layout.num_nodes
     return (
-        f"{measured} {counted(len(points), 'layout')} are answers, from {few.trial} on {_nodes_of(few)} with"
+        f"{measured} {counted(len(points), 'layout')} are worth considering, from {few.trial} on {_nodes_of(few)} with"
         f" {amount(few.tokens_per_sec)} tokens/s to {many.trial} on {_nodes_of(many)} with"
         f" {amount(many.tokens_per_sec)}: {amount(ratio, 3)} times the speed for {amount(nodes, 3)} times the nodes."
     )
@@ -84,16 +86,16 @@ def _y(trials: Sequence[TrialView]) -> list[float]:
 
 
 def _memory(data: ReportData) -> Figure:
-    """Speed against memory, and the layouts that no other beats in both."""
+    """Speed against memory, and the Pareto front of the two."""
     unit, title = UNITS[data.objective], "Throughput against memory"
-    known = [t for t in data.measured if t.peak_memory_gib is not None]
+    known = [t for t in data.layouts if t.peak_memory_gib is not None]
     if not known:
-        return Figure("memory", title, "No trial has told how much memory it took.")
-    front = pareto(known)
+        return Figure("memory", title, "No measured layout has told how much memory it took.")
+    front = memory_front(known)
     text = [f"{trial_words(t)}<br>{amount(t.speed)} {unit}, {amount(t.peak_memory_gib, 3)} GiB" for t in known]
     traces = [
         dots([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
-        line([t.peak_memory_gib for t in front], [t.speed for t in front], "none is better in both", "@accent")
+        line([t.peak_memory_gib for t in front], [t.speed for t in front], "Pareto front", "@accent")
         | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}, "line": {"shape": "hv", "width": 2}},
     ]
     best = [t for t in known if data.answer is not None and t.layout.key == data.answer.layout.key]
@@ -119,17 +121,20 @@ def _memory_words(front: Sequence[TrialView], num_known: int, unit: str) -> str:
     least, fastest = front[0], front[-1]
     takes = f"takes {amount(least.peak_memory_gib, 3)} GiB a rank and reaches {amount(least.speed)} {unit}"
     if least is fastest:
-        return f"One run of {num_known} is neither beaten in speed nor in memory: {least.trial} {takes}."
+        return f"One layout of {num_known} is on the speed/memory frontier: {least.trial} {takes}."
+    most = fastest.trial
     return (
-        f"{counted(len(front), 'run')} of {num_known} cannot be beaten in both. The thriftiest, {least.trial}, {takes};"
-        f" the fastest, {fastest.trial}, takes {amount(fastest.peak_memory_gib, 3)} GiB for {amount(fastest.speed)}."
+        f"{counted(len(front), 'layout')} of {num_known} are on the speed/memory frontier. The most memory-efficient,"
+        f" {least.trial}, {takes}; the one with the highest throughput, {most}, takes"
+        f" {amount(fastest.peak_memory_gib, 3)} GiB for {amount(fastest.speed)}."
     )
 
 
-def pareto(trials: Sequence[TrialView]) -> list[TrialView]:
-    """The measured trials that no other beats in both, by growing memory and so by growing speed."""
+def memory_front(layouts: Sequence[TrialView]) -> list[TrialView]:
+    """The layouts that no other beats in speed and memory at once, by growing memory and so by growing speed; by their
+    numbers alone, whatever the intervals."""
     front: list[TrialView] = []
-    for trial in sorted(trials, key=lambda t: (t.peak_memory_gib or 0.0, -(t.speed or 0.0))):
+    for trial in sorted(layouts, key=lambda t: (t.peak_memory_gib or 0.0, -(t.speed or 0.0))):
         if not front or (trial.speed or 0.0) > (front[-1].speed or 0.0):
             front.append(trial)
     return front

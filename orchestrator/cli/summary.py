@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from dashboards.headline import headline, room_lines
+from dashboards.headline import answer_line, ending_words, room_lines
 from dashboards.live import console_for, node_hours_words, results_table
 from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
@@ -15,7 +15,8 @@ from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
 from trials.pareto import trades
 from trials.text import counted
-from trials.trial import FailureReason, TrialState
+from trials.trial import FailureReason
+from trials.verdict import SearchVerdict, ShownState, VerdictKind, has_failed, has_stopped_early, verdict_of
 
 if TYPE_CHECKING:
     from search_spaces.space import SearchSpace
@@ -30,7 +31,6 @@ _WHAT_TO_TRY = {
     " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
     FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
 }
-_END_WORDS = {EndReason.CONVERGED: "converged: no layout that is left promises to be worth its trial"}
 _WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
 
 
@@ -69,15 +69,17 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
     told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
     lines = [printable(line) for line in told]
-    answer = answer_in_words(search, spec)
-    lines += [_state_words(search), *([] if answer == search.detail else [answer]), *trades(ranking)]
+    verdict = verdict_of(search, ranking, spec.baseline_key)
+    answer = answer_line(verdict)
+    is_said = answer == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
+    lines += [_state_words(search, verdict), *([] if is_said else [answer]), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def answer_in_words(search: SearchRecord, spec: SearchSpec) -> str:
-    """The best layout in a sentence, against what runs today."""
-    return headline(search, spec.ranking_of(search.trials), spec.baseline_key)
+    """The best layout in a line, against the baseline."""
+    return answer_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
 
 
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
@@ -89,17 +91,18 @@ def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
 
 
-def _state_words(search: SearchRecord) -> str:
-    why = f" ({_END_WORDS.get(search.end_reason, search.end_reason)})" if search.end_reason else ""
-    words = f"search {search.search_id} is {search.state}{why}; used: {node_hours_words(search)}"
-    return words + (f"\n{search.detail}" if search.detail else "")
+def _state_words(search: SearchRecord, verdict: SearchVerdict) -> str:
+    why = f" ({ending})" if (ending := ending_words(verdict)) else ""
+    words = f"search {search.search_id} is {verdict.state}{why}; used: {node_hours_words(search)}"
+    is_said = verdict.state is ShownState.REFUSED
+    return words + (f"\n{search.detail}" if search.detail and not is_said else "")
 
 
 def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
     """Where no layout was feasible: how often each reason ended a trial, and what to relax about it."""
     if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
         return []
-    reasons = Counter(trial.reason for trial in search.trials if trial.reason is not None)
+    reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
     rows = [
         f"  {reason:<16}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
         for reason, count in reasons.most_common()
@@ -119,7 +122,7 @@ def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
         words.append(f"replay:  parlay replay {folder.called}")
     if folder.mlflow.exists():
         words.append("MLflow:  parlay dashboard")
-    failed = [t.trial for t in search.trials if t.state is TrialState.FAILED]
+    failed = [t.trial for t in search.trials if has_failed(t)]
     if failed:
         words.append(f"failed:  parlay logs {failed[0]} --search {folder.called}")
     if not search.state.is_ended:

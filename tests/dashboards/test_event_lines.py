@@ -41,7 +41,7 @@ def test_every_event_that_matters_is_one_line():
         "t0001.a1 queued as job-t0001-a1",
         "t0001.a1 running on node1 node2",
     ]
-    assert "t0001.a1 measured: 1,000 ± 20 tokens/s, 1 s a step, 1.5 GiB" in words
+    assert "t0001.a1 measured: 1,000 (980–1,020) tokens/s, 1 s a step, 1.5 GiB" in words
     assert "t0002.a1 failed node_failure: it broke" in words
     assert "t0003.a1 failed gpu_oom: torch.OutOfMemoryError" in words
     assert words[-2:] == ["t0002 is the best", "search completed max_trials"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
-from dashboards.headline import headline
+from dashboards.headline import answer_line
 from dashboards.live import LiveView, progress_line, results_table
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
@@ -13,6 +13,11 @@ from tests.dashboards.compared import BASELINE, BATCH, asking_for_room, compared
 from tests.dashboards.searches import SearchUnderTest
 from trials.ledger.events import SearchState
 from trials.ranking import Objective, rank
+from trials.verdict import verdict_of
+
+
+def headline(search, ranking, baseline_key):
+    return answer_line(verdict_of(search, ranking, baseline_key))
 
 
 def test_the_headline_compares_all_runs_of_both():
@@ -22,16 +27,16 @@ def test_the_headline_compares_all_runs_of_both():
             search.measure(search.start(layout, "finalist"), rate)
     words = headline(search.record, ranking_of(search.record), BASELINE.key)
     assert words.startswith("best: t0002, ")
-    assert "3.00 x faster than today" in words
+    assert "3.00x faster than the baseline" in words
 
 
 def test_the_headline_compares_with_what_runs_today_and_names_ties():
     search = compared_search().record
     words = headline(search, ranking_of(search), BASELINE.key)
     assert words.startswith("best: t0002, n1.tp2.pp1.dp1.mb2.ga8.z0.")
-    assert "160,000 ± 3,200 tokens/s" in words
-    assert "1.60 x faster than today (1.54 to 1.67)" in words
-    assert words.endswith("not to be told from it: t0003")
+    assert "160,000 (156,800–163,200) tokens/s" in words
+    assert "1.60x faster than the baseline (1.54–1.67)" in words
+    assert words.endswith("statistically tied with t0003")
 
 
 def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
@@ -41,9 +46,8 @@ def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
             search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
     words = headline(search.record, ranking_of(search.record), BASELINE.key)
     assert words.startswith("best: t0002, ")
-    assert "; 1.00 x as fast as today (" in words
-    assert "; not to be told from t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3; " in words
-    assert words.endswith("not to be told from it: t0001")
+    assert "; no clear winner yet: 1.00x (0.93–1.08); " in words
+    assert words.endswith("; statistically tied with t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3")
     rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
     assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
 
@@ -59,9 +63,11 @@ def test_the_headline_says_when_nothing_beats_today_or_was_measured():
     search = SearchUnderTest()
     assert headline(search.record, ranking_of(search.record), None) == "no layout has been measured yet"
     ended = replace(search.record, state=SearchState.FAILED)
-    assert headline(ended, ranking_of(ended), None) == "no layout has a valid measurement"
+    assert headline(ended, ranking_of(ended), None) == "no layout was measured"
     search.measure(search.start(BASELINE), 5.0)
-    assert "nothing measured beats what runs today" in headline(search.record, ranking_of(search.record), BASELINE.key)
+    assert "only the baseline has been measured so far" in headline(
+        search.record, ranking_of(search.record), BASELINE.key
+    )
 
 
 def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
@@ -69,7 +75,7 @@ def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
     search.measure(search.start(today), 80_000.0, peak_memory_gib=6.0)
     ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
     words = headline(search.record, ranking, today.key)
-    assert "no layouts measured that leave 4 GiB free beat what runs today" in words
+    assert "no measured layout that leaves 4 GiB free is faster than the baseline" in words
 
 
 def test_progress_counts_trials_and_names_the_best():

@@ -80,7 +80,7 @@ def test_below_the_table_stand_what_is_in_flight_the_answer_so_far_and_each_limi
         now += 60
         view._live.refresh()
     assert "t0003.a1 running for 0:30 on node1 node2" in drawn
-    assert "1.50 x faster than today" in drawn
+    assert "1.50x faster than the baseline" in drawn
     assert "3 of at most 8" in drawn
     assert " of 1:00:00" in drawn
     assert "t0003.a1 running for 1:30" in stream.getvalue()
@@ -92,7 +92,7 @@ def test_a_log_file_that_begins_in_the_middle_says_first_how_far_the_search_is()
         view.begin(search.record)
     first, second = stream.getvalue().splitlines()
     assert first.startswith("tiny-abcdef: 3 measured, 1 failed, best t0002")
-    assert "1.60 x faster than today" in second
+    assert "1.60x faster than the baseline" in second
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown"])

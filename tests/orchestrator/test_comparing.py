@@ -168,7 +168,13 @@ class TestOfSearches:
         assert answers[0]["ratio"] == pytest.approx(3.5 / 1.5)
         assert {name: answers[2][name] for name in names} == {name: answers[0][name] for name in names}
         whole = answers[0]
-        assert whole["a"]["search"]["trials"] == {"measured": 2, "failed": 1, "cancelled": 0, "in_flight": 0}
+        assert whole["a"]["search"]["trials"] == {
+            "measured": 2,
+            "stopped_early": 0,
+            "failed": 1,
+            "cancelled": 0,
+            "in_flight": 0,
+        }
         assert whole["a"]["search"]["reasons"] == {"gpu_oom": 1}
         to_best = whole["a"]["search"]["to_best"]
         assert to_best["trials"] >= 1

@@ -45,7 +45,7 @@ def test_a_search_on_slurm_finds_what_the_table_says(tmp_path: Path, slurm_sandb
     rows = {slow: {"step_time_s": 0.5}, fast: {"step_time_s": 0.25}, too_large: {"reason": "gpu_oom"}}
     table.write_text(json.dumps(rows))
     found = tabled("run", search)
-    assert found["trials"] == {"measured": 3, "failed": 1, "cancelled": 0, "in_flight": 0}
+    assert found["trials"] == {"measured": 3, "stopped_early": 0, "failed": 1, "cancelled": 0, "in_flight": 0}
     assert found["reasons"] == {"gpu_oom": 1}
     assert Layout.from_json(found["best"]["layout"]).key == fast
     assert found["best"]["tokens_per_sec"] == 8 * 16 / 0.25

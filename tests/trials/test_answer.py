@@ -60,7 +60,7 @@ def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
     assert (best["trial"], best["chosen_for"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
     assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 10.0}
     assert best["tokens_per_sec"] == pytest.approx(299.0), "the numbers are those of the chosen layout"
-    words = "not to be told from t0001, the fastest, and needs 30 % less memory: 7 GiB, not 10"
+    words = "statistically tied with t0001, the fastest, and needs 30 % less memory: 7 GiB, not 10"
     assert best["why"] == words
 
 

@@ -56,7 +56,7 @@ def test_without_a_measurement_there_is_nothing_to_draw():
 
 def test_a_card_says_the_answer_and_keeps_hostile_names_text(data):
     text = card(data)
-    assert "1.49 times faster than what you run today" in text
+    assert "1.49x faster than the baseline" in text
     assert "tensor 2" in text
     page = Page(text)
     assert page.scripts == []

@@ -55,9 +55,16 @@ def test_the_list_says_why_a_search_ended():
     lines += [SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.BUDGET, 3, "t0001")]
     text = searches_page(lines).text
     assert text.index('href="/searches/b-abcdef"') < text.index('href="/searches/a-abcdef"')
-    assert "its node-hours are used up" in text
+    assert "reached its budget of node-hours" in text
     assert ">t0001<" in text
     assert "None" not in text
+
+
+def test_a_search_that_the_cluster_refused_is_not_called_completed():
+    refused = SearchLine("a-abcdef", SearchState.COMPLETED, EndReason.SITE_REFUSED, 3, "t0001")
+    text = searches_page([refused]).text
+    assert '<span class="state state-refused">refused</span>' in text
+    assert "the cluster rejected a job" in text
 
 
 def test_words_are_whole_sentences_with_a_way_on():

@@ -14,11 +14,13 @@ import pytest
 
 from dashboards.report import page as pages
 from dashboards.report.data import report_data
+from dashboards.report.figures import figures_of
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import report_page
 from search_spaces.layout import Layout
-from tests.dashboards.report.searches import HOSTILE, TODAY, a_search, spec
+from tests.dashboards.report.searches import FASTEST, HOSTILE, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
+from trials.ledger.events import EventKind
 from trials.trial import FailureReason
 
 
@@ -155,8 +157,38 @@ def test_the_table_can_be_sorted_from_the_keyboard_by_numbers(page):
 
 
 def test_the_answer_comes_first(text, page):
-    assert page.text.index("faster than what you run today") < page.text.index("How it went")
-    assert "<title>tiny: 1.50 times faster than what you run today</title>" in text
+    assert page.text.index("faster than the baseline") < page.text.index("How it went")
+    assert "<title>tiny: 1.50x faster than the baseline (1.44–1.56)</title>" in text
+
+
+def test_a_tie_is_no_win_in_large_type():
+    """The intervals reach one: a ratio in giant type would say more than is known."""
+    search = SearchUnderTest(spec())
+    for layout, speed in ((TODAY, 1000.0), (FASTEST, 1080.0)):
+        search.measure(search.start(layout), speed, tokens_per_sec_low=0.7 * speed, tokens_per_sec_high=1.3 * speed)
+    page = Page(page_of(search))
+    assert not page.all("span", **{"class": "ratio"})
+    assert "No clear winner yet: 1.08x (0.58–2.01)" in page.text
+
+
+def test_a_search_that_the_cluster_refused_says_so_with_the_reason():
+    search = a_search()
+    search.event(EventKind.SEARCH_STATE, state="completed", end_reason="site_refused", detail="Invalid account")
+    page = Page(page_of(search))
+    (state,) = [a["class"] for a in page.all("span") if a.get("class", "").startswith("state ")]
+    assert state == "state state-refused"
+    assert "Refused: the cluster rejected a job: Invalid account." in page.text
+
+
+def test_a_layout_has_one_number_over_all_its_runs():
+    search = a_search()
+    search.measure(search.start(FASTEST, "finalist"), 1300.0, peak_memory_gib=3.0)
+    figures = figures_of(report_data(search.record, START + 3600))
+    for key, pooled in (("memory", "1396.42"), ("heat", "1396.42"), ("parallel", "1,396 tokens/s")):
+        drawn = json.dumps(figures[key].plot)
+        assert pooled in drawn
+        assert "1500" not in drawn
+    assert "the best layout reached 1,396 tokens/s" in figures["progress"].summary
 
 
 def test_other_answers_to_several_goals_stand_beside_the_best():

@@ -183,6 +183,6 @@ def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
     (tmp_path / "again.yaml").write_text(TABLE_SEARCH.replace("table.csv", "past.csv"))
     assert run(["run", "again.yaml", "--sampler", sampler, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["trials"] == {"measured": 2, "failed": 1, "cancelled": 0, "in_flight": 0}
+    assert answer["trials"] == {"measured": 2, "stopped_early": 0, "failed": 1, "cancelled": 0, "in_flight": 0}
     assert answer["best"]["layout"]["tensor_parallel"] == 4
     assert answer["reasons"] == {"gpu_oom": 1}

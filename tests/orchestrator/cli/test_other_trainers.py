@@ -67,7 +67,7 @@ def in_its_home(finished, monkeypatch):
 
 def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
     _, answer = finished
-    assert answer["trials"] == {"measured": 4, "failed": 0, "cancelled": 0, "in_flight": 0}
+    assert answer["trials"] == {"measured": 4, "stopped_early": 0, "failed": 0, "cancelled": 0, "in_flight": 0}
     best = answer["best"]
     assert (best["layout"]["engine"], best["layout"]["micro_batch_size"]) == ("megatron-lm", 1)
     assert best["tokens_per_sec"] == pytest.approx(8 * 16 / 0.101, rel=0.01)

@@ -48,7 +48,7 @@ def test_run_answers_with_the_best_layout_of_what_was_measured(finished):
     _, answer = finished
     assert answer["schema"] == "parlay.status/1"
     assert (answer["state"], answer["end_reason"]) == ("completed", "max_trials")
-    assert answer["trials"] == {"measured": 3, "failed": 0, "cancelled": 0, "in_flight": 0}
+    assert answer["trials"] == {"measured": 3, "stopped_early": 0, "failed": 0, "cancelled": 0, "in_flight": 0}
     best = answer["best"]
     assert best["tokens_per_sec_low"] <= best["tokens_per_sec"] <= best["tokens_per_sec_high"]
     assert tuple(best["layout"]) == LAYOUT_FIELDS

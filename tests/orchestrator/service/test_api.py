@@ -43,7 +43,7 @@ def test_a_search_is_submitted_driven_and_looked_at(service):
     search = service.submitted()
     status = service.ended(search)
     assert (status["state"], status["end_reason"]) == ("completed", "space_exhausted")
-    assert status["trials"] == {"measured": 2, "failed": 1, "cancelled": 0, "in_flight": 0}
+    assert status["trials"] == {"measured": 2, "stopped_early": 0, "failed": 1, "cancelled": 0, "in_flight": 0}
     assert status["driver"] is None
     trials = service.client.get(f"/v1/searches/{search}/trials").json()["trials"]
     assert [(t["trial"], t["state"], t["reason"]) for t in trials] == [
