@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from dashboards.dashboard_token import PORT_VARIABLE, TOKEN_VARIABLE, Token, page_address
 from dashboards.ports import held_port
 from dashboards.schema import require_tracking_uri
 from dashboards.stores import require_usable_store
 from trials.text import tail
 
 _LOOPBACK = "127.0.0.1"
+_FRONT = "dashboards.mlflow_front:FrontProtocol"
 _START_S = 300.0
 """From a cold disk of many users MLflow alone takes a minute to load; one that ends is noticed at once."""
 _LOG_LINES = 15
@@ -45,8 +47,8 @@ class ServerFailed(Exception):
 class MlflowServer:
     """MLflow's server over the store at `uri`, reachable from this machine only. A context manager.
 
-    There is no password: whoever is logged in on this machine can open the pages. `home` is Parlay's home directory,
-    which takes the server's log. `port` None takes a free one, which is known from the start on.
+    Nobody is let in but who has the token of a 0600 file in `home`, Parlay's home directory, which takes the log too; a
+    browser by an address that opens once. `port` None takes a free one, which is known from the start on.
     """
 
     def __init__(self, uri: str, home: Path, port: int | None = None):
@@ -55,6 +57,7 @@ class MlflowServer:
         self._held: socket.socket | None = None
         self.port = port or 0
         self._log = home / "dashboard.log"
+        self.token = Token(home)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,6 +70,7 @@ class MlflowServer:
             self._held = held_port()
             self.port = self._held.getsockname()[1]
         try:
+            self.token.write(self.port)
             self._process = self._start()
             self._wait_until_it_answers()
         except BaseException:
@@ -87,6 +91,7 @@ class MlflowServer:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+        self.token.remove()
         if self._held is not None:
             self._held.close()
 
@@ -107,7 +112,13 @@ class MlflowServer:
     def _command(self) -> list[str]:
         artifacts = (self._home.resolve() / "mlflow-artifacts").as_uri()
         where = ["--host", _LOOPBACK, "--port", str(self.port), "--workers", "1"]
-        return [sys.executable, "-m", "mlflow", "server", *where, "--artifacts-destination", artifacts]
+        return [sys.executable, "-m", "mlflow", "server", *where, "--artifacts-destination", artifacts, *self._front()]
+
+    def _front(self) -> list[str]:
+        """Has every connection read by our protocol; an upgrade to a web socket would pass it by. Strangers' requests
+        leave no line in the log."""
+        options = f"--http {_FRONT} --ws none --no-access-log --log-level error"
+        return ["--uvicorn-opts", options]
 
     def _environment(self) -> dict[str, str]:
         """The store's address may hold a password, so it stands here and not among the arguments.
@@ -119,11 +130,13 @@ class MlflowServer:
             "MLFLOW_BACKEND_STORE_URI": self._uri,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            PORT_VARIABLE: str(self.port),
+            TOKEN_VARIABLE: self.token.text,
         }
 
     def _wait_until_it_answers(self) -> None:
         until = time.monotonic() + _START_S
-        while not _answers(self.address):
+        while not _answers(self.address, self.token.text):
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 words = tail(self._log, _LOG_LINES)
                 raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{words}")
@@ -141,8 +154,17 @@ def show_dashboard(uri: str, home: Path, say: Callable[[str], None], port: int |
         return
     with MlflowServer(uri, home, port) as server:
         say(f"MLflow: {server.address} (Ctrl-C ends it)")
-        say(f"from another machine: {tunnel_command(server.port)}")
+        say(f"from another machine, first: {tunnel_command(server.port)}")
+        say(f"for a browser: {_address_words(home, server.port)}")
+        say(f"for a program: MLFLOW_TRACKING_TOKEN=$(cat {server.token.path})")
         server.wait()
+
+
+def _address_words(home: Path, port: int) -> str:
+    """An address that opens the pages is printed where somebody reads it, and into no log."""
+    if not sys.stderr.isatty():
+        return "parlay dashboard --page prints an address"
+    return f"{page_address(home, port, time.time())} (it opens once, within ten minutes; --page prints another)"
 
 
 def tunnel_command(port: int) -> str:
@@ -156,9 +178,10 @@ def _host() -> str:
     return socket.gethostname() if "localhost" in name else name
 
 
-def _answers(address: str) -> bool:
+def _answers(address: str, token: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=5) as reply:
+        asked = urllib.request.Request(f"{address}/health", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked, timeout=5) as reply:
             return reply.status == 200
     except (urllib.error.URLError, OSError):
         return False

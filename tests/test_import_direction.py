@@ -27,7 +27,7 @@ ONE_DOOR = {
     "tokenizers": {"trials/tokenizing.py"},
     "pandas": {"orchestrator/frames.py", "orchestrator/api.py"},  # the latter for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},
-    "uvicorn": {"orchestrator/service/server.py"},
+    "uvicorn": {"orchestrator/service/server.py", "dashboards/http_protocol.py"},
     "pyarrow": {"orchestrator/exchange/trials_table.py"},
     "optuna": {"orchestrator/exchange/optuna_study.py"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
@@ -109,14 +110,23 @@ def logs(
 def dashboard(
     uri: Annotated[str | None, typer.Option("--mlflow-uri", help="Another tracking store than the default.")] = None,
     port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="Port on loopback; a free one.")] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Print an address of a running dashboard's pages, which opens once; no more.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Open MLflow's UI on what was recorded, on this machine's loopback, until ctrl-C."""
+    """Open MLflow's UI on what was recorded, on this machine's loopback, for you alone, until ctrl-C."""
+    from dashboards.dashboard_token import page_address
     from dashboards.server import ServerFailed, show_dashboard
     from dashboards.stores import tracking_uri
+    from orchestrator.cli.serving import PAGE_SCHEMA
     from trials.ledger.place import home_folder
 
     home = home_folder()
+    if page:
+        address = page_address(home, port, time.time())
+        answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+        return
     try:
         show_dashboard(tracking_uri(uri, home), home, say, port)
     except ServerFailed as error:

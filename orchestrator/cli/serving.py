@@ -129,7 +129,7 @@ def _where(about: Mapping[str, Any], place: ServicePlace) -> str:
 
 def _address_words(port: int, place: ServicePlace) -> str:
     """An address that opens the pages is printed where somebody reads it, and into no log."""
-    from orchestrator.service.sessions import entry_address
+    from dashboards.sessions import entry_address
 
     if not sys.stdout.isatty():
         return "parlay serve --page prints an address"

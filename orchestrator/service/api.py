@@ -12,10 +12,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from dashboards.door import Door
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
 from orchestrator.service import events, models
 from orchestrator.service.desk import VERSION, Desk, NotYet
-from orchestrator.service.guard import Door, Guard, error_response
+from orchestrator.service.guard import Guard, error_response
 from orchestrator.service.pages import page_routes
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from trials.ledger.events import EventKind

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dashboards.sessions import entry_address
 from orchestrator.service.place import ServicePlace
-from orchestrator.service.sessions import entry_address
 from search_spaces.errors import OutsideRefused
 from trials.folder import read_json
 

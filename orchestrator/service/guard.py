@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dashboards.door import Door, Refused
 from dashboards.text import printable
 from orchestrator.service.pages import is_page, refusal_page
-from orchestrator.service.sessions import ENTRY_PATH, Sessions
 from search_spaces.errors import Problem
 
 MOST_BODY_BYTES = 2**20
 _LONGEST_LOGGED = 200
-
-
-@dataclass(frozen=True)
-class Door:
-    """Who may come in. On a unix socket the file system decides, and both are absent.
-
-    On a port every request names one of `hosts` as it was typed (a page of another name that resolves to this machine
-    does not), comes from no web page but the service's own, and shows the token; to read pages, a cookie of `sessions`
-    will do.
-    """
-
-    token: str | None = field(default=None, repr=False)
-    hosts: frozenset[str] = frozenset()
-    sessions: Sessions | None = None
-
-    @classmethod
-    def on_port(cls, token: str, port: int, page_key: str) -> Door:
-        hosts = frozenset(f"{host}:{port}" for host in ("127.0.0.1", "localhost"))
-        return cls(token, hosts, Sessions(token, page_key, port))
-
-
-@dataclass(frozen=True)
-class _Refusal(Exception):
-    status: int
-    code: str
-    message: str
-    fix: str | None = None
-
-    def response(self, path: str) -> Response:
-        if is_page(path):
-            return refusal_page(self.status, "You may not read this", self.message, self.fix)
-        headers = {"www-authenticate": "Bearer"} if self.status == 401 else None
-        return error_response(self.status, Problem(self.code, self.message, fix=self.fix), headers)
 
 
 class Guard:
@@ -74,12 +39,12 @@ class Guard:
             await send(message)
 
         try:
-            _admit(self._door, scope, Headers(scope=scope))
+            self._door.admit(scope, _is_readable_page(scope))
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
             await self._app(scope, _told_again(body, receive), noted)
-        except _Refusal as refusal:
-            await refusal.response(scope["path"])(scope, receive, noted)
+        except Refused as refused:
+            await _refusal(refused, scope["path"])(scope, receive, noted)
         finally:
             path = printable(scope["path"])[:_LONGEST_LOGGED]  # without the query, and never a header
             self._log(f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms")
@@ -91,32 +56,21 @@ def error_response(status: int, first: Problem, headers: Mapping[str, str] | Non
     return JSONResponse({"error": first.to_json() | beside}, status, dict(headers or {}))
 
 
-def _admit(door: Door, scope: Scope, headers: Headers) -> None:
-    if door.token is None:
-        return
-    if headers.get("host") not in door.hosts:
-        raise _Refusal(403, "host", "the request names another host than this service's", "use 127.0.0.1 and its port")
-    if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in door.hosts}:
-        raise _Refusal(403, "origin", "the request comes from a web page", "ask from a program")
-    if scope["path"] == ENTRY_PATH or _is_known_browser(door, scope, headers):
-        return
-    given = headers.get("authorization", "").encode()
-    if not hmac.compare_digest(given, f"Bearer {door.token}".encode()):
-        by_browser = "open an address that parlay serve --page prints"
-        fix = by_browser if is_page(scope["path"]) else "Authorization: Bearer TOKEN"
-        raise _Refusal(401, "token", "the request does not show the service's token", fix)
+def _is_readable_page(scope: Scope) -> bool:
+    """Whether a cookie opens this: to read pages it will do, to change anything it will not."""
+    return is_page(scope["path"]) and scope["method"] in ("GET", "HEAD")
 
 
-def _is_known_browser(door: Door, scope: Scope, headers: Headers) -> bool:
-    """Whether a cookie lets this request in: to read a page, and not from one that another port of this host serves."""
-    if door.sessions is None or not is_page(scope["path"]) or scope["method"] not in ("GET", "HEAD"):
-        return False
-    is_own = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-    return is_own and door.sessions.holds(headers.get("cookie", ""))
+def _refusal(refused: Refused, path: str) -> Response:
+    if is_page(path):
+        fix = "open an address that parlay serve --page prints" if refused.status == 401 else refused.fix
+        return refusal_page(refused.status, "You may not read this", refused.message, fix)
+    headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
+    return error_response(refused.status, Problem(refused.code, refused.message, fix=refused.fix), headers)
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> bytes:
-    """The body, chunked or not; _Refusal for one that is too large, as soon as that is known."""
+    """The body, chunked or not; Refused for one that is too large, as soon as that is known."""
     declared = headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > MOST_BODY_BYTES:
         raise _too_large()
@@ -132,14 +86,14 @@ async def _whole_body(headers: Headers, receive: Receive) -> bytes:
             return body
 
 
-def _too_large() -> _Refusal:
-    return _Refusal(413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none")
+def _too_large() -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none")
 
 
 def _require_json(method: str, headers: Headers, body: bytes) -> None:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and method == "POST" and kind != "application/json":
-        raise _Refusal(415, "media_type", "the body is not JSON", "Content-Type: application/json")
+        raise Refused(415, "media_type", "the body is not JSON", "Content-Type: application/json")
 
 
 def _told_again(body: bytes, receive: Receive) -> Receive:

@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from dashboards.report.html import Page
 from dashboards.report.live import SearchLine, live_page, searches_page, words_page
+from dashboards.sessions import ENTRY_PATH, Sessions
 from orchestrator.service.desk import Desk
 from orchestrator.service.live import LiveReport, LiveReports, changes
-from orchestrator.service.sessions import ENTRY_PATH, Sessions
 from search_spaces.errors import InputError, OutsideRefused
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")

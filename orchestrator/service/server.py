@@ -13,10 +13,10 @@ from typing import Any
 
 import uvicorn
 
+from dashboards.door import Door
 from orchestrator.service.api import make_app
 from orchestrator.service.desk import Desk
 from orchestrator.service.executors import ExecutorKind, make_executor
-from orchestrator.service.guard import Door
 from orchestrator.service.keeper import Keeper
 from orchestrator.service.place import ServicePlace, loopback_socket, unix_socket
 from slurm.environment import cluster_variables

@@ -8,24 +8,28 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+import requests
 from sqlalchemy import create_engine, make_url, text
 
+from dashboards.dashboard_token import page_address
 from dashboards.mlflow_sync import MlflowSync
 from dashboards.ports import held_port
 from dashboards.server import MlflowServer, ServerFailed, show_dashboard, tunnel_command
 from orchestrator.late_sync import send_again
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from tests.dashboards.mlflow_held import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
 from trials.folder import SearchFolder
 from trials.ledger.journal import Journal
 
 processes = pytest.mark.processes
+ELSEWHERE = {"origin": "http://elsewhere.example"}
 ADMIN, PASSWORD = "admin", "a password of twelve letters"
 
 
@@ -47,6 +51,9 @@ class ServerWithPasswords(MlflowServer):
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--app-name", "basic-auth"]
+
+    def _front(self) -> list[str]:
+        return []
 
     def _environment(self) -> dict[str, str]:
         configuration = self._home / "auth.ini"
@@ -143,6 +150,43 @@ def kill_before_a_batch(patch: pytest.MonkeyPatch, server: MlflowServer, sync: M
         return original(*args, **kwargs)
 
     patch.setattr(client, "log_batch", log_batch)
+
+
+@processes
+@pytest.mark.timeout(600)
+@pytest.mark.security("service")
+def test_only_who_can_read_the_token_reads_tags_or_writes_anything(tmp_path, monkeypatch):
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with MlflowServer(f"sqlite:///{tmp_path}/mlflow.db", tmp_path) as server:
+        assert server.token.path.stat().st_mode & 0o777 == 0o600
+        stranger = MlflowClient(server.address)
+        for asked in (stranger.search_experiments, lambda: stranger.create_experiment("x", f"{tmp_path}/anywhere")):
+            with pytest.raises(MlflowException, match="401"):
+                asked()
+        with monkeypatch.context() as own:
+            own.setenv("MLFLOW_TRACKING_TOKEN", server.token.path.read_text())
+            run = stranger.create_run(stranger.create_experiment("mine"))
+            (tmp_path / "words.txt").write_text("some")
+            stranger.log_artifact(run.info.run_id, str(tmp_path / "words.txt"))
+        with pytest.raises(MlflowException, match="401"):
+            stranger.set_tag(run.info.run_id, "a", "b")
+        browser, search = requests.Session(), f"{server.address}/ajax-api/2.0/mlflow/experiments/search"
+        assert browser.get(server.address).status_code == 401
+        entered = browser.get(page_address(tmp_path, None, time.time()))
+        assert entered.status_code == 200
+        assert "mlflow" in browser.get(server.address).text.lower()
+        asked = {"max_results": 10}
+        found = browser.post(search, json=asked).json()
+        assert "mine" in {experiment["name"] for experiment in found["experiments"]}
+        assert browser.post(search, json=asked, headers=ELSEWHERE).status_code == 403
+        upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert requests.get(server.address, headers=upgrade).status_code == 401
+    assert not server.token.path.exists()
+    with pytest.raises(OutsideRefused, match="no dashboard runs"):
+        page_address(tmp_path, None, time.time())
 
 
 @processes

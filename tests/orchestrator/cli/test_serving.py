@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from dashboards.sessions import Sessions
 from orchestrator.cli import serving
-from orchestrator.service.sessions import Sessions
 
 
 class Terminal(io.StringIO):

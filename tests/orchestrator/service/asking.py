@@ -12,10 +12,11 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from dashboards.door import Door
 from orchestrator.service.api import make_app
 from orchestrator.service.desk import Desk
 from orchestrator.service.executors import ThreadExecutor
-from orchestrator.service.guard import Door, Guard
+from orchestrator.service.guard import Guard
 from orchestrator.service.keeper import Keeper
 from orchestrator.service.place import ServicePlace
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.door import Door
 from orchestrator.search import lease
-from orchestrator.service.guard import MOST_BODY_BYTES, Door
+from orchestrator.service.guard import MOST_BODY_BYTES
 from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import served

@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
+from dashboards.sessions import Sessions
 from orchestrator.service.client import page_address, running_service
 from orchestrator.service.place import ServicePlace
-from orchestrator.service.sessions import Sessions
 from search_spaces.errors import OutsideRefused
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from orchestrator.service.guard import Door
+from dashboards.door import Door
+from dashboards.sessions import entry_address
 from orchestrator.service.keeper import DriverState
 from orchestrator.service.place import ServicePlace
-from orchestrator.service.sessions import entry_address
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import Served, served
 

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from orchestrator.service.sessions import ENTRY_S, SESSION_S, Sessions, entry_address
+from dashboards.sessions import ENTRY_S, SESSION_S, Sessions, entry_address
 
 NOON = 1_780_000_000.0
 
