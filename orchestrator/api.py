@@ -259,12 +259,15 @@ def cancel(
 
 
 def searches(*, ledger: str | None = None) -> pandas.DataFrame:
-    """The searches of the ledger, the newest first: search_id, state, end_reason, num_trials, best_trial, folder."""
+    """The searches of the ledger, the newest first: search_id, state, end_reason, num_trials, best_trial, folder.
+
+    InputError where `ledger` names a file that is not there.
+    """
     from orchestrator.frames import searches_frame
-    from trials.ledger.place import ledger_url
+    from trials.ledger.place import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
-    with closing(LedgerReader(ledger_url(ledger))) as reader:
+    with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         return searches_frame(reader.searches())
 
 

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
-from trials.ledger.place import ledger_url
+from trials.ledger.place import ledger_to_read, ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
 
@@ -43,11 +43,11 @@ class Found:
 def find_search(given: str | None, ledger: str | None) -> Found:
     """The search of this id, shortened id or folder; the newest of the ledger when nothing is given.
 
-    InputError unknown_id or ambiguous_id.
+    InputError unknown_id or ambiguous_id, or for a ledger that is not there.
     """
     if given is not None and (folder := _folder_named(given)) is not None:
         return _from_folder(folder, ledger)
-    url = ledger_url(ledger)
+    url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         record = reader.search(reader.resolve(given) if given is not None else _newest(reader))
     return Found(record, SearchFolder(Path(record.spec["folder"])), url)

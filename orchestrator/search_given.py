@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.search_file import SearchSpec, load_search_file, load_search_text
+from orchestrator.search_schema import SearchFile as SearchSchema
 from search_spaces.errors import InputError
+from search_spaces.validation import sections_of
 
 SearchFile = Path | str | Mapping[str, Any]
 """A search file's path, its YAML as text of several lines, or what it holds as a mapping."""
@@ -31,9 +33,14 @@ def spec_given(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
 
 
 def overrides_of(changes: Mapping[str, Any]) -> Iterator[str]:
-    """As `--set` says them: of a section's mapping each key by itself, any other value as it is."""
+    """As `--set` says them: of a section's mapping each key by itself, any other value as it is.
+
+    A mapping without keys changes nothing in a section; elsewhere it is a value like any other, for the file's rules to
+    judge.
+    """
+    known = {name for name, _ in sections_of(SearchSchema)}
     for section, value in changes.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (value or section in known):
             yield from (f"{section}.{key}={_json(inner, f'{section}.{key}')}" for key, inner in value.items())
         else:
             yield f"{section}={_json(value, section)}"

@@ -103,7 +103,7 @@ def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
 def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
     """The key itself in another section, else one spelled alike: here, or in another section."""
     # A key that several sections have is offered where it has to be given: of space and baseline, in space.
-    sections = sorted(_sections(root), key=lambda named: _keys(root)[named[0]].is_required())
+    sections = sorted(sections_of(root), key=lambda named: _keys(root)[named[0]].is_required())
     elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
     if key in elsewhere:
         return f"did you mean {elsewhere[key]}?"
@@ -113,11 +113,11 @@ def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | 
 
 def _section_at(root: type[Section], path: KeyPath) -> type[Section]:
     for key in path:
-        root = dict(_sections(root)).get(str(key), root)
+        root = dict(sections_of(root)).get(str(key), root)
     return root
 
 
-def _sections(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+def sections_of(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """The sections directly inside this one, by key."""
     for key, field in _keys(section).items():
         for candidate in (field.annotation, *get_args(field.annotation)):

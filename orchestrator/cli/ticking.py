@@ -126,10 +126,10 @@ def _tick_all(ledger: str | None, as_json: bool) -> None:
     from orchestrator.search.lease import LeaseHeld, LeaseLost
     from orchestrator.status import search_summary
     from trials.ledger.events import Fenced
-    from trials.ledger.place import ledger_url
+    from trials.ledger.place import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
-    url = ledger_url(ledger)
+    url = ledger_to_read(ledger)
     with closing(LedgerReader(url)) as reader:
         ids = [summary.search_id for summary in reader.searches() if not summary.state.is_ended]
     told: list[dict[str, Any]] = []

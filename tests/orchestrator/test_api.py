@@ -139,11 +139,13 @@ class TestBadInput:
         [
             ({"search": {"max_trils": 3}}, "search.max_trils", "max_trials"),
             ({"serach": {"max_trials": 3}}, "serach", "search"),
+            ({"serach": {}}, "serach", "search"),
+            ({"global_batch_size": {}}, "global_batch_size", None),
             ({"search": {"max_trials": "many"}}, "search.max_trials", None),
             ({"launcher": {"kind": object()}}, "launcher.kind", None),
             ({"search": {"max_trials": math.nan}}, "search.max_trials", None),
         ],
-        ids=["key", "section", "value", "no value of a file", "not a number"],
+        ids=["key", "section", "empty", "no section", "value", "no value of a file", "not a number"],
     )
     @pytest.mark.parametrize("call", [api.plan, api.run], ids=["plan", "run"])
     def test_a_change_that_cannot_be_names_key_rule_and_fix_and_writes_nothing(
@@ -171,6 +173,18 @@ class TestBadInput:
         with pytest.raises(api.InputError) as unknown:
             api.load("nothing")
         assert unknown.value.problems[0].code == "unknown_id"
+
+    @pytest.mark.parametrize("call", [api.searches, lambda ledger: api.load("abc", ledger=ledger)])
+    def test_a_ledger_that_is_not_there_is_no_empty_one(self, tmp_path, call):
+        (tmp_path / "ledger.db").touch()
+        with pytest.raises(api.InputError) as refused:
+            call(ledger=f"sqlite:///{tmp_path}/leger.db")
+        (problem,) = refused.value.problems
+        assert (problem.code, problem.key) == ("ledger_url", "ledger.url")
+        assert problem.message == f"there is no database {tmp_path}/leger.db"
+        assert problem.rule
+        assert problem.fix.startswith("did you mean ledger.db?")
+        assert [path.name for path in tmp_path.iterdir()] == ["ledger.db"]
 
     def test_a_report_goes_over_nothing(self, ended, tmp_path):
         (tmp_path / "there.html").write_text("mine")

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, did_you_mean
 from trials.ledger.schema import DRIVERS
 from trials.path_owners import require_own_way
 
@@ -60,6 +60,21 @@ def ledger_url(given: str | None = None) -> str:
         return _sqlite_url(home_folder() / "ledger.db")
     mounts = _mounts()
     return checked_url(given, default_folder(os.environ, Path.home(), os.getuid(), mounts), mounts)
+
+
+def ledger_to_read(given: str | None = None) -> str:
+    """The same URL; InputError where a file is named that is not there. Parlay's own is empty until a search begins."""
+    if given is not None and existing_ledger_url(given) is None:
+        path = Path(make_url(ledger_url(given)).database or "")
+        meant = did_you_mean(path.name, (there.name for there in path.parent.glob("*.db")))
+        others = "leave it out for Parlay's own; parlay ledger rebuild FOLDER makes one of searches' folders"
+        raise _refused(
+            f"there is no database {path}",
+            value=given,
+            rule="a ledger that is named to look into is there",
+            fix=f"{meant} Else {others}" if meant else others,
+        )
+    return ledger_url(given)
 
 
 def existing_ledger_url(given: str | None = None) -> str | None:

@@ -111,6 +111,7 @@ def test_a_search_that_cannot_be_read_keeps_no_other_from_its_turn(tmp_path, mon
     found = [SimpleNamespace(search_id=search_id, state=SearchState.RUNNING) for search_id in ids]
     monkeypatch.setattr(LedgerReader, "searches", lambda reader: found)
     monkeypatch.setattr(find, "find_search", damaged)
+    (tmp_path / "ledger.db").touch()
     with pytest.raises(Exit):
         ticking._tick_all(f"sqlite:///{tmp_path / 'ledger.db'}", as_json=True)
     assert asked == ids
