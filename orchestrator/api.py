@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from orchestrator.search_given import SearchFile
     from orchestrator.starting import Started
     from trials.ledger.events import EndReason, SearchState
-    from trials.ranking import Ranking
 
 __all__ = [
     "InputError",
@@ -165,15 +164,10 @@ class Search:
         return report_data(self._found.record, time.time())
 
     @property
-    def _ranking(self) -> Ranking:
-        return self.spec.ranking_of(self._found.record.trials)
-
-    @property
     def _headline(self) -> str:
-        from dashboards.headline import answer_line
-        from trials.verdict import verdict_of
+        from orchestrator.status import answer_of
 
-        return answer_line(verdict_of(self._found.record, self._ranking, self.spec.baseline_key))
+        return answer_of(self._found.record, self.spec)
 
 
 def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) -> pandas.DataFrame:

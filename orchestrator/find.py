@@ -60,10 +60,18 @@ def find_recipe(given: str | None, ledger: str | None) -> Path:
         return Path(given)
     found = find_search(given, ledger)
     if not found.folder.recipe.exists():
-        raise InputError.of(
-            "recipe", f"search {found.record.search_id} has no recipe yet", fix="one is written when it has ended"
-        )
+        message, fix = f"search {found.record.search_id} has no recipe", why_no_recipe(found)
+        raise InputError.of("recipe", message, fix=fix)
     return found.folder.recipe
+
+
+def why_no_recipe(found: Found) -> str:
+    """Why there is no recipe of a search, and how there will be one: a driver writes it at the search's end."""
+    if not found.record.state.is_ended:
+        return "not written yet: one is written when the search has ended"
+    if found.record.best_trial is None:
+        return "none was written: no layout is the best"
+    return f"not in its folder any more; parlay resume {found.folder.called} writes it"
 
 
 def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> Side:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dashboards.headline import verdict_json
+from dashboards.headline import answer_line, verdict_json
 from orchestrator.search_file import SearchSpec
 from trials.answer import best_json
 from trials.folder import AttemptFolder, SearchFolder, read_json
@@ -62,6 +62,11 @@ def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -
     verdict = verdict_json(verdict_of(search, ranking, spec.baseline_key))
     recipe = recipe_path(folder)
     return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
+
+
+def answer_of(search: SearchRecord, spec: SearchSpec) -> str:
+    """The best layout in a line, against the baseline; why there is none where there is none."""
+    return answer_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
 
 
 def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:

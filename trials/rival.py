@@ -20,7 +20,7 @@ from trials.folder import read_json
 from trials.ranking import Objective, Ranking, lower_bound_of, runs_that_count
 from trials.trial import Trial, TrialKind, TrialSpec, require_schema
 
-BEST_SCHEMA = "parlay.best/1"
+RIVALS_SCHEMA = "parlay.rivals/1"
 
 READ_EVERY_S = 10.0
 """A trial of an hour looks a few hundred times, one of ten seconds once."""
@@ -90,7 +90,7 @@ def best_file(
     if fastest is None or fastest.measured is None:
         return None
     return {
-        "schema": BEST_SCHEMA,
+        "schema": RIVALS_SCHEMA,
         "search_id": search_id,
         "trial": fastest.trial,
         "objective": ranking.objective.value,
@@ -126,7 +126,7 @@ def _comparable(trial: Trial) -> dict[str, Any]:
 
 def _rival(spec: TrialSpec, best: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Rival | None:
     """The one that asks the most of the trial, of those that are faster than it in every goal."""
-    require_schema(best, BEST_SCHEMA)
+    require_schema(best, RIVALS_SCHEMA)
     if best["search_id"] != spec.search_id or best["global_batch_size"] != spec.global_batch_size:
         return None
     goals = tuple(map(Objective, best["objectives"]))

@@ -56,10 +56,8 @@ def status(
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
     from dashboards.trial_words import flag_words, time_words
-    from orchestrator.cli.summary import answer_in_words
-    from orchestrator.find import find_search
-    from orchestrator.status import best_summary
-    from trials.answer import none_words
+    from orchestrator.find import find_search, why_no_recipe
+    from orchestrator.status import answer_of, best_summary
     from trials.pareto import trades
 
     found = find_search(search, ledger)
@@ -67,15 +65,13 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
     ranking = spec.ranking_of(found.record.trials)
     data = best_summary(found.record, spec, found.folder)
     if data is None:
-        yet = "" if found.record.state.is_ended else " yet"
-        why = none_words(ranking) or f"it has measured no layout{yet}"
-        name = found.record.search_id
+        why, name = answer_of(found.record, spec), found.record.search_id
         fix = f"parlay status {found.folder.called} shows what became of it"
         problem = Problem("no_measurement", f"search {name}: {why}", fix=fix)
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
-    lines = [answer_in_words(found.record, spec), *trades(ranking), time_words(data)]
+    lines = [answer_of(found.record, spec), *trades(ranking), time_words(data)]
     lines += map(flag_words, data["flags"])
-    lines.append(f"recipe: {data['recipe'] or 'not written yet'}")
+    lines.append(f"recipe: {data['recipe'] or why_no_recipe(found)}")
     answer(data, as_json, "\n".join(filter(None, lines)))
 
 

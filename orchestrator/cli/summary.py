@@ -77,11 +77,6 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def answer_in_words(search: SearchRecord, spec: SearchSpec) -> str:
-    """The best layout in a line, against the baseline."""
-    return answer_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
-
-
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
     """What may keep trials from ending for this reason; None where only their logs can tell."""
     words = None if reason is None else _WHAT_TO_TRY.get(reason)

@@ -11,16 +11,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.find import Found, find_attempt
+from orchestrator.find import Found, find_attempt, why_no_recipe
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
 from orchestrator.search_file import SearchSpec, load_search_text
 from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
 from orchestrator.starting import begun, checked
-from orchestrator.status import best_summary, logs_summary, search_summary, searches_summary
+from orchestrator.status import answer_of, best_summary, logs_summary, search_summary, searches_summary
 from search_spaces.errors import InputError
-from trials.answer import none_words
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchRecord, fold
@@ -84,15 +83,14 @@ class Desk:
         found = self._found(search)
         best = best_summary(found.record, found.spec, found.folder)
         if best is None:
-            words = none_words(found.spec.ranking_of(found.record.trials)) or "it has measured no layout"
-            raise NotYet(f"search {found.record.search_id}: {words}")
+            raise NotYet(f"search {found.record.search_id}: {answer_of(found.record, found.spec)}")
         return best
 
     def recipe(self, search: str) -> dict[str, Any]:
         found = self._found(search)
         search_id, folder = found.record.search_id, found.folder.recipe
         if not folder.exists():
-            raise NotYet(f"search {search_id} has no recipe; one is written when it has ended")
+            raise NotYet(f"search {search_id} has no recipe: {why_no_recipe(found)}")
         recipe = read_recipe(folder).recipe.to_json()
         return {"schema": "parlay.recipe_answer/1", "search_id": search_id, "folder": str(folder), "recipe": recipe}
 

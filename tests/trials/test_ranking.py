@@ -380,7 +380,7 @@ class TestBestFile:
 
     def test_it_says_whose_it_is_and_what_was_measured(self):
         told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), [], "tiny-aaaaaa", 8)
-        assert told["schema"] == "parlay.best/1"
+        assert told["schema"] == "parlay.rivals/1"
         assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
         assert (told["objective"], told["objectives"]) == ("tokens_per_sec", ["tokens_per_sec"])
         assert told["tokens_per_sec"] == 300.0

@@ -26,7 +26,7 @@ FASTEST = {
     "fingerprint": {"torch": "2.13.0", "deepspeed": "0.19.8"},
 }
 BEST = {
-    "schema": "parlay.best/1",
+    "schema": "parlay.rivals/1",
     "search_id": SPEC.search_id,
     "objectives": ["tokens_per_sec"],
     "global_batch_size": SPEC.global_batch_size,
@@ -79,7 +79,7 @@ def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema": "parlay.best/2"},
+        {"schema": "parlay.rivals/2"},
         {"schema": "parlay.status/1"},
         {"search_id": "other-bbbbbb"},
         {"global_batch_size": 2 * SPEC.global_batch_size},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,20 @@ def test_fault_41_when_every_layout_fails_the_answer_has_the_causes_in_a_table_a
     assert table.split()[:4] == ["gpu_oom", "3", "of", "3"]
     assert "a smaller micro_batch_size" in table
     assert "Traceback" not in out + err
+    assert run(["best"]) == 3
+    assert "no layout was measured: 3 trials failed, out of GPU memory" in capfd.readouterr().err
+
+
+def test_a_recipe_that_was_removed_is_not_called_unwritten_and_resume_writes_it_anew(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", str(write_recorded_search(tmp_path, OK, OK))]) == 0
+    (recipe,) = (tmp_path / "runs").glob("*/recipe")
+    shutil.rmtree(recipe)
+    capfd.readouterr()
+    assert run(["best"]) == 0
+    assert f"recipe: not in its folder any more; parlay resume {recipe.parent.name} writes it" in capfd.readouterr().out
+    assert run(["resume", recipe.parent.name]) == 0
+    assert (recipe / "recipe.yaml").exists()
 
 
 def test_a_memory_limit_of_the_users_own_is_among_what_to_relax(tmp_path, monkeypatch, capfd):

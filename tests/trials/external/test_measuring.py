@@ -22,7 +22,7 @@ from trials.measure import Stop
 from trials.metrics import MetricsWriter, read_metrics
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
-from trials.rival import BEST_SCHEMA
+from trials.rival import RIVALS_SCHEMA
 from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
 
 GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
@@ -214,7 +214,7 @@ def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
     attempt.path.mkdir(parents=True)
     nodes, wanted = spec.layout.num_nodes, 10 * 1536 * 2048 / 346.0
     best = {
-        "schema": BEST_SCHEMA,
+        "schema": RIVALS_SCHEMA,
         "search_id": spec.search_id,
         "objectives": ["tokens_per_sec"],
         "global_batch_size": 1536,

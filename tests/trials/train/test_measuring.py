@@ -13,7 +13,7 @@ from search_spaces.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
 from trials.folder import SearchFolder, write_json
 from trials.metrics import StepPhase, read_metrics
-from trials.rival import BEST_SCHEMA
+from trials.rival import RIVALS_SCHEMA
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def search_folder(tmp_path: Path) -> SearchFolder:
 
 def best_of(spec: TrialSpec, tokens_per_sec: float) -> dict[str, object]:
     return {
-        "schema": BEST_SCHEMA,
+        "schema": RIVALS_SCHEMA,
         "search_id": spec.search_id,
         "objectives": ["tokens_per_sec"],
         "global_batch_size": spec.global_batch_size,
@@ -75,7 +75,7 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
 
 
 def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
-    search_folder.best.write_text('{"schema": "parlay.best/1", "thre')
+    search_folder.best.write_text('{"schema": "parlay.rivals/1", "thre')
     trial = start(make_spec(ONE))
     assert trial.wait() == [0], trial.logs()
     assert trial.verdict().state is TrialState.MEASURED
