@@ -47,6 +47,8 @@ _OF_ATTEMPTS = (
     EventKind.ATTEMPT_LAUNCHED,
     EventKind.ATTEMPT_RUNNING,
     EventKind.ATTEMPT_UNKNOWN,
+    EventKind.ATTEMPT_WAITS,
+    EventKind.ATTEMPT_REQUEUED,
     EventKind.ATTEMPT_ENDED,
 )
 _SCHEDULES = {"none": "-", "interleaved_1f1b": "int"}
@@ -245,6 +247,11 @@ def _attempt_words(event: Event, search: SearchRecord) -> str | None:
         return f"running{known}" + (" on " + " ".join(attempt.nodes) if attempt.nodes else "")
     if event.kind is EventKind.ATTEMPT_UNKNOWN:
         return "cannot be seen just now" if attempt.unknown_since is not None else "is seen again"
+    if event.kind is EventKind.ATTEMPT_WAITS:
+        waits_for = event.data["waits_for"]
+        return None if waits_for is None else f"{attempt.state}: {waits_for}"
+    if event.kind is EventKind.ATTEMPT_REQUEUED:
+        return "was put back into the queue"
     return _ending_words(attempt, search)
 
 

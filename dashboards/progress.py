@@ -62,6 +62,8 @@ def flight_words(attempt: Attempt, now: float, is_simulated: bool = False) -> st
     """An attempt in flight in one line: what it does, for how long, and where."""
     since = attempt.started_at if attempt.state is TrialState.RUNNING else attempt.submitted_at
     words = f"{attempt.trial}.{attempt.attempt} {attempt.state}"
+    if attempt.waits_for is not None:
+        words += f" ({attempt.waits_for})"
     if since is not None and not is_simulated:
         words += f" for {clock_text(now - since)}"
     if attempt.nodes:

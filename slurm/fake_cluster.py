@@ -362,6 +362,8 @@ class FakeCluster:
         job.state, job.reason, job.ended_at = JobState.COMPLETING, job.ending.reason, self._stamp()
         job.clean = self._time + job.run.plan.completing_s
         self.accounting.note(job, self._time)
+        if job.ending.requeue:  # counted, and called begun anew, while the run before it is cleaned up (Slurm 22.05)
+            job.restarts, job.started_at = job.restarts + 1, self._stamp()
 
     def _release(self, job: FakeJob) -> None:
         """The nodes are free again, and the job is what its ending says."""
@@ -383,7 +385,6 @@ class FakeCluster:
     def _queue_again(self, job: FakeJob, ending: JobEnding) -> None:
         job.state, job.reason, job.held = JobState.PENDING, ending.hold or "BeginTime", ending.hold is not None
         job.nodes, job.started_at, job.ended_at = (), None, None
-        job.restarts += 1
         job.submitted_at, job.begins = self._stamp(), self._time + self.requeue_wait_s
         self.accounting.note(job, self._time)
 
@@ -395,6 +396,7 @@ class FakeCluster:
         if processes_live_s and job.state is JobState.RUNNING:
             job.ending, job.ended_at = ending, self._stamp()
             self.accounting.note(job, self._time)
+            job.restarts += 1
             self._leave(job, processes_live_s)
             self._release(job)
         else:

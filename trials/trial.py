@@ -274,7 +274,8 @@ class Attempt:
 
     The launcher ends it `time_limit_s` seconds after its start; its nodes may be held for `reserved_s` at most (the
     limit itself, where that is not known). `exclude` are nodes it keeps away from. `restart` counts the times its job
-    was put back into the queue by others; `earlier_node_hours` is what its runs before that used.
+    was put back into the queue by others; `earlier_node_hours` is what its runs before that used. `waits_for` is why
+    one in flight does not go on just now, where that is more than its turn: its launcher's words, or `suspended`.
     """
 
     trial: str
@@ -291,6 +292,7 @@ class Attempt:
     started_at: float | None = None
     ended_at: float | None = None
     unknown_since: float | None = None
+    waits_for: str | None = None
     restart: int = 0
     earlier_node_hours: float = 0.0
     node_hours: float | None = None

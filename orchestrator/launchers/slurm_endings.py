@@ -20,6 +20,8 @@ _REASONS: Mapping[JobState, FailureReason] = {
     JobState.REVOKED: FailureReason.CANCELLED_BY_USER,
 }
 
+_SUSPENDED = {JobState.SUSPENDED: "suspended", JobState.STOPPED: "stopped"}
+
 _SILENT = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
 """Slurm gives a node up after SlurmdTimeout (300 s by default) without a word of it."""
 
@@ -36,13 +38,14 @@ _SLURM_COULD_NOT_START_IT = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
 
 
-def alive_ending(job: JobSnapshot, restart: int) -> Ending:
-    """A job that waits or runs; `detail` is what it waits for, in Slurm's words."""
-    runs = not job.state.waits and job.state is not JobState.CONFIGURING
+def alive_ending(job: JobSnapshot, restart: int, is_put_back: bool = False) -> Ending:
+    """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_put_back` is called
+    completing, or the like, until what its last run left on its nodes is gone."""
+    runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_put_back)
     return Ending(
         Life.ALIVE,
         started=runs,
-        detail=None if runs else job.reason,
+        detail=_SUSPENDED.get(job.state) if runs else job.reason,
         nodes=job.nodes if runs else (),
         started_at=job.started_at if runs else None,
         job_id=job.job_id,

@@ -97,14 +97,16 @@ class Watch:
                 detail = f"Slurm does not tell how job {job.job_id} failed"
                 return Ending(Life.UNKNOWN, detail=detail, job_id=job.job_id)
             return self._from_folder(tracked, partial(self._ended, tracked, described or job))
-        self._note_restart(tracked, job)
-        return alive_ending(job, tracked.restart)
+        is_put_back = self._note_restart(tracked, job)
+        return alive_ending(job, tracked.restart, is_put_back)
 
-    def _note_restart(self, tracked: Tracked, job: JobSnapshot) -> None:
-        """A job that waits again, or started anew, was requeued; only its full description counts how often.
+    def _note_restart(self, tracked: Tracked, job: JobSnapshot) -> bool:
+        """A job that waits again, or started anew, was requeued; only its full description counts how often. Whether
+        its last run is being cleaned up: Slurm counts the next one by then, and calls it begun.
 
         One that was requeued before it was first seen waits for its time (BeginTime), which a new job never does.
         """
+        before = tracked.restart
         started_at = None if job.state.waits else job.started_at
         has_changed = tracked.started_at is not None and started_at != tracked.started_at
         if has_changed or job.reason == "BeginTime" or not tracked.is_described:
@@ -112,7 +114,10 @@ class Watch:
             restarts = None if described is None else described.restarts
             tracked.is_described = restarts is not None
             tracked.restart = max(tracked.restart, restarts or 0)
-        tracked.started_at = started_at
+        is_new = tracked.restart > before or (tracked.restart > 0 and tracked.started_at is None)
+        is_put_back = job.state is JobState.COMPLETING and is_new
+        tracked.started_at = None if is_put_back else started_at
+        return is_put_back
 
     def _ended(self, tracked: Tracked, job: JobSnapshot) -> Ending:
         """The end of a job; where only the trial can know why it failed, with the words its ranks left."""

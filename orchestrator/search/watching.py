@@ -19,6 +19,9 @@ _PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason
 _USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
 """What jobs wait for all the time; anything else may last for ever, and the user should know."""
 
+_FOR_ITS_TURN = (None, "Priority", "Resources")
+"""What changes between two looks and says no more than `queued`."""
+
 _LONG_WAIT_S = 60.0
 
 
@@ -103,6 +106,9 @@ class Watching:
             self._course.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
         elif ending.detail not in _USUAL_WAITS and self._waits_long(attempt):
             self._course.say_once(f"{_name(attempt)} waits: {ending.detail}")
+        waits_for = None if ending.detail in _FOR_ITS_TURN else ending.detail
+        if waits_for != attempt.waits_for:
+            self._course.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
 
     def _renamed(self, attempt: Attempt, ending: Ending) -> Attempt:
         """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps

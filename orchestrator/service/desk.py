@@ -210,6 +210,7 @@ def _attempt_json(attempt: Attempt) -> dict[str, Any]:
         "attempt": attempt.attempt,
         "state": attempt.state,
         "reason": attempt.reason,
+        "waits_for": attempt.waits_for,
         "job_id": attempt.job_id,
         "nodes": list(attempt.nodes),
         **{name: None if moment is None else utc_text(moment) for name, moment in times.items()},

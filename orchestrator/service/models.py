@@ -118,6 +118,7 @@ class AttemptAnswer(BaseModel):
     attempt: str
     state: TrialState
     reason: FailureReason | None
+    waits_for: str | None
     job_id: str | None
     nodes: list[str]
     submitted_at: str | None

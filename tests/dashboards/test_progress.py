@@ -101,6 +101,12 @@ class TestFlight:
         (attempt,) = search.record.in_flight
         assert flight_words(attempt, attempt.submitted_at + 3700) == "t0001.a1 queued for 1:01:40 as 4711"
 
+    def test_one_that_does_not_go_on_says_why(self):
+        (attempt,) = searched(0, 1).record.in_flight
+        held = replace(attempt, waits_for="suspended")
+        words = "t0001.a1 running (suspended) for 1:15 on node1 node2"
+        assert flight_words(held, attempt.started_at + 75) == words
+
     def test_one_that_cannot_be_seen_says_since_when_and_of_many_nodes_some_are_named(self):
         (attempt,) = searched(0, 1).record.in_flight
         nodes = tuple(f"n{number}" for number in range(9))

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 from search_spaces.errors import InputError, OutsideRefused
 from trials import sqlite_file
 
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 """The newest migration, which is the head of migrations/versions."""
 
 MIGRATIONS = "trials.ledger:migrations"

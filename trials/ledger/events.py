@@ -73,6 +73,7 @@ class EventKind(Word):
     ATTEMPT_REQUEUED = "attempt_requeued"  # trial, attempt, restart, node_hours (of its runs so far): back in the queue
     ATTEMPT_RUNNING = "attempt_running"  # trial, attempt, started_at, nodes
     ATTEMPT_UNKNOWN = "attempt_unknown"  # trial, attempt, unknown_since (null: known again)
+    ATTEMPT_WAITS = "attempt_waits"  # trial, attempt, waits_for (null: it goes on, or waits for its turn)
     ATTEMPT_ENDED = (
         "attempt_ended"  # trial, attempt, state, reason, outcome, excerpt, nodes, started_at, ended_at, node_hours
     )
@@ -309,6 +310,11 @@ def _attempt_unknown(search: SearchRecord, event: Event) -> SearchRecord:
     return _with_trial(search, trial.with_attempt(replace(attempt, unknown_since=event.data["unknown_since"])))
 
 
+def _attempt_waits(search: SearchRecord, event: Event) -> SearchRecord:
+    trial, attempt = _open_attempt(search, event)
+    return _with_trial(search, trial.with_attempt(replace(attempt, waits_for=event.data["waits_for"])))
+
+
 def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
     data = event.data
@@ -327,6 +333,7 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],
         unknown_since=None,
+        waits_for=None,
     )
     return _with_trial(search, trial.with_attempt(changed))
 
@@ -380,6 +387,7 @@ _APPLY = {
     EventKind.ATTEMPT_REQUEUED: _attempt_requeued,
     EventKind.ATTEMPT_RUNNING: _attempt_running,
     EventKind.ATTEMPT_UNKNOWN: _attempt_unknown,
+    EventKind.ATTEMPT_WAITS: _attempt_waits,
     EventKind.ATTEMPT_ENDED: _attempt_ended,
     EventKind.TRIAL_ENDED: _trial_ended,
     EventKind.PILOT_ENDED: _pilot_ended,

@@ -94,6 +94,7 @@ class AttemptRow(Base):
     started_at: Mapped[float | None] = mapped_column(UtcText)
     ended_at: Mapped[float | None] = mapped_column(UtcText)
     unknown_since: Mapped[float | None] = mapped_column(UtcText)
+    waits_for: Mapped[Any] = mapped_column(Document, nullable=True)
     restart: Mapped[int] = mapped_column(Integer)
     earlier_node_hours: Mapped[float] = mapped_column(Double)
     node_hours: Mapped[float | None] = mapped_column(Double)

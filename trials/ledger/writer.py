@@ -206,7 +206,7 @@ _CHANGE_THE_TRIAL = (
 )
 _CHANGE_THE_ATTEMPT = (
     *(EventKind.ATTEMPT_LAUNCHED, EventKind.ATTEMPT_REQUEUED, EventKind.ATTEMPT_RUNNING),
-    *(EventKind.ATTEMPT_UNKNOWN, EventKind.ATTEMPT_ENDED),
+    *(EventKind.ATTEMPT_UNKNOWN, EventKind.ATTEMPT_WAITS, EventKind.ATTEMPT_ENDED),
 )
 """Which rows an event changes, besides the count of events that stands in the search's."""
 
@@ -223,8 +223,8 @@ _CHANGED_SEARCH = _changed(
 _CHANGED_TRIAL = _changed(TrialRow, "state", "reason")
 _CHANGED_ATTEMPT = _changed(
     AttemptRow,
-    *("state", "reason", "job_id", "nodes", "started_at", "ended_at", "unknown_since", "restart"),
-    *("earlier_node_hours", "node_hours", "outcome", "excerpt"),
+    *("state", "reason", "job_id", "nodes", "started_at", "ended_at", "unknown_since", "waits_for"),
+    *("restart", "earlier_node_hours", "node_hours", "outcome", "excerpt"),
 )
 
 

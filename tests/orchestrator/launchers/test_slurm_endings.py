@@ -192,16 +192,20 @@ def test_a_job_whose_nodes_still_boot_has_not_started():
 
 
 @pytest.mark.parametrize(
-    "state", ["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"]
+    ("state", "detail"),
+    [
+        *((state, None) for state in ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING")),
+        *(("SUSPENDED", "suspended"), ("STOPPED", "stopped")),
+    ],
 )
-def test_a_job_with_processes_runs(state):
+def test_a_job_with_processes_runs_and_one_that_stands_still_says_so(state, detail):
     ending = alive_ending(row(state, nodes="n[1-2]"), restart=2)
     assert (ending.life, ending.started, ending.nodes) == (Life.ALIVE, True, ("n1", "n2"))
     assert (ending.started_at, ending.job_id, ending.restart, ending.detail) == (
         row(state, nodes="n1").started_at,
         "7",
         2,
-        None,
+        detail,
     )
 
 

@@ -9,7 +9,9 @@ import pytest
 from orchestrator.launchers import slurm_watch
 from orchestrator.search import attempts
 from orchestrator.search.attempts import SILENT_NODES_GRACE_S
+from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
+from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from tests.orchestrator.search.scripted import Script
 from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
@@ -63,6 +65,50 @@ def test_fault_18_a_requeue_that_only_accounting_remembers_is_counted_by_the_job
     search = rig.open_driver().run()
     rig.check(search)
     assert one_attempt(search).outcome.restart == one_attempt(search).restart == 1
+
+
+@pytest.mark.fault(18)
+def test_fault_18_a_requeued_job_is_queued_until_it_starts_again(rig):
+    """Also where it is seen while its first run is cleaned up: Slurm calls it begun anew by then."""
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.cluster.on_start = lambda job: JobPlan(400.0, completing_s=3 * POLL_S)
+    driver = rig.open_driver()
+    driver.recover()
+    turns_of_a_second(rig, driver, 2 * POLL_S)
+    assert one_attempt(driver.search).state is TrialState.RUNNING
+    rig.cluster.requeue("1")
+    put_back_at = rig.cluster.time
+    turns_of_a_second(rig, driver, 1.5 * POLL_S)
+    assert rig.cluster.job("1").state is JobState.COMPLETING
+    assert one_attempt(driver.search).state is TrialState.QUEUED
+    turns_of_a_second(rig, driver, 3 * POLL_S)
+    waits = one_attempt(driver.search)
+    assert (waits.state, waits.waits_for) == (TrialState.QUEUED, "BeginTime")
+    turns_of_a_second(rig, driver, 120.0 + 2 * POLL_S)
+    again = one_attempt(driver.search)
+    assert (again.state, again.restart, again.waits_for) == (TrialState.RUNNING, 1, None)
+    assert again.started_at >= put_back_at + 120.0
+
+
+def test_a_suspended_job_is_running_and_shown_as_suspended(rig):
+    rig.limits = Limits(max_trials=1, parallel_trials=1)
+    rig.script = lambda spec, restart: Script(duration_s=400.0)
+    driver = rig.open_driver()
+    driver.recover()
+    turns_of_a_second(rig, driver, 2 * POLL_S)
+    job, said = rig.cluster.job("1"), []
+    for state in (JobState.SUSPENDED, JobState.RUNNING):
+        job.state = state
+        turns_of_a_second(rig, driver, 2 * POLL_S)
+        attempt = one_attempt(driver.search)
+        said.append((attempt.state, attempt.waits_for))
+    assert said == [(TrialState.RUNNING, "suspended"), (TrialState.RUNNING, None)]
+
+
+def turns_of_a_second(rig: SlurmRig, driver: Driver, seconds: float) -> None:
+    for _ in range(int(seconds)):
+        driver.turn()
+        rig.cluster.advance(1.0)
 
 
 @pytest.mark.fault(19)

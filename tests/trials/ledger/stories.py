@@ -56,6 +56,9 @@ class Story:
         values = {"restart": restart, "node_hours": node_hours}
         return self.add(EventKind.ATTEMPT_REQUEUED, trial=trial, attempt=attempt, **values)
 
+    def wait(self, trial: str, attempt: str, waits_for: str | None) -> Event:
+        return self.add(EventKind.ATTEMPT_WAITS, trial=trial, attempt=attempt, waits_for=waits_for)
+
     def lose_sight(self, trial: str, attempt: str, since: float | None) -> Event:
         return self.add(EventKind.ATTEMPT_UNKNOWN, trial=trial, attempt=attempt, unknown_since=since)
 
@@ -104,7 +107,7 @@ class Story:
 
 
 def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
-    """A search of one trial, measured at the second attempt, and completed: every kind of event but four."""
+    """A search of one trial, measured at the second attempt, and completed: every kind of event but five."""
     story = Story(search_id)
     story.create(**spec)
     story.set_state(SearchState.RUNNING)
@@ -172,6 +175,7 @@ def _continuations_of_attempt(story: Story, draw, attempt: Attempt) -> list[Call
     name = (attempt.trial, attempt.attempt)
     nexts: list[Callable[[], Event]] = [
         lambda: story.run(*name),
+        lambda: story.wait(*name, draw(st.none() | _TEXT)),
         lambda: story.lose_sight(*name, draw(st.none() | st.floats(0, 2e9))),
         lambda: story.measure(*name, tokens_per_sec=draw(st.floats(1, 1e9))),
         lambda: story.fail(*name, reason=draw(st.sampled_from(FailureReason)), excerpt=draw(st.none() | _TEXT)),
