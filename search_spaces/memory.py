@@ -36,10 +36,12 @@ class ParameterBytes:
 
 @dataclass(frozen=True)
 class Habits:
-    """What trainers do differently. `half` and `full` are for 16 and 32 bits."""
+    """What trainers do differently. `half` and `full` are for 16 and 32 bits. Who `sums_bf16_in_fp32` with ZeRO holds
+    that sum beside the gradients of `half`."""
 
     half: ParameterBytes
     full: ParameterBytes = ParameterBytes(4, 4, 8)
+    sums_bf16_in_fp32: bool = False
     has_dropout: bool = False
     keeps_gathered_inputs: bool = False
     keeps_unrotated: bool = False
@@ -56,9 +58,9 @@ HABITS: Mapping[str, Habits] = {
     # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
     "megatron-lm": _MEGATRON,
     # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
-    # (Smith et al., arXiv 2201.11990, section 2.1).
-    "megatron-deepspeed": Habits(ParameterBytes(2, 2, 12, 4), has_dropout=True),
-    "gpt-neox": Habits(ParameterBytes(2, 2, 12, 4)),
+    # (Smith et al., arXiv 2201.11990, section 2.1). In bf16 it is told otherwise (trials/trainers/deepspeed_config.py).
+    "megatron-deepspeed": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
+    "gpt-neox": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
     # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered,
     # all of it without a pipeline.
     "nanotron": Habits(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
@@ -125,7 +127,8 @@ def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray
     shared_from_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
     state = {}
     for name, stage in shared_from_stage.items():
-        per_parameter = _by_trainer(layouts, name) * (is_here if stage == 1 else 1)
+        held = _by_trainer(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
+        per_parameter = held * (is_here if stage == 1 else 1)
         state[name] = parameters * _column(per_parameter / np.where(zero >= stage, data, 1))
     return state
 
@@ -202,6 +205,12 @@ def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
     half = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].half, name))
     full = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].full, name))
     return np.where(layouts.is_word("precision", "fp32"), full, half)
+
+
+def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
+    """Bytes a parameter beside 16-bit gradients."""
+    sums = trainer_column(layouts, lambda trainer: HABITS[trainer].sums_bf16_in_fp32)
+    return 4 * (layouts.is_word("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
 
 
 def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:

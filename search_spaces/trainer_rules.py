@@ -203,7 +203,6 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
         _half_precision_flash,
         runs(
             {"activation_checkpointing": ("none", "full"), "torch_compile": _OFF, "rank_order": ("tp-dp-pp",)},
-            {"gated_mlp": _OFF},
         ),
     ),
     "nanotron": (
@@ -230,7 +229,8 @@ TRAINER_RULES: dict[str, tuple[Rule, ...]] = {
 
 BRIDGE_RULES: tuple[Rule, ...] = (
     *TRAINER_RULES["megatron-lm"],
-    runs({"attention_kernel": ("flash",), "precision": ("bf16", "fp16")}, who="Megatron-Bridge"),
+    runs({"attention_kernel": ("flash",), "precision": ("bf16",)}, who="Megatron-Bridge"),
 )
 """NeMo's Megatron-Bridge drives Megatron-LM's core, and is no trainer of a search. Its attention backend is an enum and
-fp32 a dtype, which no override in text gives: it takes a flash kernel where it can, and half precisions by name."""
+fp32 a dtype, which no override in text gives: it takes a flash kernel where it can, and a precision by name, whose fp16
+keeps gradients in fp16."""

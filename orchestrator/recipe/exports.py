@@ -20,7 +20,13 @@ from search_spaces.yaml_source import is_printable
 from trials.trainers.bridge_overrides import bridge_overrides, override_words
 from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
 from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
-from trials.trainers.megatron_options import Option, environment_of, megatron_deepspeed_layout, megatron_lm_layout
+from trials.trainers.megatron_options import (
+    NO_DROPOUT,
+    Option,
+    environment_of,
+    megatron_deepspeed_layout,
+    megatron_lm_layout,
+)
 from trials.trainers.nanotron_config import nanotron_layout
 from trials.trainers.neox_config import neox_layout
 from trials.trainers.plain_yaml import plain_yaml
@@ -184,7 +190,7 @@ def _deepspeed_start(spec: TrialSpec) -> str:
 
 
 def _megatron_lm_files(spec: TrialSpec) -> dict[str, str]:
-    return {"megatron_args.txt": _option_lines(megatron_lm_layout(spec))}
+    return {"megatron_args.txt": _megatron_lines(megatron_lm_layout(spec))}
 
 
 def _megatron_lm_start(spec: TrialSpec) -> str:
@@ -194,7 +200,7 @@ def _megatron_lm_start(spec: TrialSpec) -> str:
 
 def _megatron_deepspeed_files(spec: TrialSpec) -> dict[str, str]:
     return {
-        "megatron_deepspeed_args.txt": _option_lines(megatron_deepspeed_layout(spec)),
+        "megatron_deepspeed_args.txt": _megatron_lines(megatron_deepspeed_layout(spec)),
         MEGATRON_DEEPSPEED_CONFIG: plain_yaml(megatron_deepspeed_config(spec)),
     }
 
@@ -254,9 +260,11 @@ def _words_of(file: str) -> str:
     return f"$(grep -v '^#' recipe/{file})"
 
 
-def _option_lines(options: Iterable[Option]) -> str:
-    """An option a line; what a layout and a model say needs no quotes."""
-    return "".join(" ".join(option) + "\n" for option in options)
+def _megatron_lines(options: Iterable[Option]) -> str:
+    """An option a line; what a layout and a model say needs no quotes. Trials have no dropout; whoever wants some names
+    it after these, where Megatron takes the last."""
+    without_dropout = [["--" + name, value] for name, value in NO_DROPOUT.items()]
+    return "".join(" ".join(option) + "\n" for option in [*options, *without_dropout])
 
 
 def _own(spec: TrialSpec, kind: str, otherwise: str) -> str:

@@ -71,6 +71,16 @@ class TestPublished:
         assert state / model.parameters == pytest.approx(20, rel=1e-3)
         assert state > 10e12
 
+    @pytest.mark.parametrize("engine", ["megatron-deepspeed", "gpt-neox"])
+    @pytest.mark.parametrize(("precision", "zero_stage", "held"), [("fp16", 1, 2), ("bf16", 0, 2), ("bf16", 1, 6)])
+    def test_a_deepspeed_that_sums_gradients_in_fp32_holds_them_beside_the_16_bit_ones(
+        self, engine, precision, zero_stage, held
+    ):
+        model = gpt(24, 2048, 16)
+        layout = Layout(data_parallel=4, precision=precision, zero_stage=zero_stage, engine=engine)
+        gradients = memory(model, layout).gradients.sum() * GIB
+        assert gradients / model.parameters == pytest.approx(held, rel=1e-3)
+
     def test_and_its_layer_inputs_take_16_9_tb_at_once_and_8_8_gb_one_by_one(self):
         model = gpt(105, 20480, 128)
         whole = Layout(micro_batch_size=1920, activation_checkpointing="full", precision="fp16", engine="torch")

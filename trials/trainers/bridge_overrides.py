@@ -1,6 +1,6 @@
 """A layout as overrides of a Megatron-Bridge recipe, NeMo's way to Megatron-LM's core. Standard library only.
 
-Key names: Megatron-Bridge 0.3.1 src/megatron/bridge/training/config.py and models/gpt_provider.py, with megatron-core
+Key names: Megatron-Bridge 0.6.0 src/megatron/bridge/training/config.py and models/gpt_provider.py, with megatron-core
 0.16.1. Its recipes say much of their own, so that what a layout does without is switched off by name.
 """
 
@@ -14,8 +14,6 @@ from search_spaces.model_shape import ModelShape
 from trials.trainers.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec
 
-_PRECISIONS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
-
 
 def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
     """The values by their dotted keys; None clears what a recipe says. The layout is canonical and breaks no rule.
@@ -25,10 +23,10 @@ def bridge_overrides(spec: TrialSpec) -> dict[str, Any]:
     layout = spec.layout
     return {
         **{f"model.{name}": value for name, value in (*_stages(layout).items(), *_model(spec.model).items())},
-        "dataset.sequence_length": spec.model.seq_length,
+        "dataset.seq_length": spec.model.seq_length,  # which it copies over `sequence_length`
         "train.micro_batch_size": layout.micro_batch_size,
         "train.global_batch_size": spec.global_batch_size,
-        "mixed_precision": _PRECISIONS[layout.precision],
+        "mixed_precision": "bf16_mixed",
         "comm_overlap": None,  # else it overlaps and buckets as it thinks best, whatever the keys below say
         **{f"ddp.{name}": value for name, value in _data_parallel(layout).items()},
         **{f"optimizer.{name}": value for name, value in _optimizer(layout).items()},
@@ -79,6 +77,8 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "position_embedding_type": "rope" if model.position_embedding == "rotary" else "learned_absolute",
         "share_embeddings_and_output_weights": model.tied_embeddings,
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
     }
 
 

@@ -54,6 +54,16 @@ def ds_config(
     return config
 
 
+def fp32_sums(layout: Layout) -> dict[str, Any]:
+    """Keys for a trainer that drives DeepSpeed itself: in bf16 gradients are summed in fp32, which DeepSpeed refuses
+    without ZeRO. In fp16 it adds them up in fp16, and the loss scale keeps them in range.
+
+    The memory model (search_spaces/memory.py) counts the same bytes.
+    """
+    sums = layout.precision == "bf16" and layout.zero_stage > 0
+    return {"data_types": {"grad_accum_dtype": "fp32"}} if sums else {}
+
+
 def why_not_deepspeed(layout: Layout, model: ModelShape) -> Problem | None:
     """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
     without a word, and compilation, of which its configuration says nothing, are no reasons."""

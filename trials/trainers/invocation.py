@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trials.trainers.command_template import command_words
-from trials.trainers.deepspeed_config import ds_config
+from trials.trainers.deepspeed_config import ds_config, fp32_sums
 from trials.trainers.megatron_options import environment_of, megatron_deepspeed_options, megatron_lm_options
 from trials.trainers.nanotron_config import nanotron_config
 from trials.trainers.neox_config import neox_config, neox_words, zero_section
@@ -55,7 +55,8 @@ def _megatron_deepspeed(spec: TrialSpec, python: str, folder: str) -> Invocation
 def megatron_deepspeed_config(spec: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration beside Megatron-DeepSpeed's options, whose ZeRO stage has to be theirs."""
     config = ds_config(spec.layout, spec.global_batch_size, MAX_GRAD_NORM)
-    return {**config, "zero_optimization": zero_section(spec.layout, {})}
+    config.pop("data_types", None)
+    return {**config, "zero_optimization": zero_section(spec.layout, {}), **fp32_sums(spec.layout)}
 
 
 def _gpt_neox(spec: TrialSpec, python: str, folder: str) -> Invocation:

@@ -15,12 +15,14 @@ from trials.trainers.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 MAIN_GRADIENT_BYTES = 4
-"""Megatron keeps and reduces gradients in fp32 when it trains in bf16 (--accumulate-allreduce-grads-in-fp32)."""
+"""Megatron keeps and reduces gradients in fp32: in bf16 by itself, in fp16 where it is told to."""
 
 SHARDING_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 """ZeRO 2 and 3 as Megatron-FSDP calls them."""
 
-_DEFAULTS = {"lr": "1.0e-4", "attention-dropout": "0.0", "hidden-dropout": "0.0"}
+NO_DROPOUT = {"attention-dropout": "0.0", "hidden-dropout": "0.0"}
+"""Megatron's own default is 0.1 for both."""
+_DEFAULTS = {"lr": "1.0e-4", **NO_DROPOUT}
 _DATA = ("mock-data", "data-path", "train-data-path", "data-args-path", "per-split-data-args-path")
 _TOKENIZER = ("tokenizer-type", "vocab-file", "tokenizer-model", "vocab-size")
 
@@ -131,6 +133,7 @@ def _lm_parallel(layout: Layout) -> list[Option]:
         *_fully_sharded(layout),
         *_if(layout.offload == "optimizer", ["--optimizer-cpu-offload"], ["--use-precision-aware-optimizer"]),
         *_if(layout.rank_order == "tp-pp-dp", ["--use-tp-pp-dp-mapping"]),
+        *_if(layout.precision == "fp16", ["--accumulate-allreduce-grads-in-fp32"]),
         *_if(layout.overlap_comm, ["--overlap-grad-reduce"]),
         *_bucket(layout.bucket_mib),
         ["--attention-backend", "flash" if layout.attention_kernel == "flash" else "unfused"],

@@ -1,6 +1,6 @@
 """A layout as GPT-NeoX's configuration, on top of one of the user's. Standard library only.
 
-Key names: GPT-NeoX megatron/neox_arguments/{neox_args,deepspeed_args}.py.
+Key names: GPT-NeoX megatron/neox_arguments/{neox_args,deepspeed_args}.py as of 2026-05.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.trainers.deepspeed_config import ds_config
+from trials.trainers.deepspeed_config import ds_config, fp32_sums
 from trials.trainers.steps import NEVER, train_iterations
 from trials.trial import TrialSpec
 
 _WRITES_CHECKPOINTS = ("save", "extra_save_iters", "checkpoint_factor", "checkpoint_scale")
+_GATED = ("bilinear", "geglu", "glu", "reglu", "swiglu")
 _PRECISIONS = {"fp32": "fp32", "bf16": "bfloat16", "fp16": "fp16"}
 
 
@@ -38,7 +39,7 @@ def neox_layout(spec: TrialSpec, template: Mapping[str, Any]) -> dict[str, Any]:
     """The template with what the layout, the model and the batch say, and its own length and checkpoints."""
     base = {key.replace("-", "_"): value for key, value in template.items()}
     kept = {key: value for key, value in base.items() if key not in ("bf16", "precision")}
-    return {**kept, **_model(spec.model), **_layout(spec, base)}
+    return {**kept, **_model(spec.model), **_activation(spec.model, base), **_layout(spec, base)}
 
 
 def neox_words(config: Mapping[str, Any]) -> list[str]:
@@ -56,7 +57,9 @@ def _model(model: ModelShape) -> dict[str, Any]:
             if model.num_key_value_heads != model.num_attention_heads
             else {}
         ),
-        "intermediate_size": model.ffn_hidden_size,
+        # Of a gated MLP it takes two thirds, half of that for the gate, and rounds up (megatron/model/transformer.py).
+        "intermediate_size": model.ffn_hidden_size * (3 if model.gated_mlp else 1),
+        "mlp_multiple_of": 1,
         "seq_length": model.seq_length,
         "max_position_embeddings": model.seq_length,
         "norm": model.norm,
@@ -64,6 +67,12 @@ def _model(model: ModelShape) -> dict[str, Any]:
         "no_weight_tying": not model.tied_embeddings,
         **({} if model.has_biases else {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False}),
     }
+
+
+def _activation(model: ModelShape, base: Mapping[str, Any]) -> dict[str, str]:
+    """SwiGLU for a gated MLP; for any other the template's, unless that has a gate."""
+    theirs = base.get("activation", "gelu")
+    return {"activation": "swiglu" if model.gated_mlp else "gelu" if theirs in _GATED else theirs}
 
 
 def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,6 +92,7 @@ def _layout(spec: TrialSpec, base: Mapping[str, Any]) -> dict[str, Any]:
         **({"checkpoint_num_layers": 1} if recompute else {}),
         "attention_config": [[[kernel], spec.model.num_layers]],
         **_precision(layout.precision, base.get("fp16") or {}),
+        **fp32_sums(layout),
     }
 
 

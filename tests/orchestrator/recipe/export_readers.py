@@ -80,13 +80,21 @@ def _gpt_neox(files: Mapping[str, str], spec: TrialSpec) -> Read:
         "hidden_size": config["hidden_size"],
         "num_attention_heads": heads,
         "num_key_value_heads": config.get("num_kv_heads", heads),
-        "ffn_hidden_size": config["intermediate_size"],
+        **_neox_mlp(config),
         "seq_length": config["seq_length"],
         "tied_embeddings": not config["no_weight_tying"],
         "position_embedding": config["pos_emb"],
         "norm": config["norm"],
     }
     return Layout(**layout, engine="gpt-neox"), model
+
+
+def _neox_mlp(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As ParallelMLP of megatron/model/transformer.py makes it: a gate takes two thirds of intermediate_size, with the
+    part it multiplies, and both are rounded up to mlp_multiple_of."""
+    is_gated, multiple = config["activation"] == "swiglu", config["mlp_multiple_of"]
+    width = int(config["intermediate_size"] * 2 / 3) // 2 if is_gated else config["intermediate_size"]
+    return {"gated_mlp": is_gated, "ffn_hidden_size": -(-width // multiple) * multiple}
 
 
 def _nanotron(files: Mapping[str, str], spec: TrialSpec) -> Read:
@@ -167,7 +175,7 @@ def _megatron_bridge(files: Mapping[str, str], spec: TrialSpec) -> Read:
         "ffn_hidden_size": of["ffn_hidden_size"],
         "gated_mlp": of["gated_linear_unit"],
         "vocab_size": of["vocab_size"],
-        "seq_length": said["dataset.sequence_length"],
+        "seq_length": said["dataset.seq_length"],
         "tied_embeddings": of["share_embeddings_and_output_weights"],
         "position_embedding": {"rope": "rotary", "learned_absolute": "learned"}[of["position_embedding_type"]],
         "norm": {"RMSNorm": "rmsnorm", "LayerNorm": "layernorm"}[of["normalization"]],

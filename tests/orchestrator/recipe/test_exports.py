@@ -44,6 +44,8 @@ def test_megatron_lm_is_told_layout_model_and_batch_and_nothing_else():
         "--num-query-groups 2",
         "--normalization RMSNorm",
         "--position-embedding-type rope",
+        "--attention-dropout 0.0",
+        "--hidden-dropout 0.0",
     ]
 
 
@@ -65,7 +67,7 @@ FULLY_SHARDED = ["--use-distributed-optimizer", "--use-megatron-fsdp"]
             [],
             ["--recompute-granularity full", "--recompute-method uniform", "--recompute-num-layers 1"],
         ),
-        (BASE, {"precision": "fp16"}, ["--bf16"], ["--fp16"]),
+        (BASE, {"precision": "fp16"}, ["--bf16"], ["--fp16", "--accumulate-allreduce-grads-in-fp32"]),
         (BASE, {"attention_kernel": "math"}, ["--attention-backend flash"], ["--attention-backend unfused"]),
         (BASE, {"zero_stage": 1}, [], ["--use-distributed-optimizer"]),
         (
@@ -112,7 +114,6 @@ def test_what_one_field_changes_for_megatron_lm(base, change, gone, come):
             {"activation_checkpointing": "full"},
             ["model.recompute_granularity=full", "model.recompute_method=uniform", "model.recompute_num_layers=1"],
         ),
-        (BASE, {"precision": "fp16"}, ["mixed_precision=fp16_mixed"]),
         (
             BASE,
             {"zero_stage": 1, "offload": "optimizer"},
@@ -178,6 +179,27 @@ def test_megatron_deepspeeds_options_and_its_configuration_say_the_same_zero_sta
     assert (config["train_batch_size"], config["train_micro_batch_size_per_gpu"]) == (8, 1)
 
 
+@pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
+@pytest.mark.parametrize(
+    ("precision", "zero_stage", "is_fp32"),
+    [("bf16", 1, True), ("bf16", 0, False), ("fp16", 1, False), ("fp16", 0, False)],
+)
+def test_deepspeed_sums_bf16_gradients_in_fp32_where_it_can_as_the_memory_model_has_it(
+    trainer, precision, zero_stage, is_fp32
+):
+    """DeepSpeed refuses 16 bits that are summed in fp32 without ZeRO, and fp16 it adds up in fp16 by itself."""
+    layout = half(data_parallel=2, grad_accum_steps=4, zero_stage=zero_stage, precision=precision)
+    made = exported(our_spec(layout, GPT2))[trainer]
+    config = yaml.safe_load(next(text for name, text in made.files.items() if "args" not in name))
+    assert config.get("data_types") == ({"grad_accum_dtype": "fp32"} if is_fp32 else None)
+
+
+@pytest.mark.parametrize(("trainer", "file"), [("megatron-lm", ""), ("megatron-deepspeed", "_deepspeed")])
+def test_megatrons_own_dropout_is_switched_off_as_in_trials(trainer, file):
+    words = lines_of(trainer, f"megatron{file}_args.txt")
+    assert {"--attention-dropout 0.0", "--hidden-dropout 0.0"} <= set(words)
+
+
 def test_a_gpt_neox_file_without_a_template_has_the_layouts_keys_alone():
     made = exported(our_spec(half(**STAGES, zero_stage=1), GPT2))["gpt-neox"]
     assert yaml.safe_load(made.files["gpt_neox.yml"]) == {
@@ -185,6 +207,9 @@ def test_a_gpt_neox_file_without_a_template_has_the_layouts_keys_alone():
         "hidden_size": 64,
         "num_attention_heads": 4,
         "intermediate_size": 256,
+        "mlp_multiple_of": 1,
+        "activation": "gelu",
+        "data_types": {"grad_accum_dtype": "fp32"},
         "seq_length": 32,
         "max_position_embeddings": 32,
         "norm": "layernorm",
@@ -241,8 +266,7 @@ def test_only_the_trainer_that_ran_the_layout_is_called_measured_and_it_comes_fi
     ],
 )
 def test_a_foreign_trainers_own_export_is_measured_and_the_others_are_not(kind, file):
-    model = GPT2 if kind == "gpt-neox" else LLAMA
-    made = exported(spec_of(kind, model, trainer={"template": {"data_path": "/data"}}))
+    made = exported(spec_of(kind, LLAMA, trainer={"template": {"data_path": "/data"}}))
     measured = {name for name, export in made.items() if export.status is ExportStatus.MEASURED}
     assert measured - {"command"} == {kind}
     assert ", measured with this trainer.\n" in made[kind].files[file]

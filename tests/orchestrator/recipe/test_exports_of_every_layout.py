@@ -110,7 +110,7 @@ def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout)
         ("megatron-lm", replace(LLAMA, num_layers=5), {"pipeline_parallel": 2}, "megatron-lm.layers"),
         ("megatron-lm", LLAMA, {"torch_compile": True}, "megatron-lm.torch_compile"),
         ("megatron-bridge", LLAMA, {"attention_kernel": "math"}, "megatron-bridge.attention_kernel"),
-        ("gpt-neox", LLAMA, {}, "gpt-neox.gated_mlp"),
+        ("megatron-bridge", LLAMA, {"precision": "fp16"}, "megatron-bridge.precision"),
         ("gpt-neox", GPT2, {"activation_checkpointing": "selective"}, "gpt-neox.activation_checkpointing"),
         ("gpt-neox", GPT2, {"pipeline_parallel": 2, "rank_order": "tp-pp-dp"}, "gpt-neox.rank_order"),
         (

@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-from dataclasses import replace
 
 import pytest
 import yaml
@@ -67,10 +66,19 @@ def test_a_neox_config_leaves_the_pipeline_for_zero_2_and_keeps_the_users_loss_s
 
 
 def test_a_neox_model_without_biases_is_told_so():
-    llama = replace(LLAMA, gated_mlp=False)
     said = {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False, "norm": "rmsnorm", "num_kv_heads": 2}
-    assert said.items() <= neox_config(spec_of("gpt-neox", llama), {}).items()
+    assert said.items() <= neox_config(spec_of("gpt-neox", LLAMA), {}).items()
     assert "use_bias_in_mlp" not in neox_config(spec_of("gpt-neox"), {})
+
+
+@pytest.mark.parametrize(
+    ("model", "theirs", "activation"),
+    [(LLAMA, "gelu", "swiglu"), (GPT2, "swiglu", "gelu"), (GPT2, "geglu", "gelu"), (GPT2, "relu", "relu")],
+)
+def test_a_neox_model_has_a_gate_where_ours_has_one(model, theirs, activation):
+    config = neox_config(spec_of("gpt-neox", model), {"activation": theirs, "mlp_multiple_of": 256})
+    assert (config["activation"], config["mlp_multiple_of"]) == (activation, 1)
+    assert config["intermediate_size"] == model.ffn_hidden_size * (3 if model.gated_mlp else 1)
 
 
 def test_neox_takes_its_config_from_its_words():

@@ -72,6 +72,13 @@ def test_it_is_told_how_long_to_run_and_to_log_every_step(render):
     assert words[words.index("--eval-iters") + 1] == "0"
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_gradients_are_summed_in_fp32_in_fp16_too_which_megatron_lm_does_by_itself_in_bf16_alone(precision):
+    kernel = {"attention_kernel": "math"} if precision == "fp32" else {}
+    words = megatron_lm_options(spec_of("megatron-lm", precision=precision, **kernel), ())
+    assert ("--accumulate-allreduce-grads-in-fp32" in words) is (precision == "fp16")
+
+
 def test_no_option_is_given_twice_and_the_users_own_take_the_place_of_defaults():
     spec = spec_of("megatron-lm")
     alone = megatron_lm_options(spec, ())
@@ -96,7 +103,7 @@ def test_whatever_the_search_file_says_cannot_be_an_argument_too():
     assert free == {
         *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
         *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
-        *("use-precision-aware-optimizer",),
+        *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32"),
     }
     assert why_not_given("save") == "a trial writes no checkpoint"
     assert why_not_given("weight-decay") is None

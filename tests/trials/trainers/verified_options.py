@@ -32,6 +32,8 @@ _BOTH: Mapping[str, Any] = {
     "swiglu": FLAG,
     "untie-embeddings-and-output-weights": FLAG,
     "disable-bias-linear": FLAG,
+    "attention-dropout": float,
+    "hidden-dropout": float,
 }
 
 # NVIDIA/Megatron-LM megatron/training/arguments.py at 000c4ac24f61159c138b0975def722c65245983c;
@@ -48,6 +50,7 @@ MEGATRON_LM: Mapping[str, Any] = {
     "use-precision-aware-optimizer": FLAG,
     "use-tp-pp-dp-mapping": FLAG,
     "overlap-grad-reduce": FLAG,
+    "accumulate-allreduce-grads-in-fp32": FLAG,
     "ddp-bucket-size": int,
     "attention-backend": ("flash", "fused", "unfused", "local", "auto"),
     "group-query-attention": FLAG,
@@ -73,13 +76,17 @@ MEGATRON_DEEPSPEED: Mapping[str, Any] = {
 }
 
 # EleutherAI/gpt-neox megatron/neox_arguments/neox_args.py at 8ee67f4697ba03a618961c2bbd020ce8f9542fac and
-# deepspeed_args.py at c291906d160a69118596afcfab132e74d1a96c98.
+# deepspeed_args.py at c291906d160a69118596afcfab132e74d1a96c98; what a gated MLP is made of by model/transformer.py at
+# ea7aefd8 (2026-05).
 GPT_NEOX: Mapping[str, Any] = {
     "num_layers": int,
     "hidden_size": int,
     "num_attention_heads": int,
     "num_kv_heads": int,
     "intermediate_size": int,
+    "mlp_multiple_of": int,
+    "activation": ("gelu", "swiglu"),
+    "data_types": dict,
     "seq_length": int,
     "max_position_embeddings": int,
     "norm": ("layernorm", "rmsnorm", "non_parametric_layernorm", "scalenorm", "te_rmsnorm", "te_layernorm"),
@@ -127,7 +134,7 @@ NANOTRON: Mapping[str, Any] = {
     "tokens.batch_accumulation_per_replica": int,
 }
 
-# The packages megatron-bridge 0.3.1 (training/config.py, models/gpt_provider.py, training/mixed_precision.py) and
+# The packages megatron-bridge 0.6.0 (training/config.py, models/gpt_provider.py, training/mixed_precision.py) and
 # megatron-core 0.16.1 (transformer_config.py, model_parallel_config.py, distributed_data_parallel_config.py,
 # optimizer_config.py). Hydra 1.3 takes the words, a null in place of a section included.
 MEGATRON_BRIDGE: Mapping[str, Any] = {
@@ -157,10 +164,12 @@ MEGATRON_BRIDGE: Mapping[str, Any] = {
     "model.position_embedding_type": ("learned_absolute", "rope", "yarn"),
     "model.share_embeddings_and_output_weights": bool,
     "model.gradient_accumulation_fusion": bool,
-    "dataset.sequence_length": int,
+    "dataset.seq_length": int,
+    "model.hidden_dropout": float,
+    "model.attention_dropout": float,
     "train.micro_batch_size": int,
     "train.global_batch_size": int,
-    "mixed_precision": ("bf16_mixed", "fp16_mixed"),
+    "mixed_precision": ("bf16_mixed",),
     "comm_overlap": dict,
     "ddp.use_distributed_optimizer": bool,
     "ddp.use_megatron_fsdp": bool,
