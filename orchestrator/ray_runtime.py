@@ -319,7 +319,8 @@ def _keep_private(ray: Any) -> None:
     read is set right too.
     """
     os.environ.update(_LOOPBACK_ENVIRONMENT)
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # Others may know the shell's; where it is empty, Ray makes one and keeps it in the home.
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
