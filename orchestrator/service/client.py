@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dashboards.sessions import entry_address
+from orchestrator.launchers.processes import boot_id, start_ticks
 from orchestrator.service.place import ServicePlace
 from search_spaces.errors import OutsideRefused
 from trials.folder import read_json
@@ -92,12 +93,13 @@ def running_service(home: Path) -> tuple[Client, dict[str, Any]] | None:
     place = ServicePlace.of(home)
     try:
         about = read_json(place.about)
-        if about is None or (about["port"] is not None and not _is_ours(about["pid"])):
+        if about is None or (about["port"] is not None and not _is_ours(about)):
             return None
         token = None if about["port"] is None else place.read_token()
         client = Client(about["socket"], about["port"], token)
-        return client, client.health()
-    except (OSError, OutsideRefused, ValueError, KeyError):
+        health = client.health()
+        return (client, health) if health["pid"] == about["pid"] else None
+    except (OSError, OutsideRefused, ValueError, KeyError, TypeError):
         return None
 
 
@@ -106,7 +108,7 @@ def page_address(home: Path, now: float) -> str:
     place, fix = ServicePlace.of(home), "parlay serve --port N has pages, for a browser of this machine"
     try:
         about = read_json(place.about)
-        is_running = about is not None and _is_ours(about["pid"])
+        is_running = about is not None and _is_ours(about)
         if about is not None and is_running and about["port"] is not None:
             return entry_address(about["port"], place.read_token(), now)
     except (OSError, ValueError, KeyError):
@@ -115,6 +117,8 @@ def page_address(home: Path, now: float) -> str:
     raise OutsideRefused(words, fix)
 
 
-def _is_ours(pid: int) -> bool:
-    """Whether a process of this user has this number; False where there is none."""
-    return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+def _is_ours(about: Mapping[str, Any]) -> bool:
+    """Whether the process that wrote this lives, and not another that got its number. OSError where none has it."""
+    pid = about["pid"]
+    began = (start_ticks(pid), boot_id()) == (about["pid_started"], about["boot_id"])
+    return began and os.stat(f"/proc/{pid}").st_uid == os.geteuid()

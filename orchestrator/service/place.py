@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
+from orchestrator.launchers.processes import boot_id, start_ticks
 from search_spaces.errors import OutsideRefused
 from search_spaces.plain_file import read_plain
 from trials.folder import read_json
@@ -55,7 +56,8 @@ class ServicePlace:
 
     @property
     def about(self) -> Path:
-        """Where the service listens, while one runs: `{schema, pid, socket, port, executor}`."""
+        """Where the service listens, while one runs: `{schema, pid, pid_started, boot_id, socket, port,
+        executor}`."""
         return self.folder / "service.json"
 
     @property
@@ -97,6 +99,8 @@ class ServicePlace:
         about = {
             "schema": SERVICE_SCHEMA,
             "pid": os.getpid(),
+            "pid_started": start_ticks(os.getpid()),
+            "boot_id": boot_id(),
             "socket": None if socket_path is None else str(socket_path),
             "port": port,
             "executor": executor,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -33,6 +33,41 @@ def test_a_stranger_on_the_port_of_a_killed_service_is_told_nothing(tmp_path):
             stranger.accept()
 
 
+@pytest.mark.security("service")
+def test_a_process_that_has_the_number_of_a_killed_service_is_not_taken_for_it(tmp_path):
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir(parents=True)
+    place.token.write_text("s3cret")
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        about = place.write_about(None, stranger.getsockname()[1], "ray")
+        place.about.write_text(json.dumps(about | {"pid_started": about["pid_started"] - 1}))
+        assert running_service(tmp_path) is None
+        with pytest.raises(OutsideRefused, match="no service runs"):
+            page_address(tmp_path, 0.0)
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+@pytest.mark.parametrize("health", [b"{}", b'{"schema": "parlay.health/1", "pid": 1}', b"[]", b"no JSON"])
+def test_what_answers_as_no_service_does_is_none(tmp_path, health):
+    place = ServicePlace.of(tmp_path)
+    place.folder.mkdir(parents=True)
+    place.token.write_text("s3cret")
+
+    def answer(server: socket.socket) -> None:
+        with server.accept()[0] as asked:
+            asked.recv(4096)
+            asked.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + health)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place.write_about(None, server.getsockname()[1], "ray")
+        thread = threading.Thread(target=answer, args=[server])
+        thread.start()
+        assert running_service(tmp_path) is None
+        thread.join()
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", '{"pid": 1}', '{"pid": null, "socket": null, "port": 1}'])
 def test_what_does_not_say_where_a_service_is_names_none(tmp_path, text):
     place = ServicePlace.of(tmp_path)
@@ -48,8 +83,7 @@ def test_an_address_of_its_pages_is_made_by_whoever_may_read_its_token(tmp_path)
     place = ServicePlace.of(tmp_path)
     place.folder.mkdir(parents=True)
     place.token.write_text("token")
-    about = {"pid": os.getpid(), "socket": None, "port": 7000, "executor": "ray"}
-    place.about.write_text(json.dumps(about))
+    about = place.write_about(None, 7000, "ray")
     way_in, _, key = page_address(tmp_path, 1000.0).partition("?key=")
     assert way_in == "http://127.0.0.1:7000/enter"
     assert Sessions("token", "page key", 7000, lambda: 1000.0).enter(key) is not None
