@@ -81,6 +81,9 @@ RETRIES: Mapping[FailureReason, float] = {
 }
 """How often a trial is tried again after each reason; reasons not named are final."""
 
+RETRIES_OF_THE_REFERENCE = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
+"""The same of what runs today: without it nothing is compared."""
+
 COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
 """What in a fingerprint must be the same for two measurements of a search to be compared."""
 
@@ -140,12 +143,14 @@ def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Ve
     return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, Flag.FINGERPRINT_CHANGED)))
 
 
-def may_retry(trial: Trial, attempt: Attempt) -> bool:
-    """Whether a trial whose last attempt ended like this is tried again."""
+def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> bool:
+    """Whether a trial whose last attempt ended like this is tried again; `is_reference` says that all others are
+    compared with it."""
     if attempt.reason is None:
         return False
     alike = sum(a.reason is attempt.reason for a in trial.attempts)
-    return alike <= RETRIES.get(attempt.reason, 0)
+    retries = RETRIES_OF_THE_REFERENCE if is_reference else RETRIES
+    return alike <= retries.get(attempt.reason, 0)
 
 
 def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:

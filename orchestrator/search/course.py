@@ -31,6 +31,10 @@ class Goal:
     floor: MemoryFloor | None = None
     others: tuple[Objective, ...] = ()
 
+    @property
+    def first_keys(self) -> set[str]:
+        return {layout.key for layout in self.first}
+
 
 @dataclass(frozen=True)
 class Hooks:

@@ -58,8 +58,7 @@ class Proposing:
             return again
         if now.searched.unended or self.why_no_more_layouts() is None:
             return []
-        today = {layout.key for layout in self._course.goal.first}
-        chosen = finalists.choose(now, self._course.limits.finalists, today)
+        chosen = finalists.choose(now, self._course.limits.finalists, self._course.goal.first_keys)
         return finalists.due(now, chosen, self._course.limits.finalist_repeats, self._course.can_pay_for)
 
     def why_no_more_layouts(self) -> EndReason | None:

@@ -14,7 +14,7 @@ from trials.classify import may_retry
 from trials.folder import write_json
 from trials.ledger.events import EventKind, SearchState
 from trials.rival import best_file
-from trials.trial import Attempt, FailureReason, Trial, TrialState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
 
 
 class Settling:
@@ -43,12 +43,16 @@ class Settling:
                 self._intend_within_budget(trial)
 
     def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
-        if not may_retry(trial, last) or self._course.search.state is SearchState.STOPPING:
+        if not may_retry(trial, last, self._is_reference(trial)) or self._course.search.state is SearchState.STOPPING:
             self._end_trial(trial, last.state, last.reason)
         elif self._course.goes_on and self._course.has_budget(last.num_nodes):
             self._intend(trial)
         elif self._course.goes_on and not self._course.now.in_flight:
             self._end_trial(trial, last.state, last.reason)
+
+    def _is_reference(self, trial: Trial) -> bool:
+        """Whether this is what runs today, measured for the first time."""
+        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._course.goal.first_keys
 
     def _intend_within_budget(self, trial: Trial) -> None:
         """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""

@@ -157,3 +157,34 @@ def test_fault_45_a_measurement_with_other_software_is_marked_and_never_the_best
     search = rig.open_driver().run()
     assert search.trials[-1].flags == ("fingerprint_changed",)
     assert search.trial(search.best_trial).layout == LAYOUTS[-2]
+
+
+@pytest.mark.parametrize("reason", [FailureReason.CANCELLED_BY_USER, FailureReason.LOST])
+def test_a_baseline_that_others_cancelled_or_that_got_lost_is_tried_again_once(rig, reason):
+    rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, max_trials=2, parallel_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=reason if spec.trial == "t0001" else None, leaves_outcome=False)
+    baseline = rig.open_driver().run().trials[0]
+    assert [attempt.reason for attempt in baseline.attempts] == [reason] * 2
+    assert baseline.state.is_ended
+
+
+def test_another_layout_whose_job_others_cancelled_is_not_tried_again(rig):
+    rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, max_trials=2, parallel_trials=1)
+    cancelled = Script(reason=FailureReason.CANCELLED_BY_USER, leaves_outcome=False)
+    rig.launcher.script = lambda spec: cancelled if spec.trial == "t0002" else Script()
+    assert [len(trial.attempts) for trial in rig.open_driver().run().trials] == [1, 1]
+
+
+def test_a_baseline_is_not_tried_again_where_the_search_is_cancelled(rig):
+    rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, parallel_trials=1)
+    began = rig.launcher.now()
+    rig.hooks = Hooks(cancel_requested=lambda: rig.launcher.now() > began)
+    [baseline] = rig.open_driver().run().trials
+    assert [attempt.reason for attempt in baseline.attempts] == [FailureReason.CANCELLED_BY_USER]
+
+
+def test_a_baseline_is_not_tried_again_where_the_budget_is_spent(rig):
+    rig.first, rig.limits = LAYOUTS[4:5], replace(rig.limits, max_trials=1, parallel_trials=1)
+    rig.launcher.script = lambda spec: Script(reason=FailureReason.CANCELLED_BY_USER, leaves_outcome=False)
+    rig.limits = replace(rig.limits, budget_node_hours=(rig.launcher.longest_s(600.0) + 1) / 3600)
+    assert len(rig.open_driver().run().trials[0].attempts) == 1
