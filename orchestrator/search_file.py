@@ -22,6 +22,7 @@ from search_spaces.trainer_rules import engines_of
 from search_spaces.validation import validated
 from search_spaces.workload import Workload
 from search_spaces.yaml_source import Document, dotted, parse_document, read_document, with_overrides
+from trials.trainers.command_template import require_values
 
 if TYPE_CHECKING:
     from search_spaces.space import SearchSpace
@@ -43,7 +44,8 @@ def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> 
 
 
 def candidates_of(spec: SearchSpec) -> SearchSpace:
-    """Every layout the search may try, and every rejected one; InputError where none is left, or the baseline is bad.
+    """Every layout the search may try, and every rejected one; InputError where none is left, the baseline is bad, or a
+    command's template has a placeholder without a value.
 
     The same for the same spec: candidates, their order, and what is drawn of a space too large to list. A table's
     layouts are asked for nothing where it answers itself, and for every rule where they are to be run.
@@ -65,8 +67,13 @@ def candidates_of(spec: SearchSpec) -> SearchSpace:
     try:
         if spec.candidates is not None:
             listed = closed_space if spec.launcher.kind == "recorded" else runnable_space
-            return listed(workload, spec.candidates, spec.baseline)
-        return search_space(workload, axes, spec.baseline, sample_seed=seed)
+            space = listed(workload, spec.candidates, spec.baseline)
+        else:
+            space = search_space(workload, axes, spec.baseline, sample_seed=seed)
+        if spec.trainer.kind == "command" and spec.launcher.kind != "recorded":
+            launched = [*space.feasible, *([] if space.baseline is None else [space.baseline])]
+            require_values(spec.trainer.command_template, launched)
+        return space
     except InputError as error:
         raise located(error, spec) from None
 

@@ -75,7 +75,10 @@ BAD_INPUTS = {
     36: Line("an MLflow experiment that was deleted, or that may not be written", "said before the first trial"),
     37: Line("metric or parameter names that MLflow refuses", "written by another name, and said"),
     38: Line("a training script that is missing, or cannot be started as the search would", "refused before a trial"),
-    39: Line("a template with an unknown placeholder, or without one that is searched", "refused"),
+    39: Line(
+        "a template with an unknown placeholder, one without a value in some layout, or without one that is searched",
+        "refused",
+    ),
     40: Line("user arguments that contradict what is searched", "refused"),
     41: Line(
         "an outcome file of another schema or attempt, with NaN, text for numbers, too few steps, more than the peak, a"

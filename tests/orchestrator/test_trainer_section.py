@@ -224,6 +224,22 @@ def test_an_axis_that_a_command_is_not_told_of_is_refused(folder):
     assert loaded(folder, BASE + COMMAND, "space.zero_stage=1").trainer.kind == "command"
 
 
+@pytest.mark.bad_input(39)
+def test_a_placeholder_without_a_value_in_some_layout_is_refused_before_anything_runs(folder):
+    buckets = "space.bucket_mib=[1, 25]"
+    command = COMMAND.replace("train --tp", "{python} --bucket-mb {bucket_mib} --tp")
+    with pytest.raises(InputError) as caught:
+        prepare(loaded(folder, BASE + command, buckets, "space.tensor_parallel=[2, 4]"))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key, problem.line) == ("template", "trainer.template", 12)
+    assert "has {bucket_mib}, which has no value in n1.tp4.pp1.dp1" in problem.message
+    assert problem.message.endswith("and 1 more of 6 layouts")
+    assert problem.fix == "write {bucket_mib=1:TEXT}{bucket_mib=25:TEXT} in its place"
+    assert prepare(loaded(folder, BASE + command, buckets)).feasible
+    by_value = command.replace("--bucket-mb {bucket_mib}", "{bucket_mib=1:--mb 1}{bucket_mib=25:--mb 25}")
+    assert prepare(loaded(folder, BASE + by_value, buckets, "space.tensor_parallel=[2, 4]")).feasible
+
+
 def test_a_memory_limit_is_our_own_trainers(folder):
     [problem] = problems(folder, BASE + MEGATRON, "measure.memory_limit_gib=1")
     assert (problem.key, problem.code) == ("measure.memory_limit_gib", "contradiction")

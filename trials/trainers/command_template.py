@@ -1,14 +1,15 @@
 """A command line with placeholders: any trainer that its own options can lay out. Standard library only.
 
 `{name}` stands for a value, `{name=value:TEXT}` for TEXT where the value is this one and for nothing elsewhere;
-`{{` and `}}` are braces. Words are split as a shell splits them, and no shell is run.
+`{{` and `}}` are braces. The first form is refused for a layout in which the field has no value; the second may ask for
+`none`. Words are split as a shell splits them, and no shell is run.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from search_spaces.errors import InputError, did_you_mean, shown
@@ -29,18 +30,44 @@ _OTHER_NAMES = (
 _MODEL_FIELDS = tuple(ModelShape.__dataclass_fields__)
 PLACEHOLDERS = (*LAYOUT_FIELDS, *_MODEL_FIELDS, *_OTHER_NAMES)
 
+_MOST_LISTED = 8
 _PART = re.compile(r"(?P<brace>\{\{|\}\})|\{(?P<name>\w+)(?:=(?P<value>[^:{}]*):(?P<text>[^{}]*))?\}|(?P<stray>[{}])")
 
 
 def command_words(template: str, spec: TrialSpec, python: str, attempt_folder: str) -> list[str]:
-    """The command of this trial, one word each; InputError for a template that is none."""
+    """The command of this trial, one word each; InputError for a template that is none, or not for this layout."""
     require_template(template)
+    require_values(template, [spec.layout])
     values = placeholder_values(spec, python, attempt_folder)
     return shlex.split(_PART.sub(lambda part: _filled(part, values), template))
 
 
+def require_values(template: str, layouts: Sequence[Layout]) -> None:
+    """InputError where a placeholder would stand for nothing in one of these layouts: a bucket of the trainer's own, or
+    of one data rank, which reduces no gradients."""
+    bare = {part["name"] for part in _PART.finditer(template) if part["value"] is None}
+    for name in LAYOUT_FIELDS:
+        without = [layout for layout in layouts if name in bare and getattr(layout, name) is None]
+        if without:
+            raise _without_value(template, name, without, layouts)
+
+
+def _without_value(template: str, name: str, without: Sequence[Layout], layouts: Sequence[Layout]) -> InputError:
+    values = sorted({value for layout in layouts if (value := getattr(layout, name)) is not None})
+    others = f" and {len(without) - 1} more of {len(layouts)} layouts" if len(without) > 1 else ""
+    by_value = "".join(f"{{{name}={value}:TEXT}}" for value in values[:_MOST_LISTED])
+    return InputError.of(
+        "template",
+        f"has {{{name}}}, which has no value in {without[0].key}{others}",
+        rule="{name} stands for a value in every layout; {name=value:TEXT} is left out where there is none",
+        fix=f"write {by_value} in its place" if by_value else f"remove it, or give values in space.{name}",
+        key="trainer.template",
+        value=template,
+    )
+
+
 def placeholder_values(spec: TrialSpec, python: str, attempt_folder: str) -> dict[str, str]:
-    """What each placeholder stands for, as text: switches are true and false, a bucket of the engine's own is none."""
+    """What each placeholder stands for, as text: switches are true and false, what has no value is none."""
     known = {
         **spec.layout.to_json(),
         **asdict(spec.model),

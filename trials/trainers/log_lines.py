@@ -36,13 +36,15 @@ NAMES = (
     "tensor_parallel",
     "pipeline_parallel",
     "micro_batches_per_step",
+    "parameters",
+    "local_parameters_sum",
 )
 """What a pattern may find. `tflops` are TFLOP/s of one GPU, `memory_gib` the peak that one rank's allocator reserved;
-`skipped` and `nan` count iterations. The last five prove the layout."""
+`skipped` and `nan` count iterations. The last seven prove the layout."""
 
 STEP_NAMES = ("step_time_s", "step_time_ms", "samples_per_sec", "tokens_per_sec")
 """What a step's time can be taken from, the most direct first: one is needed."""
-PROOF_NAMES = ("world_size", "tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batches_per_step")
+PROOF_NAMES = NAMES[NAMES.index("world_size") :]
 LONGEST_LINE = 64 * 1024
 """Characters of a line that are looked at: what comes after is no report of a step."""
 

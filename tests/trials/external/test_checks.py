@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
-from trials.classify import outcome_fault
+from trials.classify import expected_proof, outcome_fault
 from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.external.endings import failure_of
 from trials.external.following import trainer_environment, trainer_hang_limit_s
@@ -16,8 +16,9 @@ from trials.external.meeting import Address
 from trials.measure import throughput_fields
 from trials.ranks.environment import RankEnvironment
 from trials.trainers.invocation import Invocation
+from trials.trainers.log_lines import PROOF_NAMES, command_format
 from trials.trainers.log_rank import log_rank_of
-from trials.trainers.trainer_log import LastWords, TrainerStep
+from trials.trainers.trainer_log import LastWords, StepReader, TrainerStep
 from trials.trial import FailureReason, MeasureRules, Outcome, OutcomeStatus, TrialSpec
 
 SPEC = spec_of("megatron-lm", tensor_parallel=2)
@@ -47,6 +48,14 @@ def test_printed_rates_that_agree_are_told_as_such():
 def test_a_printed_rate_more_than_a_tenth_off_is_told():
     assert checked(tokens_per_sec=MEASURED["tokens_per_sec"] * 1.11) == {"tokens_per_sec": False}
     assert checked(tflops=4 * MEASURED["model_tflops_per_gpu"] + 0.1) == {"tflops": False}
+
+
+def test_a_log_that_tells_all_of_the_layout_proves_it():
+    log_format = command_format({name: rf"\b{name}=(\d+)" for name in ("step_time_s", *PROOF_NAMES)})
+    reader = StepReader(log_format, SPEC)
+    expected = expected_proof(SPEC)
+    reader.note(" ".join(f"{name}={value}" for name, value in expected.items()))
+    assert proof_of(SPEC, reader.proof) == expected | {"unproven": []}
 
 
 def told(step_time_s: float, every: int = 1, lines: int = 8) -> list[TrainerStep]:

@@ -16,7 +16,16 @@ def words(template: str) -> list[str]:
 def test_placeholders_stand_for_the_layouts_values():
     template = "{python} train.py --tp {tensor_parallel} --batch={global_batch_size} --sp {sequence_parallel}"
     assert words(template) == ["/my env/python", "train.py", "--tp", "2", "--batch=8", "--sp", "true"]
-    assert words("run {num_layers} {train_iterations} {bucket_mib} {precision}") == ["run", "8", "40", "none", "bf16"]
+    assert words("run {num_layers} {train_iterations} {offload} {precision}") == ["run", "8", "40", "none", "bf16"]
+
+
+@pytest.mark.bad_input(39)
+def test_a_placeholder_that_would_stand_for_nothing_is_refused():
+    with pytest.raises(InputError) as caught:
+        words("run --bucket-mb {bucket_mib}")
+    [problem] = caught.value.problems
+    assert problem.message == f"has {{bucket_mib}}, which has no value in {SPEC.layout.key}"
+    assert words("run {bucket_mib=25:--bucket-mb 25} {bucket_mib=none:--own-buckets}") == ["run", "--own-buckets"]
 
 
 def test_text_may_depend_on_a_value():
