@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from dashboards.trial_words import flag_words
-from orchestrator.recipe.exports import exports
+from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.cluster import Cluster
 from search_spaces.presets import accelerator_named
@@ -46,6 +47,11 @@ class RecipeSource:
         if self.trial.measured is None or last is None or last.outcome is None:
             raise ValueError(f"trial {self.trial.trial} is {self.trial.state}: there is nothing to make a recipe of")
         return last.outcome
+
+    @cached_property
+    def exports(self) -> list[Export]:
+        """The layout for every trainer."""
+        return exports(self.spec, self.python)
 
     @property
     def python(self) -> str:
@@ -100,7 +106,7 @@ def build_recipe(source: RecipeSource, created_at: str, parlay_version: str, fil
         constraints=_printable(source.search.spec.get("constraints") or {}),
         trainer=_printable(spec.trainer),
         launcher=_printable(source.search.spec.get("launcher") or {}),
-        exports=tuple(export.to_json() for export in exports(spec, source.python)),
+        exports=tuple(export.to_json() for export in source.exports),
         fingerprint=_printable(outcome.fingerprint),
         evidence={
             "code_hash": source.search.code_hash,

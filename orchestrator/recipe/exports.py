@@ -161,7 +161,9 @@ def _commands(spec: TrialSpec, python: str) -> list[Export]:
     if kind not in _TOLD_BY_WORDS or any(broken_engine_rules(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
-    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)})]
+    # Other kinds have a line of their own, with the same words.
+    start = f"{_ranks_of_torchrun(spec)} --no-python sh recipe/{_COMMAND_FILE}" if kind == "command" else None
+    return [Export("command", ExportStatus.MEASURED, {_COMMAND_FILE: _shell_lines(words)}, start)]
 
 
 def _shell_lines(words: Iterable[str]) -> str:
@@ -244,12 +246,17 @@ def _nanotron_start(spec: TrialSpec) -> str:
 
 
 def _torchrun(spec: TrialSpec) -> str:
-    """What every node is given; torchrun numbers ranks node by node, as trials do."""
+    """What every node is given, with what Megatron-LM's core wants of CUDA."""
     environment = "".join(f"{name}={value} " for name, value in environment_of(spec.layout).items())
+    return environment + _ranks_of_torchrun(spec)
+
+
+def _ranks_of_torchrun(spec: TrialSpec) -> str:
+    """torchrun numbers ranks node by node, as trials do."""
     nodes = "--standalone"
     if spec.num_nodes > 1:
         nodes = f'--nnodes {spec.num_nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port 29500'
-    return f"{environment}torchrun {nodes} --nproc-per-node {_ranks_a_node(spec)}"
+    return f"torchrun {nodes} --nproc-per-node {_ranks_a_node(spec)}"
 
 
 def _ranks_a_node(spec: TrialSpec) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 from orchestrator.code_snapshot import code_hash
 from orchestrator.launchers.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
-from orchestrator.recipe.exports import exports
 from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
@@ -78,7 +77,7 @@ def recipe_files(source: RecipeSource, created_at: str, code_sha256: str, setup:
         files["launch.sbatch"] = launch_sbatch(source.spec, options, source.python)
         files |= {"modules.txt": modules_txt(options)} if options.modules else {}
         files |= {SETUP_NAME: setup} if setup is not None else {}
-    for export in exports(source.spec, source.python):
+    for export in source.exports:
         files |= export.files
     sums = {name: sha256(files[name].encode()) for name in CHECKED_FILES}
     recipe = build_recipe(source, created_at, version("parlay"), sums | {"code": code_sha256})

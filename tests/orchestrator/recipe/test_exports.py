@@ -300,6 +300,7 @@ def test_what_the_trainer_was_told_stands_as_a_shell_takes_it():
     assert "--train-iters" in words
     command = exported(spec_of("command", zero_stage=1, trainer=COMMAND))["command"]
     assert command.files["command.txt"] == "/env/bin/python train.py \\\n    --tp 1 \\\n    --shard\n"
+    assert command.start == "torchrun --standalone --nproc-per-node 2 --no-python sh recipe/command.txt"
     assert command.status is ExportStatus.MEASURED
 
 

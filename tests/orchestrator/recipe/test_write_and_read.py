@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.recipe.exports import GRADIENT_CLIPPING
+from orchestrator.recipe import build, write
+from orchestrator.recipe.exports import GRADIENT_CLIPPING, exports
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
@@ -41,6 +42,14 @@ def test_the_folder_holds_the_files_the_contract_names(folder):
     expected = {"recipe.yaml", "ds_config.json", "launch.sh", "evidence.json", "README.md", "env.txt"}
     told = {"megatron_args.txt", "megatron_deepspeed_args.txt", "megatron_deepspeed_config.json", "gpt_neox.yml"}
     assert names == expected | told | {"spec.json", "code"}
+
+
+def test_the_words_for_other_trainers_are_made_once(tmp_path, code, monkeypatch):
+    made = []
+    for module in (build, write):
+        monkeypatch.setattr(module, "exports", lambda *given: made.append(given) or exports(*given), raising=False)
+    write_recipe(tmp_path / "recipe", source(), code)
+    assert len(made) == 1
 
 
 def test_recipe_yaml_says_of_every_trainer_what_it_has_or_why_it_has_nothing(folder):
