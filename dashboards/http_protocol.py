@@ -14,6 +14,8 @@ REQUEST_S = 10.0
 MOST_WAITING = 200
 """Connections that may wait for a request at once; of more, the one that has waited longest is closed. Below the 1024
 files that a process may usually have open."""
+BACKLOG = 128
+"""Connections that are taken at once at most: fewer than may wait, so that none is closed before it was read."""
 
 _waiting: WeakKeyDictionary[ServerState, dict[BoundedProtocol, None]] = WeakKeyDictionary()
 """By server, the connections that wait for a request, in the order of their waiting."""

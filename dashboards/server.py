@@ -117,7 +117,7 @@ class MlflowServer:
     def _front(self) -> list[str]:
         """Has every connection read by our protocol; an upgrade to a web socket would pass it by. Strangers' requests
         leave no line in the log."""
-        options = f"--http {_FRONT} --ws none --no-access-log --log-level error"
+        options = f"--http {_FRONT} --ws none --backlog 128 --no-access-log --log-level error"
         return ["--uvicorn-opts", options]
 
     def _environment(self) -> dict[str, str]:

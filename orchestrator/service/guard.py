@@ -15,6 +15,8 @@ from orchestrator.service.pages import is_page, refusal_page
 from search_spaces.errors import Problem
 
 MOST_BODY_BYTES = 2**20
+MOST_REFUSALS, REFUSALS_S = 20, 60.0
+"""Of requests that are not let in, so many have a line of the log in so many seconds."""
 _LONGEST_LOGGED = 200
 
 
@@ -24,13 +26,13 @@ class Guard:
     def __init__(self, app: ASGIApp, door: Door, log: Callable[[str], None]):
         self._app = app
         self._door = door
-        self._log = log
+        self._lines = _Lines(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.monotonic(), 0
+        begun, status, is_strangers = time.monotonic(), 0, False
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -39,7 +41,9 @@ class Guard:
             await send(message)
 
         try:
+            is_strangers = True
             self._door.admit(scope, _is_readable_page(scope))
+            is_strangers = False
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
             await self._app(scope, _told_again(body, receive), noted)
@@ -47,7 +51,26 @@ class Guard:
             await _refusal(refused, scope["path"])(scope, receive, noted)
         finally:
             path = printable(scope["path"])[:_LONGEST_LOGGED]  # without the query, and never a header
-            self._log(f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms")
+            line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms"
+            self._lines.write(line, is_strangers, time.monotonic())
+
+
+class _Lines:
+    """The log: a line a request; of those that were not let in some a minute, and then how many more there were."""
+
+    def __init__(self, log: Callable[[str], None]):
+        self._log = log
+        self._since = 0.0
+        self._num_refused = 0
+
+    def write(self, line: str, is_strangers: bool, now: float) -> None:
+        if now - self._since >= REFUSALS_S:
+            if self._num_refused > MOST_REFUSALS:
+                self._log(f"{self._num_refused - MOST_REFUSALS} more requests were not let in")
+            self._since, self._num_refused = now, 0
+        self._num_refused += is_strangers
+        if not is_strangers or self._num_refused <= MOST_REFUSALS:
+            self._log(line)
 
 
 def error_response(status: int, first: Problem, headers: Mapping[str, str] | None, *others: Problem) -> JSONResponse:

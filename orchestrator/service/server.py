@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from dashboards.door import Door
+from dashboards.http_protocol import BACKLOG, BoundedProtocol
 from orchestrator.service.api import make_app
 from orchestrator.service.desk import Desk
 from orchestrator.service.executors import ExecutorKind, make_executor
@@ -76,7 +77,11 @@ def _run(
     app = make_app(desk, door, note, lambda: server is None or server.should_exit)
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
+        ws="none",  # an upgrade would pass the guard by
+        backlog=BACKLOG,
         log_config=None,
+        log_level="error",  # a stranger's nonsense is worth no line
         access_log=False,
         server_header=False,
         lifespan="off",

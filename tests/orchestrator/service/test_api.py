@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from starlette.responses import JSONResponse
+from starlette.testclient import TestClient
 
 from dashboards.door import Door
 from orchestrator.search import lease
-from orchestrator.service.guard import MOST_BODY_BYTES
+from orchestrator.service.guard import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
 from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import served
@@ -291,6 +293,26 @@ def test_the_log_has_a_line_a_request_without_its_query_and_without_control_char
     assert [line.rsplit(" ", 2)[0] for line in idle.log[:1]] == ["GET /v1/health 200"]
     assert "s3cret" not in "".join(idle.log)
     assert not any("\x1b" in line or "\n" in line for line in idle.log)
+
+
+@pytest.mark.security("service")
+def test_a_stranger_does_not_fill_the_log():
+    async def nothing(scope, receive, send) -> None:
+        await JSONResponse({})(scope, receive, send)
+
+    log: list[str] = []
+    client = TestClient(
+        Guard(nothing, Door.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
+    )
+    for _ in range(10 * MOST_REFUSALS):
+        assert client.get("/v1/health").status_code == 401
+    assert len(log) == MOST_REFUSALS
+    client.get("/v1/health", headers={"authorization": "Bearer token"})
+    assert " 200 " in log[-1], "the owner's have a line each"
+    lines = _Lines(log.append)
+    for now in (*[0.0] * (MOST_REFUSALS + 7), 61.0):
+        lines.write("refused", True, now + 1e6)
+    assert log[-2:] == ["7 more requests were not let in", "refused"]
 
 
 def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):

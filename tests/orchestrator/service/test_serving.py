@@ -5,9 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import signal
+import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,21 @@ def test_a_killed_driver_and_a_killed_service_lose_no_search_and_repeat_no_trial
         assert len(layouts) == len(set(layouts)) == 4
         assert all(trial.measured is not None for trial in search.trials)
     assert running_service(home) is None
+
+
+@pytest.mark.security("service")
+def test_a_stranger_with_thousands_of_connections_keeps_the_owner_out_of_nothing(home, tmp_path):
+    with serving(tmp_path, "--port", "0", "--executor", "thread") as (service, about), ExitStack() as stack:
+        resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+        own, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (own, most))
+        for number in range(2000):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", about["port"]), timeout=60))
+            idle.sendall(b"GET / HTTP/1.1\r\n" * (number % 2))
+        token = (home / "service" / "token").read_text()
+        assert ask(about, "GET", "/v1/health", Authorization=f"Bearer {token}")[0] == 200
+        assert len(os.listdir(f"/proc/{service.pid}/fd")) < 512
 
 
 @pytest.mark.security("service")
