@@ -13,8 +13,8 @@ from search_spaces.errors import InputError
 class Turn(Protocol):
     """Held while something is measured."""
 
-    def is_taken(self) -> bool:
-        """Take the turn, unless it is ours already; False, at once, where another has it."""
+    def take(self) -> bool:
+        """Whether the turn is ours from now on, or was before; False, at once, where another has it."""
 
     def give_back(self) -> None:
         """Let the next one have it."""
@@ -23,7 +23,7 @@ class Turn(Protocol):
 class NoTurn:
     """Of runs that nobody else disturbs, or that a batch system keeps apart."""
 
-    def is_taken(self) -> bool:
+    def take(self) -> bool:
         return True
 
     def give_back(self) -> None:
@@ -37,10 +37,15 @@ class MachineTurn:
         self._file = home / "measuring.lock"
         self._descriptor: int | None = None
 
-    def is_taken(self) -> bool:
+    def take(self) -> bool:
         """InputError where the home cannot be written."""
-        if self._descriptor is not None:
-            return True
+        return self._is_held or self._lock()
+
+    @property
+    def _is_held(self) -> bool:
+        return self._descriptor is not None
+
+    def _lock(self) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(self._file, flags, 0o600)

@@ -27,10 +27,10 @@ class ReplayWatcher:
 
     def wait_for_turn(self, wait: Callable[[float], None]) -> None:
         """Return once the turn is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
-        if self.turn.is_taken():
+        if self.turn.take():
             return
         self.note("another replay measures on this machine; this one waits for its end")
-        while not self.turn.is_taken():
+        while not self.turn.take():
             self.require_leave()
             wait(POLL_INTERVAL_S)
 

@@ -210,21 +210,21 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(l
         if "another replay" in words:
             second.give_back()  # the other one has come to its end
         else:
-            assert second.is_taken()  # between two occasions another may measure
+            assert second.take()  # between two occasions another may measure
             second.give_back()
 
-    assert second.is_taken()
+    assert second.take()
     launcher = ScriptedLauncher(*[0.115] * 3, *[0.1] * 3)
     replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayWatcher(note, turn=first))
     assert len(launcher.requests) == 6
-    assert second.is_taken()
+    assert second.take()
 
 
 def test_a_turn_is_ours_until_it_is_given_back(tmp_path):
     ours, other = MachineTurn(tmp_path), MachineTurn(tmp_path)
-    assert (ours.is_taken(), ours.is_taken(), other.is_taken()) == (True, True, False)
+    assert (ours.take(), ours.take(), other.take()) == (True, True, False)
     ours.give_back()
-    assert (other.is_taken(), ours.is_taken()) == (True, False)
+    assert (other.take(), ours.take()) == (True, False)
     other.give_back()
 
 

@@ -150,7 +150,7 @@ class TestTurn:
     @pytest.fixture
     def other(self, own_home) -> Iterator[MachineTurn]:
         turn = MachineTurn(own_home)
-        assert turn.is_taken()
+        assert turn.take()
         yield turn
         turn.give_back()
 
@@ -167,7 +167,7 @@ class TestTurn:
             other.give_back()
 
         def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
-            assert not other.is_taken()
+            assert not other.take()
             seen.append("starts")
             return ScriptedLauncher(0.1), None
 
@@ -176,7 +176,7 @@ class TestTurn:
         assert run([*words, "--repeats", "1"]) == 0
         assert seen == ["waits", "starts"]
         assert "another replay measures on this machine; this one waits for its end" in capsys.readouterr().err
-        assert other.is_taken()
+        assert other.take()
 
     def test_where_nothing_can_start_its_ranks_it_gives_its_turn_back(self, words, other, monkeypatch):
         def refused(*_: object, **__: object) -> None:
@@ -185,7 +185,7 @@ class TestTurn:
         other.give_back()
         monkeypatch.setattr(factory, "make_launcher", refused)
         assert run(words) == 6
-        assert other.is_taken()
+        assert other.take()
 
     def test_what_is_impossible_here_waits_for_no_turn_and_starts_nothing(self, words, other, tmp_path, monkeypatch):
         monkeypatch.setattr(replaying, "this_machine", lambda *_: Cluster(ACCELERATORS["h100-80gb"], 8, 1))
