@@ -17,6 +17,7 @@ from trials.tokens import require_tokens
 from trials.trial import MeasureRules
 
 _DEFAULTS = MeasureRules()
+_LEAST_STEPS = 5
 _MOST_STEPS = 100_000
 _CHECKSUM = "^sha256:[0-9a-f]{64}$"
 
@@ -25,11 +26,14 @@ class MeasureSection(Section):
     """When a throughput counts."""
 
     min_steps: int = Field(
-        default=_DEFAULTS.min_steps, ge=5, le=_MOST_STEPS, description="Measured steps a number rests on at least."
+        default=_DEFAULTS.min_steps,
+        ge=_LEAST_STEPS,
+        le=_MOST_STEPS,
+        description="Measured steps a number rests on at least; max_steps by default where that is less.",
     )
     max_steps: int = Field(
         default=_DEFAULTS.max_steps,
-        ge=5,
+        ge=_LEAST_STEPS,
         le=_MOST_STEPS,
         description="Measured steps after which a trial ends in any case.",
     )
@@ -37,7 +41,8 @@ class MeasureSection(Section):
         default=_DEFAULTS.max_warmup_steps,
         ge=1,
         le=_MOST_STEPS,
-        description="Steps after which warm-up ends even if the step time is not stable yet.",
+        description="Steps after which warm-up ends even if the step time is not stable yet; half of max_steps by"
+        " default where that is less.",
     )
     ci_relative_width: float = Field(
         default=_DEFAULTS.ci_relative_width,
@@ -72,6 +77,18 @@ class MeasureSection(Section):
         default=_DEFAULTS.profile,
         description="Whether a few more steps after the measurement tell where the time of a step goes.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fits_what_is_not_written(cls, given: Any) -> Any:
+        most = given.get("max_steps") if isinstance(given, Mapping) else None
+        if not isinstance(most, int) or most < _LEAST_STEPS:
+            return given
+        fitting = {
+            "min_steps": min(_DEFAULTS.min_steps, most),
+            "max_warmup_steps": min(_DEFAULTS.max_warmup_steps, most // 2),
+        }
+        return {**fitting, **given}
 
     @model_validator(mode="after")
     def _leaves_steps_to_measure(self) -> Self:

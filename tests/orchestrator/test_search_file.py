@@ -51,6 +51,20 @@ def test_the_quickstart_has_many_layouts_and_a_legal_baseline_among_them():
         assert len({getattr(layout, field) for layout in layouts}) >= 3
 
 
+@pytest.mark.parametrize(
+    ("measure", "steps"),
+    [
+        ("{}", (8, 40, 20)),
+        ("{max_steps: 20}", (8, 20, 10)),
+        ("{max_steps: 5}", (5, 5, 2)),
+        ("{max_steps: 90}", (8, 90, 20)),
+    ],
+)
+def test_steps_that_are_not_written_follow_the_most_that_are(tmp_path: Path, measure: str, steps: tuple[int, ...]):
+    rules = loaded(tmp_path, MINIMAL + f"measure: {measure}\n").measure
+    assert (rules.min_steps, rules.max_steps, rules.max_warmup_steps) == steps
+
+
 def test_a_spec_is_frozen(tmp_path: Path):
     spec = loaded(tmp_path)
     with pytest.raises(FrozenInstanceError):

@@ -219,7 +219,8 @@ def test_row_18_limits_are_positive(tmp_path: Path, key: str, value: str):
     ("measure", "key"),
     [
         ("{max_warmup_steps: 40}", "measure.max_warmup_steps"),
-        ("{max_steps: 10}", "measure.max_warmup_steps"),
+        ("{max_steps: 10, max_warmup_steps: 10}", "measure.max_warmup_steps"),
+        ("{max_steps: 6, min_steps: 7}", "measure.min_steps"),
         ("{min_steps: 4}", "measure.min_steps"),
         ("{min_steps: 50}", "measure.min_steps"),
         ("{ci_relative_width: 0}", "measure.ci_relative_width"),
