@@ -26,7 +26,6 @@ from typing import Any
 from orchestrator.find import Found, find_search
 from orchestrator.recipe.read import read_recipe
 from search_spaces import presets
-from trials.ranking import Speedup, speedup_over
 from trials.trial import Flag, Trial
 
 SOURCES = Path(presets.__file__).parents[1]
@@ -110,7 +109,7 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
     not as it should be.
     """
     trials = found.record.trials
-    best, faster = told["best"] or {}, _faster_than_today(found)
+    best, verdict = told["best"] or {}, told["verdict"]
     line = {
         "twin": twin.name,
         "search_id": told["search_id"],
@@ -120,9 +119,9 @@ def line_of(twin: Twin, found: Found, told: Mapping[str, Any]) -> dict[str, Any]
         "layout_key": found.record.trial(best["trial"]).layout.key if best else None,
         "tokens_per_sec": best.get("tokens_per_sec"),
         "flags": best.get("flags", []),
-        "times_faster": None if faster is None else faster.ratio,
-        "times_faster_low": None if faster is None else faster.low,
-        "times_faster_high": None if faster is None else faster.high,
+        "times_faster": verdict["speedup"],
+        "times_faster_low": verdict["speedup_low"],
+        "times_faster_high": verdict["speedup_high"],
         "recipe": told["recipe"],
         "caveats": list(read_recipe(Path(told["recipe"])).recipe.caveats) if told["recipe"] else [],
         "grows": {t.trial: _full_at(t) for t in trials if t.measured and Flag.HOST_MEMORY_GROWS in t.flags},
@@ -282,23 +281,13 @@ def _tokens(work_dir: Path) -> Path:
     return tokens
 
 
-def _faster_than_today(found: Found) -> Speedup | None:
-    """How many times faster the answer is than the baseline; None where either was not measured."""
-    spec, trials = found.spec, found.record.trials
-    ranking = spec.ranking_of(trials)
-    baseline = next((t for t in ranking.ordered if spec.baseline and t.layout.key == spec.baseline.key), None)
-    if ranking.best is None or baseline is None:
-        return None
-    return speedup_over(baseline, ranking.best, spec.objective)
-
-
 def _full_at(trial: Trial) -> int:
     return int((trial.measured or {})["host_memory_full_at_step"])
 
 
 def _faster_words(line: Mapping[str, Any]) -> str:
     if line["times_faster"] is None:
-        return "baseline not measured"
+        return "no speed-up over the baseline"
     low, high = line["times_faster_low"], line["times_faster_high"]
     between = "" if low is None else f" ({low:.2f} to {high:.2f})"
     return f"{line['times_faster']:.2f} x the baseline's tokens/s{between}"

@@ -15,21 +15,22 @@ from typing import Any
 
 from search_spaces.plain_file import read_plain
 from trials.folder import SearchFolder
-from trials.ledger.events import SearchRecord, SearchState
+from trials.ledger.events import SearchRecord
 from trials.metrics import StepRecord, read_metrics
 from trials.node_samples import MOST_NODES, read_samples
-from trials.spread import middle
 from trials.text import tail
 from trials.trial import (
     Attempt,
     FailureReason,
     Trial,
+    TrialKind,
     TrialState,
     Word,
     is_finite_number,
     utc_seconds,
     utc_text,
 )
+from trials.verdict import ShownState, counts_of, ranking_of, shown_state
 
 NOTE = "mlflow.note.content"
 """The tag that people write into as well."""
@@ -94,7 +95,7 @@ def parent_view(search: SearchRecord) -> RunView:
     return RunView(
         name=search.search_id,
         trial=None,
-        status=_search_status(search.state),
+        status=_search_status(shown_state(search.state, search.end_reason)),
         start_time_ms=_ms(search.created_at),
         end_time_ms=None if search.ended_at is None else _ms(search.ended_at),
         params={_key(name): _param(value) for name, value in _flat(search.spec)},
@@ -137,11 +138,12 @@ def refused_names(search: SearchRecord) -> list[str]:
     return [name for name, _ in _flat(search.spec) if _key(name) != name]
 
 
-def _search_status(state: SearchState) -> RunStatus:
+def _search_status(state: ShownState) -> RunStatus:
     ended = {
-        SearchState.COMPLETED: RunStatus.FINISHED,
-        SearchState.FAILED: RunStatus.FAILED,
-        SearchState.CANCELLED: RunStatus.KILLED,
+        ShownState.COMPLETED: RunStatus.FINISHED,
+        ShownState.FAILED: RunStatus.FAILED,
+        ShownState.REFUSED: RunStatus.FAILED,
+        ShownState.CANCELLED: RunStatus.KILLED,
     }
     return ended.get(state, RunStatus.RUNNING)
 
@@ -277,29 +279,30 @@ def search_points(search: SearchRecord, after_step: int = 0) -> list[Point]:
     """The parent's series: where the search stood when 1, 2, 3 ... trials had ended, from after `after_step` on."""
     ended = sorted((t for t in search.trials if t.state.is_ended), key=lambda t: (t.ended_at or 0.0, t.trial))
     points: list[Point] = []
+    best: Trial | None = None
     for step in range(after_step + 1, len(ended) + 1):
         time_ms = _ms(ended[step - 1].ended_at or search.created_at)
-        totals = _totals(ended[:step])
+        if best is None or _may_change_the_best(ended[step - 1]):
+            best = ranking_of(search, ended[:step]).best
+        totals = _totals(ended[:step], best)
         points += [Point(name, value, time_ms, step) for name, value in totals.items() if value is not None]
     return points
 
 
-def _totals(ended: list[Trial]) -> dict[str, float | None]:
+def _may_change_the_best(trial: Trial) -> bool:
+    return trial.state is TrialState.MEASURED or trial.kind is TrialKind.FINALIST
+
+
+def _totals(ended: list[Trial], best: Trial | None) -> dict[str, float | None]:
+    """Of the trials that had ended by then; `best` is the best layout of that moment, over all its runs so far."""
+    counts = counts_of(ended)
     return {
-        "best_tokens_per_sec": max(_rates(ended), default=None),
+        "best_tokens_per_sec": (best.measured or {}).get("tokens_per_sec") if best else None,
         "node_hours_used": sum(a.node_hours or 0.0 for trial in ended for a in trial.attempts),
-        "trials_measured": float(sum(t.state is TrialState.MEASURED for t in ended)),
-        "trials_failed": float(sum(t.state is TrialState.FAILED for t in ended)),
+        "trials_measured": float(counts.measured),
+        "trials_stopped_early": float(counts.stopped_early),
+        "trials_failed": float(counts.failed),
     }
-
-
-def _rates(ended: list[Trial]) -> list[float]:
-    """Tokens per second of each layout, the middle of its runs, so that one lucky repeat is not the best."""
-    by_layout: dict[str, list[float]] = {}
-    for trial in ended:
-        if rate := (trial.measured or {}).get("tokens_per_sec"):
-            by_layout.setdefault(trial.layout.key, []).append(rate)
-    return [middle(rates) for rates in by_layout.values()]
 
 
 def trial_texts(trial: Trial, folder: SearchFolder) -> dict[str, str]:

@@ -6,11 +6,13 @@ Everything that tells people or programs what a search found rests on it; dashbo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.ranking import Ranking, Speedup, speedup_over
+from trials.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, Word
 
 
@@ -118,6 +120,25 @@ def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None)
 
 
 _TRIED = (TrialState.MEASURED, TrialState.FAILED)
+
+
+def ranking_of(search: SearchRecord, trials: Sequence[Trial]) -> Ranking:
+    """These trials of the search, ranked by its own objectives, global batch and memory floor."""
+    spec = search.spec
+    objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
+    return rank(trials, objective, global_batch_of(search), MemoryFloor.of_search(spec), tuple(others))
+
+
+def global_batch_of(search: SearchRecord) -> int:
+    """Sequences per step for which layouts compete; the first trial's, where the record does not say."""
+    batch = search.spec.get("global_batch_size")
+    return batch or next((trial.layout.global_batch_size for trial in search.trials), 1)
+
+
+def baseline_key_of(search: SearchRecord) -> str | None:
+    """The layout key of the baseline that the search file names; None where it names none."""
+    given = search.spec.get("baseline")
+    return Layout.from_json(given).key if given else None
 
 
 def shown_state(state: SearchState, end_reason: EndReason | None) -> ShownState:

@@ -12,12 +12,19 @@ from dashboards.report.importance import Importance, importance_of
 from dashboards.report.time_parts import TimeParts, time_parts_of
 from dashboards.trial_words import failure_words
 from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
 from trials.ledger.events import SearchRecord, SearchState
 from trials.pareto import pareto, trades
-from trials.ranking import Objective, Ranking, is_suspect, objectives_of, rank, upper_bound_of, value_of
+from trials.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
-from trials.verdict import SearchVerdict, has_failed, has_stopped_early, verdict_of
+from trials.verdict import (
+    SearchVerdict,
+    baseline_key_of,
+    global_batch_of,
+    has_failed,
+    has_stopped_early,
+    ranking_of,
+    verdict_of,
+)
 
 _SECONDS_PER_HOUR = 3600
 _DERIVED = ("data_parallel", "grad_accum_steps")
@@ -130,11 +137,9 @@ class ReportData:
 def report_data(search: SearchRecord, at: float) -> ReportData:
     """The search as it is in this record. Needs of its spec no more than a name, and says less the less there is."""
     spec = search.spec
-    objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
-    batch = _batch(search)
-    ranking = rank(search.trials, objective, batch, MemoryFloor.of_search(spec), tuple(others))
-    baseline = _baseline(spec)
-    verdict = verdict_of(search, ranking, None if baseline is None else baseline.key)
+    ranking = ranking_of(search, search.trials)
+    objective = ranking.objective
+    verdict = verdict_of(search, ranking, baseline_key_of(search))
     today = verdict.baseline if verdict.baseline is not None and verdict.baseline.measured else None
     cluster = _section(spec, "cluster")
     return ReportData(
@@ -151,22 +156,12 @@ def report_data(search: SearchRecord, at: float) -> ReportData:
         answer=_answer(ranking),
         baseline_speed=value_of(today, objective) if today else None,
         progress=_progress(search, at),
-        trials=_views(search, ranking, batch),
-        layouts=tuple(_view(trial, search, objective, batch) for trial in ranking.ordered),
+        trials=_views(search, ranking),
+        layouts=tuple(_view(trial, search, ranking) for trial in ranking.ordered),
         varying=_varying(search.trials),
         importance=importance_of(*_speeds(ranking)),
         time_parts=time_parts_of(ranking.best, today, spec),
     )
-
-
-def _batch(search: SearchRecord) -> int:
-    """Sequences per step for which layouts compete; the first trial's, where the spec does not say."""
-    batch = search.spec.get("global_batch_size")
-    return batch or next((trial.layout.global_batch_size for trial in search.trials), 1)
-
-
-def _baseline(spec: Mapping[str, Any]) -> Layout | None:
-    return Layout.from_json(spec["baseline"]) if spec.get("baseline") else None
 
 
 def _section(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -226,11 +221,11 @@ def _last_moment(search: SearchRecord, at: float) -> float:
     return max([at, *ended])
 
 
-def _views(search: SearchRecord, ranking: Ranking, batch: int) -> tuple[TrialView, ...]:
+def _views(search: SearchRecord, ranking: Ranking) -> tuple[TrialView, ...]:
     best, excerpts = _best_so_far(search.trials, ranking), Excerpts.of(search.trials)
     return tuple(
         replace(
-            _view(trial, search, ranking.objective, batch),
+            _view(trial, search, ranking),
             best_so_far=best.get(trial.trial),
             excerpt=excerpts.shown(trial),
         )
@@ -238,11 +233,11 @@ def _views(search: SearchRecord, ranking: Ranking, batch: int) -> tuple[TrialVie
     )
 
 
-def _view(trial: Trial, search: SearchRecord, objective: Objective, batch: int) -> TrialView:
+def _view(trial: Trial, search: SearchRecord, ranking: Ranking) -> TrialView:
     """Without what only the others tell: the best so far, and an excerpt that names no text twice."""
     last, measured, predicted = trial.last_attempt, trial.measured or {}, trial.prediction or {}
     limit_gib = _section(search.spec, "measure").get("memory_limit_gib")
-    competes = trial.layout.global_batch_size == batch
+    competes, objective = trial.layout.global_batch_size == global_batch_of(search), ranking.objective
     ended_at = last.ended_at if last and trial.state.is_ended else None
     return TrialView(
         trial=trial.trial,

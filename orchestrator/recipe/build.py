@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboards.trial_words import flag_words
+from dashboards.headline import verdict_json
+from dashboards.trial_words import end_of_trial, flag_words
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.cluster import Cluster
@@ -18,6 +19,7 @@ from trials.ledger.events import SearchRecord
 from trials.pareto import pareto_json
 from trials.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
+from trials.verdict import SearchVerdict, baseline_key_of, verdict_of
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
 OWN_TRAINER_ALONE = "Measured with Parlay's own training program; not measured with another trainer."
@@ -152,11 +154,18 @@ def _choice(source: RecipeSource) -> dict[str, Any]:
     ranking = source.ranking
     return {
         "ties": tuple(tie.trial for tie in ranking.ties),
+        "verdict": _printable(verdict_json(_verdict(source))),
         "chosen_for": choice_of(ranking),
         "why": why(ranking),
         "fastest": fastest_json(ranking),
         "pareto": tuple(pareto_json(ranking)),
     }
+
+
+def _verdict(source: RecipeSource) -> SearchVerdict:
+    baseline = source.baseline
+    key = baseline_key_of(source.search) if baseline is None else baseline.layout.key
+    return verdict_of(source.search, source.ranking, key)
 
 
 def _run(trial: Trial, attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
@@ -204,17 +213,17 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     if len(source.runs) == 1:
         yield "Measured once: another run, hour or node may be faster or slower."
     for repeat in source.failed_repeats:
-        yield f"A repeat ({repeat.trial}) was not measured: {_why(repeat)}."
+        yield f"A repeat ({repeat.trial}) was not measured: {end_of_trial(repeat)}."
     if _is_best(source) and source.ranking.ties:
         names = ", ".join(t.trial for t in source.ranking.ties)
-        yield f"Not told apart from {names}: the 95 % intervals overlap."
+        yield f"Statistically tied with {names}: the 95 % intervals overlap."
     yield from _room(source)
     for flag in source.trial.flags:
         yield f"Flagged {flag_words(flag)}."
     if source.spec.trainer.get("kind", "parlay") == "parlay":
         yield OWN_TRAINER_ALONE
     if source.baseline is not None and source.baseline.measured is None:
-        yield f"The layout run today ({source.baseline.trial}) was not measured: {_why(source.baseline)}."
+        yield f"The baseline ({source.baseline.trial}) was not measured: {end_of_trial(source.baseline)}."
     full_at = source.outcome.measured.get("host_memory_full_at_step")
     if full_at is not None:
         yield f"Host memory grows: at this rate a node is full at step {full_at}, and a longer training does not end."
@@ -229,7 +238,3 @@ def _room(source: RecipeSource) -> Iterator[str]:
     too_full = [trial.trial for trial in ranking.ordered if not ranking.has_room(trial)]
     if too_full:
         yield f"Leave less, whatever their speed: {', '.join(too_full)}."
-
-
-def _why(trial: Trial) -> str:
-    return trial.state.value if trial.reason is None else trial.reason.value

@@ -29,7 +29,7 @@ class Recipe:
     and marked `baseline`. `launcher` is the search file's section under which all was measured. `evidence.files` holds
     the SHA-256 of the files beside recipe.yaml that numbers rest on. `exports` says of every trainer which files tell
     it the layout, whether it ran the layout, or why it cannot. `chosen_for`, `why`, `fastest` and `pareto` are
-    those of the `best` object, None of a layout that is not the best. An older recipe has none of these.
+    those of the `best` object, and `verdict` is that of the search; None of a layout that is not the best.
     """
 
     created_at: str
@@ -51,15 +51,11 @@ class Recipe:
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
     exports: tuple[Mapping[str, Any], ...] = ()
+    verdict: Mapping[str, Any] | None = None
     chosen_for: str | None = None
     why: str | None = None
     fastest: Mapping[str, Any] | None = None
     pareto: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def is_fastest(self) -> bool:
-        """Whether nothing that was measured as often is faster, be it by less than can be told."""
-        return self.fastest is None or self.fastest["trial"] == self.trial
 
     @property
     def batch(self) -> dict[str, int]:
@@ -134,6 +130,7 @@ _FIELDS = (
     "measured",
     "repeats",
     "ties",
+    "verdict",
     "chosen_for",
     "why",
     "fastest",
@@ -153,7 +150,7 @@ _AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --for
 
 _OF_ITS_KIND = "each value of recipe.yaml is of the kind that Parlay wrote there"
 
-_LATER_FIELDS = {"exports", "chosen_for", "why", "fastest", "pareto"}
+_LATER_FIELDS = {"exports", "verdict", "chosen_for", "why", "fastest", "pareto"}
 """What a recipe of this schema may be without."""
 
 

@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dashboards.trial_words import time_words
+from dashboards.trial_words import span, time_words
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
 from search_spaces.layout import Layout
+from trials.text import counted
 from trials.trial import TrialSpec
 
 
@@ -86,13 +87,13 @@ _RENDEZVOUS_SEVERAL = """\
 
 
 def readme(recipe: Recipe) -> str:
-    """One page for a person: what was found, against what, how sure, what would change it, how to run it."""
+    """One page for a person: what was found, against what, how certain it is, what would change it, how to run it."""
     sections = [
         f"# {recipe.search_id}: {_headline(recipe)}",
         "\n".join(_facts(recipe)),
         "## Against what\n\n" + "\n".join(_comparison(recipe)),
         *_other_answers(recipe),
-        "## How sure\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
+        "## Confidence\n\n" + "\n".join(f"- {line}" for line in _certainty(recipe)),
         "## What would change it\n\n" + _WOULD_CHANGE,
         "## Start your training\n\n" + "\n\n".join(_starts(recipe)),
         "## Files\n\n" + "\n".join(f"- {line}" for line in _files(recipe)),
@@ -107,16 +108,8 @@ says whether the speed still holds, and what differs."""
 
 
 def _headline(recipe: Recipe) -> str:
-    baseline = recipe.baseline
-    if baseline is None:
-        return f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
-    if baseline["layout_key"] == recipe.layout.key:
-        which = "is the fastest layout" if recipe.is_fastest else "cannot be told from the fastest layout"
-        free_gib = recipe.constraints.get("min_free_memory_gib")
-        room = "" if free_gib is None else f" and leaves {free_gib:g} GiB free"
-        return f"what you run today {which} that was measured{room}"
-    times = baseline["times_faster"]
-    return f"{times:.2f} times {'faster than' if times >= 1 else 'as fast as'} what you run today"
+    """The verdict of the search; of a layout that is not its best the throughput alone."""
+    return recipe.verdict["headline"] if recipe.verdict else f"{recipe.measured['tokens_per_sec']:,.0f} tokens/s"
 
 
 def _facts(recipe: Recipe) -> Iterator[str]:
@@ -155,15 +148,15 @@ def _data(recipe: Recipe) -> str:
 
 def _certainty(recipe: Recipe) -> Iterator[str]:
     if recipe.why is not None:
-        yield f"Chosen because it is {recipe.why}."
+        yield f"{recipe.trial} is {recipe.why}."
     low, high = recipe.measured.get("tokens_per_sec_low"), recipe.measured.get("tokens_per_sec_high")
     if low is not None and high is not None:
         over = "the steps of one run" if recipe.repeats == 1 else f"the medians of {recipe.repeats} runs"
-        yield f"95 % interval over {over}: {low:,.0f} to {high:,.0f} tokens/s."
-    yield f"Runs of this layout: {recipe.repeats}."
+        yield f"95 % confidence interval over {over}: {span(low, high)} tokens/s."
+    yield f"Based on {counted(recipe.repeats, 'run')}."
     baseline = recipe.baseline
     if baseline is not None and baseline["layout_key"] != recipe.layout.key and (times := _interval(baseline)):
-        yield f"Over what you run today: {times} times, by the ends of both 95 % intervals."
+        yield f"Over the baseline: 95 % confidence interval {times}x."
     yield from recipe.caveats
 
 
@@ -171,7 +164,7 @@ def _comparison(recipe: Recipe) -> Iterator[str]:
     if not recipe.compared_with:
         yield "No other layout was measured."
         return
-    yield "| trial | layout | tokens/s | this one is faster by |"
+    yield "| trial | layout | tokens/s | this layout's speed over it |"
     yield "|---|---|---|---|"
     for other in recipe.compared_with[:_SHOWN]:
         yield f"| {_name(recipe, other)} | `{other['layout_key']}` | {other['tokens_per_sec']:,.0f} | {_times(other)} |"
@@ -203,20 +196,20 @@ _SHOWN = 10
 
 def _name(recipe: Recipe, other: Mapping[str, Any]) -> str:
     is_fastest = recipe.fastest is not None and other["trial"] == recipe.fastest["trial"]
-    marks = {"today": other["baseline"], "fastest": is_fastest, "tie": other["trial"] in recipe.ties}
+    marks = {"baseline": other["baseline"], "fastest": is_fastest, "tie": other["trial"] in recipe.ties}
     words = ", ".join(word for word, holds in marks.items() if holds)
     return f"{other['trial']} ({words})" if words else other["trial"]
 
 
 def _times(other: Mapping[str, Any]) -> str:
     interval = _interval(other)
-    return f"{other['times_faster']:.2f} x" + (f" ({interval})" if interval else "")
+    return f"{other['times_faster']:.2f}x" + (f" ({interval})" if interval else "")
 
 
 def _interval(other: Mapping[str, Any]) -> str | None:
-    """Of how many times faster it is; None where a run had too few steps for one."""
+    """Of how many times as fast it is; None where a run had too few steps for one."""
     low, high = other["times_faster_low"], other["times_faster_high"]
-    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return None if low is None or high is None else f"{low:.2f}\N{EN DASH}{high:.2f}"
 
 
 def _starts(recipe: Recipe) -> Iterator[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dashboards.mlflow_runs import NOTE, system_points, trial_points
+from dashboards.mlflow_runs import NOTE, RunStatus, parent_view, search_points, system_points, trial_points
 from search_spaces.layout import LAYOUT_FIELDS, Layout
+from tests.dashboards.compared import compared_search
 from tests.dashboards.mlflow_held import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder, steps
 from trials.node_samples import MOST_NODES
@@ -169,10 +170,11 @@ def test_the_parent_shows_how_the_search_went(sync, client, tmp_path, request):
         for key in parent.data.metrics
     }
     assert series == {
-        "best_tokens_per_sec": [(1, 1000.0), (2, 1000.0), (3, 1600.0), (4, 1600.0)],
+        "best_tokens_per_sec": [(1, 1000.0), (2, 1000.0), (3, 1000.0), (4, 1000.0)],
         "node_hours_used": [(1, 0.25), (2, 0.5), (3, 1.0), (4, 1.25)],
         "trials_measured": [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)],
-        "trials_failed": [(1, 0.0), (2, 1.0), (3, 1.0), (4, 2.0)],
+        "trials_stopped_early": [(1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0)],
+        "trials_failed": [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)],
     }
 
 
@@ -184,6 +186,22 @@ def test_a_repeat_is_a_child_of_its_kind_and_a_lucky_one_is_not_the_best_speed(s
     found = runs_by_name(client, request.node.name)
     assert [found[name].data.tags["parlay.kind"] for name in ("t0001", "t0002")] == ["search", "finalist"]
     assert found[SEARCH_ID].data.metrics["best_tokens_per_sec"] == pytest.approx(1100.0)
+
+
+def test_the_series_of_the_best_is_the_answer_as_it_stood_then():
+    """Over all runs of the best layout then; one of another global batch does not compete."""
+    search = compared_search()
+    search.measure(search.start(Layout(micro_batch_size=64)), 900_000.0)
+    search.measure(search.start(search.record.trial("t0002").layout, "finalist"), 150_000.0)
+    points = search_points(search.record)
+    best = [point.value for point in points if point.key == "best_tokens_per_sec"]
+    assert best == [100_000.0, 160_000.0, 160_000.0, 160_000.0, 160_000.0, pytest.approx(154_919.33, abs=0.01)]
+
+
+def test_a_search_that_the_cluster_refused_has_failed():
+    search = compared_search()
+    search.end("completed", "site_refused")
+    assert parent_view(search.record).status is RunStatus.FAILED
 
 
 @pytest.mark.bad_input(37)

@@ -37,7 +37,7 @@ def test_a_baseline_that_is_the_fastest_is_compared_with_itself():
 def test_layouts_whose_intervals_overlap_are_ties_and_a_caveat():
     recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.101)))
     assert recipe.ties == ("t0002",)
-    assert "Not told apart from t0002: the 95 % intervals overlap." in recipe.caveats
+    assert "Statistically tied with t0002: the 95 % intervals overlap." in recipe.caveats
 
 
 def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
@@ -50,10 +50,27 @@ def test_a_layout_chosen_for_its_memory_says_so_and_its_numbers_are_its_own():
     assert recipe.fastest == {"trial": "t0001", "value": pytest.approx(2560.0), "peak_memory_gib": 3.0}
     assert recipe.baseline["times_faster"] == pytest.approx(0.1 / 0.101)
     page = readme(recipe)
-    assert "0.99 times as fast as what you run today" in page
-    assert "Chosen because it is statistically tied with t0001, the fastest, and needs 33 % less memory" in page
-    assert "| t0001 (today, fastest, tie) |" in page
-    assert "cannot be told from the fastest layout" in readme(built(source_of(*trials, baseline=chosen)))
+    assert "No clear winner yet: 0.99x (0.92–1.07)" in page.splitlines()[0]
+    assert "t0002 is statistically tied with t0001, the fastest, and needs 33 % less memory" in page
+    assert "| t0001 (baseline, fastest, tie) |" in page
+    tied = "No clear winner yet: the baseline is statistically tied with t0001"
+    assert tied in readme(built(source_of(*trials, baseline=chosen))).splitlines()[0]
+
+
+def test_a_tie_with_the_baseline_is_no_win_in_the_headline():
+    trials = [measured_trial("t0001", LAYOUT, 0.1, 0.3), measured_trial("t0002", SLOWER_LAYOUT, 0.108, 0.3)]
+    recipe = built(source_of(*trials, baseline=trials[1]))
+    assert recipe.verdict["kind"] == "no_winner"
+    assert readme(recipe).splitlines()[0] == f"# quickstart-abc234: {recipe.verdict['headline']}"
+    assert "No clear winner yet: 1.08x (0.58–2.01)" in recipe.verdict["headline"]
+
+
+def test_a_layout_that_is_slower_is_not_said_to_be_faster():
+    slow, fast = measured_trial("t0001", LAYOUT, 0.2), measured_trial("t0002", SLOWER_LAYOUT, 0.1)
+    page = readme(built(replace(source_of(fast, slow), trial=slow)))
+    assert "| trial | layout | tokens/s | this layout's speed over it |" in page
+    assert "| 0.50x (0.48–0.52) |" in page
+    assert "is faster" not in page
 
 
 def test_where_there_are_several_answers_the_readme_lists_them_and_the_recipe_has_them():
@@ -95,13 +112,13 @@ def test_what_was_measured_is_over_all_runs_of_the_layout_and_of_what_runs_today
     assert (recipe.trial, recipe.repeats, recipe.measured["step_time_s"]) == ("t0002", 3, pytest.approx(0.1))
     assert recipe.baseline["times_faster"] == pytest.approx(4.0)
     assert [run["step_time_s"] for run in recipe.evidence["runs"]] == [0.2, 0.1, 0.1]
-    assert "95 % interval over the medians of 3 runs" in readme(recipe)
+    assert "95 % confidence interval over the medians of 3 runs" in readme(recipe)
 
 
 def test_a_repeat_that_failed_is_a_caveat_and_stands_in_the_evidence():
     failed = Trial("t0003", LAYOUT, TrialKind.FINALIST, TrialState.FAILED, FailureReason.NODE_FAILURE)
     source = source_of(measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.3), failed)
-    assert "A repeat (t0003) was not measured: node_failure." in built(source).caveats
+    assert "A repeat (t0003) was not measured: node failure." in built(source).caveats
     assert [other["trial"] for other in evidence(source)["others"]] == ["t0002", "t0003"]
 
 
@@ -119,7 +136,7 @@ def test_a_baseline_that_could_not_be_measured_is_a_caveat():
     today = Trial("t0002", SLOWER_LAYOUT, state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
     recipe = built(source_of(measured_trial("t0001", LAYOUT, 0.1), today, baseline=today))
     assert recipe.baseline is None
-    assert "The layout run today (t0002) was not measured: gpu_oom." in recipe.caveats
+    assert "The baseline (t0002) was not measured: out of GPU memory." in recipe.caveats
 
 
 def test_flags_and_growing_host_memory_are_caveats_and_the_page_says_where_the_time_goes():
@@ -157,8 +174,8 @@ def test_runs_of_too_few_steps_for_an_interval_are_told_without_one():
     trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
     trials = [without_interval(trial) for trial in trials]
     page = readme(built(source_of(*trials, baseline=trials[1])))
-    assert "2.00 times faster than what you run today" in page
-    assert "| 2.00 x |" in page
+    assert "No clear winner yet: 2.00x (interval unknown)" in page
+    assert "| 2.00x |" in page
     assert "95 %" not in page
 
 
@@ -166,4 +183,4 @@ def test_how_sure_it_is_that_it_is_faster_than_todays_stands_in_the_readme():
     trials = [measured_trial("t0001", LAYOUT, 0.1), measured_trial("t0002", SLOWER_LAYOUT, 0.2)]
     recipe = built(source_of(*trials, baseline=trials[1]))
     low, high = recipe.baseline["times_faster_low"], recipe.baseline["times_faster_high"]
-    assert f"Over what you run today: {low:.2f} to {high:.2f} times" in readme(recipe)
+    assert f"Over the baseline: 95 % confidence interval {low:.2f}–{high:.2f}x." in readme(recipe)

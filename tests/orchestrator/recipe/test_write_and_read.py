@@ -216,5 +216,5 @@ def test_the_readme_says_first_what_a_person_wants_to_know(tmp_path, code):
     today = measured_trial("t0001", SLOWER_LAYOUT, 0.2)
     write_recipe(tmp_path / "recipe", source_of(today, measured_trial("t0002", LAYOUT, 0.1), baseline=today), code)
     lines = (tmp_path / "recipe" / "README.md").read_text().splitlines()
-    assert lines[0] == "# quickstart-abc234: 2.00 times faster than what you run today"
-    assert any(line.startswith("| t0001 (today) |") for line in lines)
+    assert lines[0] == "# quickstart-abc234: 2.00x faster than the baseline (1.92–2.08)"
+    assert any(line.startswith("| t0001 (baseline) |") for line in lines)
