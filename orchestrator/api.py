@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say, write_new
 from orchestrator.file_mask import own_files
-from search_spaces.errors import InputError, OutsideRefused, did_you_mean
+from search_spaces.errors import InputError, OutsideRefused, one_of
 
 if TYPE_CHECKING:
     import pandas
@@ -410,7 +410,7 @@ def _named(search: Search | Path | str | None) -> str | None:
 
 def _require_one_of(key: str, value: str, known: Collection[str]) -> None:
     if value not in known:
-        rule, fix = f"one of {', '.join(known)}", did_you_mean(value, known)
+        rule, fix = f"one of {', '.join(known)}", one_of(value, known)
         raise InputError.of("choice", f"is {value!r}", key=key, value=value, rule=rule, fix=fix)
 
 

@@ -83,6 +83,11 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
+def one_of(word: Any, known: Iterable[str]) -> str:
+    """The fix for a word that is none of those that the rule lists: the one that was meant, where one is close."""
+    return did_you_mean(word, known) or "take one of those"
+
+
 def shown(value: Any) -> str:
     """A value in the words of a YAML or JSON file: null, true, false; everything else as Python writes it."""
     return _WORDS[value] if value is None or isinstance(value, bool) else repr(value)

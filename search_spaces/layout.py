@@ -135,7 +135,7 @@ class Layout:
                 f"unknown layout field {unknown[0]!r}",
                 key=unknown[0],
                 rule="a layout has the fields " + ", ".join(LAYOUT_FIELDS),
-                fix=did_you_mean(unknown[0], LAYOUT_FIELDS),
+                fix=did_you_mean(unknown[0], LAYOUT_FIELDS) or "take it out",
             )
         return cls(**data)
 

@@ -115,7 +115,7 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 
 
 def _usage(error: typer.TyperException) -> Problem:
-    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = (error.format_message() if hasattr(error, "format_message") else str(error)) or "no command was given"
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     key = getattr(error, "option_name", None) or (_typed(parameter) if parameter is not None else None)
     rule = " ".join(context.get_usage().split()) if context is not None else None

@@ -17,7 +17,7 @@ from orchestrator.exchange.imported import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
 from orchestrator.search_file import SearchSpec
 from search_spaces.cells import cell_text, csv_rows, uneven_row
-from search_spaces.errors import InputError, Problem, did_you_mean
+from search_spaces.errors import InputError, Problem, one_of
 from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.measured import Observation
 from trials.ranking import Objective
@@ -123,7 +123,7 @@ def _objective_column(header: list[str], where: Mapping[str, Any]) -> str:
 
 
 def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) -> Problem:
-    close = did_you_mean(ours or theirs, LAYOUT_FIELDS)
+    close = one_of(ours or theirs, LAYOUT_FIELDS)
     return Problem(
         "unknown_column",
         f"{PARAMETER}{theirs} is no layout field" if ours is None else f"{ours!r} is no layout field",
@@ -153,7 +153,7 @@ def _unknown_objective(file: str) -> InputError:
 
 
 def _bad_objective(objective: str) -> InputError:
-    fix = did_you_mean(objective, SPEEDS)
+    fix = one_of(objective, SPEEDS)
     rule = "one of " + ", ".join(SPEEDS)
     return InputError.of("usage", f"is {objective!r}", key="--objective", value=objective, rule=rule, fix=fix)
 

@@ -15,6 +15,7 @@ from search_spaces.plain_file import read_named
 from search_spaces.yaml_source import read_document
 from trials.trial import TrialKind, TrialSpec
 
+_NAME_ONE = "name a recipe by its folder or its recipe.yaml, or a search that has one"
 _RULE = "a recipe is what was measured; its checksum says so"
 
 
@@ -66,7 +67,10 @@ def read_recipe(path: Path, force: bool = False) -> LoadedRecipe:
     reads an edited one all the same and says so in `banner`; it does not make up for anything else.
     """
     file = path / "recipe.yaml" if path.is_dir() else path
-    document = read_document(file)
+    try:
+        document = read_document(file)
+    except InputError as error:
+        raise InputError(*(replace(p, fix=_NAME_ONE) for p in error.problems)) from error
     try:
         recipe = Recipe.from_json(document.data)
     except InputError as error:

@@ -13,7 +13,7 @@ from orchestrator.samplers.filtered import FilteredSampler
 from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
 from orchestrator.samplers.ordered import GridSampler, RandomSampler
 from orchestrator.samplers.outlook import Task
-from search_spaces.errors import InputError, did_you_mean
+from search_spaces.errors import InputError, one_of
 from search_spaces.layout import Layout
 
 SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid")
@@ -53,5 +53,5 @@ def _unknown(name: str) -> InputError:
         key="search.sampler",
         value=name,
         rule="one of " + ", ".join(SAMPLERS),
-        fix=did_you_mean(name, SAMPLERS),
+        fix=one_of(name, SAMPLERS),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.ray_runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
 from orchestrator.service.driving import DriverTurn, TurnEnd, TurnResult, TurnThread
-from search_spaces.errors import InputError, did_you_mean
+from search_spaces.errors import InputError, one_of
 
 
 class ExecutorKind(StrEnum):
@@ -128,5 +128,5 @@ def executor_named(name: str) -> ExecutorKind:
         return ExecutorKind(name)
     except ValueError:
         names = [kind.value for kind in ExecutorKind]
-        rule, fix = "one of " + ", ".join(names), did_you_mean(name, names)
+        rule, fix = "one of " + ", ".join(names), one_of(name, names)
         raise InputError.of("choice", f"is {name!r}", key="--executor", value=name, rule=rule, fix=fix) from None

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from orchestrator.cli.main import run
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
@@ -207,6 +208,14 @@ def test_a_replay_under_an_unknown_launcher_is_bad_usage(launcher, tmp_path):
     answer = parlay("replay", "x", "--launcher", launcher, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert launcher in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("words", [(), ("ledger",), ("slurm-sandbox",), ("serve", "--executor", "bogus")])
+def test_a_command_that_is_none_is_told_what_is_wrong_and_what_to_do(words, capsys):
+    assert run(words) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.removeprefix("parlay:").strip()
+    assert any(line.startswith("  fix: ") for line in others)
 
 
 def test_an_error_about_an_option_names_the_option(tmp_path):

@@ -179,9 +179,13 @@ def test_what_is_no_recipe_any_more_is_told_to_be_taken_as_it_was_written(folder
     assert all(problem.rule or problem.fix for problem in error.value.problems)
 
 
-def test_a_folder_without_a_recipe_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+@pytest.mark.parametrize("text", [None, "", "- a list", "a: ["])
+def test_what_is_no_recipe_is_told_how_one_is_named(tmp_path, text):
+    if text is not None:
+        (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"recipe\.yaml") as refused:
         read_recipe(tmp_path)
+    assert refused.value.problems[0].fix.startswith("name a recipe by its folder")
 
 
 def test_a_forced_recipe_without_its_spec_is_refused_when_the_spec_is_needed(folder):
