@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ class Bench:
 
     place: Path
     cluster: SlurmSandbox
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def write(
         self,
@@ -87,7 +88,8 @@ class Bench:
 
     @property
     def environment(self) -> dict[str, str]:
-        return environment() | self.cluster.environment | {"PARLAY_TEST_TABLE": str(self._table)}
+        table = {"PARLAY_TEST_TABLE": str(self._table)}
+        return environment() | self.cluster.environment | table | dict(self.variables)
 
     def parlay(self, *words: str | Path, timeout_s: float = 120.0) -> Answer:
         """Run one command to its end; its searches are tabled ones."""

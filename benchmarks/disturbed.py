@@ -1,0 +1,360 @@
+"""Searches on a real Slurm while all they stand on is disturbed at random, and what must be true of them afterwards.
+
+    python -m benchmarks.disturbed --minutes 60 --seed 1
+
+One search is driven from a terminal and four by a service with threads; one that ends is followed by another. Trials
+take their step times from a table. A reader in a process of its own opens and closes the ledger all the time. After
+every kill SQLite checks ledger and MLflow's file. When the time is over what goes on may end, and then the journals,
+the ledger, Slurm's accounting and MLflow have to tell the same. Each disturbance is a line on stderr; the last line on
+stdout counts them and what was compared. It leaves with 1 and the contradictions where there are any. Needs Slurm's
+packages (`make servers`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dashboards import mlflow_runs
+from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
+from tests.slurm.sandboxes import sandbox
+from trials import sqlite_file
+from trials.folder import SearchFolder
+from trials.ledger.events import SearchRecord
+from trials.ledger.reader import LedgerReader
+
+TEXT = SEARCH.replace("parallel_trials: 4", "parallel_trials: 2").replace("tracking: {enabled: false}\n", "")
+READER = """\
+import contextlib, os, sqlite3, sys, time
+while True:
+    time.sleep(0.02)
+    if os.path.exists(sys.argv[1]):
+        with contextlib.closing(sqlite3.connect(sys.argv[1])) as connection:
+            with contextlib.suppress(sqlite3.OperationalError):  # no tables yet, or busy
+                connection.execute("SELECT count(*) FROM attempt").fetchone()
+"""
+
+LONGEST_END_S = 900.0
+"""A submission whose driver was killed is looked for at least 60 s, a requeued job waits for two minutes."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often each thing happens, at random moments of so many seconds; how many searches the service drives at once
+    beside the one of a terminal, of how many trials, and how long a trial takes."""
+
+    seconds: float
+    seed: int
+    times: Mapping[str, int]
+    served: int = 4
+    trials: int = 24
+    takes_s: float = 4.0
+
+
+def hour(minutes: float, seed: int) -> Plan:
+    """Thirty kills of the driver in an hour, and the rest in proportion."""
+    an_hour = {"kill_driver": 30, "restart_service": 8, "restart_controller": 6, "requeue": 15, "suspend": 15}
+    an_hour |= {"cancel_job": 15}
+    times = {name: max(1, round(count * minutes / 60)) for name, count in an_hour.items()}
+    return Plan(60 * minutes, seed, times)
+
+
+@dataclass
+class Stage:
+    """What is disturbed: the searches that were begun, the driver of a terminal, the service."""
+
+    bench: Bench
+    plan: Plan
+    home: Path
+    random: random.Random
+    searches: list[SearchFolder] = field(default_factory=list)
+    driver: subprocess.Popen[bytes] | None = None
+    driven: SearchFolder | None = None
+    service: subprocess.Popen[bytes] | None = None
+    happened: Counter[str] = field(default_factory=Counter)
+    checks: int = 0
+
+    # -- what goes on
+
+    def keep_going(self) -> None:
+        """Begin a search where one has ended."""
+        if self.driven is None or (self.driver is not None and self.driver.poll() is not None):
+            self._begin_in_terminal()
+        while len([search for search in self._served() if not record_of(search).state.is_ended]) < self.plan.served:
+            self.searches.append(self._begun("submit"))
+
+    def _begin_in_terminal(self) -> None:
+        before = self._folders()
+        self.driver = self._start("run", self._search_file())
+        self.driven = SearchFolder(self._new(before))
+        self.searches.append(self.driven)
+
+    def _begun(self, verb: str) -> SearchFolder:
+        answer = self.bench.parlay(verb, self._search_file(), "--json")
+        if answer.code != 0:
+            raise RuntimeError(answer.out + answer.err)
+        return SearchFolder(Path(answer.json["folder"]))
+
+    def _served(self) -> list[SearchFolder]:
+        return [search for search in self.searches if search != self.driven]
+
+    def _search_file(self) -> Path:
+        text = TEXT.replace("max_trials: 30", f"max_trials: {self.plan.trials}")
+        return self.bench.write(takes_s=self.plan.takes_s, text=text)
+
+    def _folders(self) -> set[Path]:
+        journals = self.bench.place.glob("runs/*/journal.jsonl")
+        return {journal.parent for journal in journals if journal.stat().st_size}
+
+    def _new(self, before: set[Path]) -> Path:
+        [path] = until(lambda: self._folders() - before, bool)
+        return path
+
+    def _start(self, *words: str | Path) -> subprocess.Popen[bytes]:
+        return self.bench.start(*words, tabled=True)
+
+    def start_service(self) -> None:
+        self.service = self._start("serve", "--executor", "thread")
+        until(lambda: (self.home / "service" / "service.json").exists(), bool)
+
+    # -- what happens to it
+
+    def kill_driver(self) -> str:
+        assert self.driver is not None
+        assert self.driven is not None
+        self.driver.kill()
+        self.driver.wait()
+        self.check_files()
+        self.driver = self._start("resume", self.driven.path)
+        return self.driven.search_id
+
+    def restart_service(self) -> str:
+        assert self.service is not None
+        how = self.random.choice((signal.SIGKILL, signal.SIGTERM))
+        self.service.send_signal(how)
+        self.service.wait(120)
+        self.check_files()
+        self.start_service()
+        return how.name
+
+    def restart_controller(self) -> str:
+        cluster = self.bench.cluster
+        cluster.kill(SLURMCTLD, signal.SIGTERM)
+        time.sleep(self.random.uniform(0, 10))
+        cluster.start_daemon(SLURMCTLD)
+        return ""
+
+    def requeue(self) -> str:
+        """As an operator does it, without the two minutes that Slurm lets such a job wait."""
+        job = self._running_job()
+        self._scontrol("update", f"JobId={job}", "Requeue=1")
+        self._scontrol("requeue", job)
+        self._scontrol("update", f"JobId={job}", "StartTime=now+1")
+        return job
+
+    def suspend(self) -> str:
+        job = self._running_job()
+        self._scontrol("suspend", job)
+        time.sleep(self.random.uniform(1, 10))
+        self._scontrol("resume", job)
+        return job
+
+    def cancel_job(self) -> str:
+        job = self._running_job()
+        self.bench.cluster.ask("scancel", job)
+        return job
+
+    def _running_job(self) -> str:
+        jobs = until(lambda: self.bench.jobs("tabled-", "RUNNING"), bool)
+        return self.random.choice(sorted(jobs))
+
+    def _scontrol(self, *words: str) -> None:
+        self.bench.cluster.ask("scontrol", *words)  # refused where the job has just ended
+
+    def check_files(self) -> None:
+        """RuntimeError where SQLite finds a file of its own damaged."""
+        for name in ("ledger.db", "mlflow.db"):
+            path = self.home / name
+            if path.exists() and (found := sqlite_file.damage(path)) is not None:
+                raise RuntimeError(f"{path}: {found}")
+        self.checks += 1
+
+    # -- its end
+
+    def end(self) -> None:
+        """Returns when every search has ended and nobody drives one any more."""
+        until(
+            lambda: [s.search_id for s in self.searches if not self._is_over(s)], lambda left: not left, LONGEST_END_S
+        )
+        assert self.driver is not None
+        assert self.service is not None
+        self.driver.wait(120)
+        self.service.send_signal(signal.SIGTERM)
+        self.service.wait(120)
+        self.check_files()
+
+    def _is_over(self, search: SearchFolder) -> bool:
+        return record_of(search).state.is_ended
+
+
+def run(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
+    """Do all that is planned; what happened, what was compared, and every contradiction."""
+    with tempfile.TemporaryDirectory(prefix="parlay-disturbed-") as folder, sandbox(accounting=True) as cluster:
+        stage = _stage(plan, Path(folder), cluster)
+        with _reader(stage.home / "ledger.db") as reader:
+            try:
+                stage.start_service()
+                stage.keep_going()
+                began = time.monotonic()
+                for at_s, name in _moments(plan, stage.random):
+                    _wait(stage, began + at_s)
+                    what = getattr(stage, name)()
+                    stage.happened[name] += 1
+                    note(f"{time.monotonic() - began:7.1f} s  {name} {what}")
+                _wait(stage, began + plan.seconds)
+                stage.end()
+            finally:
+                _kill(stage.driver, stage.service)
+            is_read = reader.poll() is None
+        records = {search.search_id: record_of(search) for search in stage.searches}
+        contradictions = [] if is_read else ["the reader of the ledger died"]
+        for compare in (_with_ledger, _with_slurm, _with_mlflow):
+            contradictions += compare(stage, records)
+        trials = [trial for record in records.values() for trial in record.trials]
+        return {
+            "minutes": round((time.monotonic() - began) / 60, 1),
+            "happened": dict(stage.happened),
+            "file_checks": stage.checks,
+            "searches": len(records),
+            "trials": len(trials),
+            "attempts": sum(len(trial.attempts) for trial in trials),
+            "trials_by_state": dict(Counter(trial.state.value for trial in trials)),
+            "contradictions": contradictions,
+        }
+
+
+def _stage(plan: Plan, folder: Path, cluster: SlurmSandbox) -> Stage:
+    home = folder / "home"
+    bench = Bench(folder, cluster, {"PARLAY_HOME": str(home)})
+    return Stage(bench, plan, home, random.Random(plan.seed))
+
+
+def _moments(plan: Plan, chance: random.Random) -> list[tuple[float, str]]:
+    names = [name for name, count in plan.times.items() for _ in range(count)]
+    chance.shuffle(names)
+    return list(zip(sorted(chance.uniform(0, plan.seconds) for _ in names), names, strict=True))
+
+
+def _wait(stage: Stage, until_s: float) -> None:
+    while True:
+        stage.keep_going()
+        if (left_s := until_s - time.monotonic()) <= 0:
+            return
+        time.sleep(min(1.0, left_s))
+
+
+@contextmanager
+def _reader(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-I", "-c", READER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _kill(*processes: subprocess.Popen[bytes] | None) -> None:
+    for process in processes:
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+
+# -- what must be true
+
+
+def _with_ledger(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+    with closing(LedgerReader(f"sqlite:///{stage.home / 'ledger.db'}")) as reader:
+        known = {summary.search_id for summary in reader.searches()}
+        wrong = [f"ledger: searches {sorted(known ^ set(records))}"] if known != set(records) else []
+        both = known & set(records)
+        return wrong + [f"ledger: {name} is not its journal" for name in both if reader.search(name) != records[name]]
+
+
+def _with_slurm(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+    """Every job that Slurm accounted is one attempt's, and every attempt that was launched has its job."""
+    told = {
+        (attempt.job_id, f"{search_id}.{trial.trial}.{attempt.attempt}")
+        for search_id, record in records.items()
+        for trial in record.trials
+        for attempt in trial.attempts
+        if attempt.job_id is not None
+    }
+    try:
+        until(partial(_accounted, stage), lambda jobs: jobs == told)  # accounting lags behind
+    except AssertionError:
+        jobs = _accounted(stage)
+        return [f"sacct: without an attempt {sorted(jobs - told)}, without a job {sorted(told - jobs)}"]
+    return [f"{name}: still in flight" for name, record in records.items() if record.in_flight]
+
+
+def _accounted(stage: Stage) -> set[tuple[str, str]]:
+    columns = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
+    lines = stage.bench.cluster.ask(*columns, "--starttime=now-3hours").stdout.splitlines()
+    return {(job, name) for job, name in (line.split("|") for line in lines) if name.startswith("tabled-")}
+
+
+def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]:
+    """Of every search a run, and of every trial one, as `parlay sync` leaves them: once, ended alike, same numbers."""
+    from mlflow.tracking import MlflowClient
+
+    wrong, client = [], MlflowClient(f"sqlite:///{stage.home / 'mlflow.db'}")
+    [experiment] = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
+    for search in stage.searches:
+        record, name = records[search.search_id], search.search_id
+        answer = stage.bench.parlay("sync", search.path, "--json", timeout_s=600)
+        if answer.code != 0:
+            wrong.append(f"mlflow: {name}: {answer.out}{answer.err}")
+        runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
+        views = [mlflow_runs.parent_view(record), *(mlflow_runs.child_view(record, trial) for trial in record.trials)]
+        wanted = Counter((view.trial, view.status.value.upper()) for view in views)
+        found = Counter((run.data.tags.get("parlay.trial"), run.info.status) for run in runs)
+        if found != wanted:
+            wrong.append(f"mlflow: {name}: {dict(found - wanted)} in place of {dict(wanted - found)}")
+        numbers = {run.data.tags.get("parlay.trial"): run.data.metrics for run in runs}
+        wrong += [
+            f"mlflow: {name}.{trial.trial}: {point.key} is not {point.value}"
+            for trial in record.trials
+            for point in mlflow_runs.trial_points(trial)
+            if numbers.get(trial.trial, {}).get(point.key) != point.value
+        ]
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0, help="how long searches are disturbed")
+    parser.add_argument("--seed", type=int, default=1, help="of what happens when")
+    wanted = parser.parse_args()
+    result = run(hour(wanted.minutes, wanted.seed), lambda text: print(text, file=sys.stderr, flush=True))
+    print(json.dumps(result))
+    return 1 if result["contradictions"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

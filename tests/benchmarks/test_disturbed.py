@@ -1,0 +1,18 @@
+"""The short form of an hour in which everything that searches stand on is disturbed."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.disturbed import Plan, hour, run
+
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(900)]
+
+
+@pytest.mark.fault(2, 9, 14, 18, 29, 30)
+def test_after_everything_has_happened_once_journal_ledger_slurm_and_mlflow_tell_the_same():
+    happens = dict.fromkeys(hour(60, seed=1).times, 1)
+    result = run(Plan(20.0, seed=1, times=happens, served=2, trials=4, takes_s=1.0), print)
+    assert result["contradictions"] == []
+    assert (result["happened"], result["file_checks"]) == (happens, 3)
+    assert result["searches"] >= 3
