@@ -30,6 +30,7 @@ from typing import Any
 
 from dashboards import mlflow_runs
 from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from tests.orchestrator.service.services import ask
 from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
 from tests.slurm.sandboxes import sandbox
 from trials import sqlite_file
@@ -62,7 +63,7 @@ class Plan:
     times: Mapping[str, int]
     served: int = 4
     trials: int = 24
-    takes_s: float = 4.0
+    takes_s: float = 8.0
 
 
 def hour(minutes: float, seed: int) -> Plan:
@@ -94,8 +95,8 @@ class Stage:
         """Begin a search where one has ended."""
         if self.driven is None or (self.driver is not None and self.driver.poll() is not None):
             self._begin_in_terminal()
-        while len([search for search in self._served() if not record_of(search).state.is_ended]) < self.plan.served:
-            self.searches.append(self._begun("submit"))
+        if len([search for search in self._served() if not self._is_over(search)]) < self.plan.served:
+            self.searches.append(self._submitted())
 
     def _begin_in_terminal(self) -> None:
         before = self._folders()
@@ -103,11 +104,13 @@ class Stage:
         self.driven = SearchFolder(self._new(before))
         self.searches.append(self.driven)
 
-    def _begun(self, verb: str) -> SearchFolder:
-        answer = self.bench.parlay(verb, self._search_file(), "--json")
-        if answer.code != 0:
-            raise RuntimeError(answer.out + answer.err)
-        return SearchFolder(Path(answer.json["folder"]))
+    def _submitted(self) -> SearchFolder:
+        about = json.loads(self._about.read_text())
+        wanted = {"yaml": self._search_file().read_text(), "directory": str(self.bench.place)}
+        status, answer = ask(about, "POST", "/v1/searches", wanted)
+        if status != 201:
+            raise RuntimeError(str(answer))
+        return SearchFolder(Path(answer["folder"]))
 
     def _served(self) -> list[SearchFolder]:
         return [search for search in self.searches if search != self.driven]
@@ -128,8 +131,13 @@ class Stage:
         return self.bench.start(*words, tabled=True)
 
     def start_service(self) -> None:
+        self._about.unlink(missing_ok=True)  # one that was killed leaves it
         self.service = self._start("serve", "--executor", "thread")
-        until(lambda: (self.home / "service" / "service.json").exists(), bool)
+        until(self._about.exists, bool)
+
+    @property
+    def _about(self) -> Path:
+        return self.home / "service" / "service.json"
 
     # -- what happens to it
 
