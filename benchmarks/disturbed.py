@@ -29,6 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from dashboards import mlflow_runs
+from dashboards.mlflow_sync import MlflowSync
+from dashboards.schema import TrackingSection
+from orchestrator.late_sync import send_again
 from slurm.sandbox import SLURMCTLD, SlurmSandbox
 from tests.orchestrator.service.services import ask
 from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
@@ -331,13 +334,13 @@ def _with_mlflow(stage: Stage, records: Mapping[str, SearchRecord]) -> list[str]
     """Of every search a run, and of every trial one, as `parlay sync` leaves them: once, ended alike, same numbers."""
     from mlflow.tracking import MlflowClient
 
-    wrong, client = [], MlflowClient(f"sqlite:///{stage.home / 'mlflow.db'}")
+    wrong, uri = [], f"sqlite:///{stage.home / 'mlflow.db'}"
+    client, tracking = MlflowClient(uri), MlflowSync(uri, TrackingSection().experiment, stage.home)
     [experiment] = [e.experiment_id for e in client.search_experiments() if e.name != "Default"]
     for search in stage.searches:
         record, name = records[search.search_id], search.search_id
-        answer = stage.bench.parlay("sync", search.path, "--json", timeout_s=600)
-        if answer.code != 0:
-            wrong.append(f"mlflow: {name}: {answer.out}{answer.err}")
+        if unsent := send_again(search, tracking, wrong.append).unsent:
+            wrong.append(f"mlflow: {name}: not sent: {', '.join(unsent)}")
         runs = client.search_runs([experiment], f"tags.`parlay.search_id` = '{name}'", max_results=1000)
         views = [mlflow_runs.parent_view(record), *(mlflow_runs.child_view(record, trial) for trial in record.trials)]
         wanted = Counter((view.trial, view.status.value.upper()) for view in views)
