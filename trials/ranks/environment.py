@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +79,21 @@ def prepare_process(spec: TrialSpec, environ: MutableMapping[str, str]) -> None:
     if spec.layout.engine == "deepspeed":
         # DeepSpeed's autotuner imports mlflow where installed: a second and 110 MB a rank for nothing.
         sys.modules["mlflow"] = None  # type: ignore[assignment]
+    if spec.layout.torch_compile and "TORCHINDUCTOR_CACHE_DIR" not in environ:
+        environ["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache_folder(Path(tempfile.gettempdir())))
+
+
+def compile_cache_folder(temporary: Path) -> Path:
+    """Where torch.compile keeps its cache, from which it reads pickles: in a folder (0700) of this user's own.
+
+    By default it takes one of a name that anybody could make first.
+    """
+    folder = temporary / f"parlay-torchinductor-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return folder if is_own else Path(tempfile.mkdtemp(prefix="parlay-torchinductor-", dir=temporary))
 
 
 def process_age_s() -> float:

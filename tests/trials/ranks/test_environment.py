@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +68,22 @@ def test_a_process_is_as_old_as_the_time_since_its_start():
 def test_nothing_before_the_run_itself_imports_torch():
     program = "import sys, trials.train.program; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)
+
+
+@pytest.mark.security("no_pickle")
+@pytest.mark.parametrize("theirs", [None, "a link", "open to others"])
+def test_torch_compile_reads_its_cache_from_a_folder_that_nobody_else_could_make_first(tmp_path, monkeypatch, theirs):
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    usual = tmp_path / f"parlay-torchinductor-{os.getuid()}"
+    if theirs == "a link":
+        usual.symlink_to(tmp_path)
+    elif theirs is not None:
+        usual.mkdir()
+        usual.chmod(0o770)
+    environ: dict[str, str] = {}
+    prepare_process(make_spec(Layout(torch_compile=True)), environ)
+    folder = Path(environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert (folder == usual) == (theirs is None)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    prepare_process(make_spec(Layout()), plain := {})
+    assert "TORCHINDUCTOR_CACHE_DIR" not in plain
