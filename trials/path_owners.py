@@ -16,6 +16,9 @@ from pathlib import Path
 
 from search_spaces.errors import InputError
 
+TRUSTED_OWNERS = "PARLAY_TRUSTED_OWNERS"
+"""Users, by name or number and separated by commas, whose folders may be on the way, as of a project's its owner."""
+
 OVERFLOW_UID = 65534
 """What the kernel calls a user who has no number in this user namespace."""
 _MOST_LINKS = 40  # as the kernel
@@ -38,6 +41,12 @@ class Swapper:
     words: str
 
 
+_OWNER_FIX = (
+    f"name a folder that only your own and root's lead to; or {TRUSTED_OWNERS}=NAME, if you trust that user with your "
+    "account"
+)
+
+
 def require_own_way(path: Path, code: str, key: str) -> None:
     """InputError where somebody could put something else in the place of what `path` names; OSError as below.
 
@@ -50,13 +59,14 @@ def require_own_way(path: Path, code: str, key: str) -> None:
         words, fix = f"can be written by everybody at {swapper.path}", f"chmod o-w {swapper.path}"
     else:
         at = "" if swapper.path == path else f"is reached by {swapper.path}, which "
-        words, fix = f"{at}belongs to {swapper.words}", "name a folder that only your own and root's lead to"
+        words, fix = f"{at}belongs to {swapper.words}", _OWNER_FIX
     rule = "every folder and link on the way is yours or root's and not everybody's: else others could put theirs there"
     raise InputError.of(code, f"{path} {words}", key=key, value=str(path), rule=rule, fix=fix)
 
 
 def who_may_swap(path: Path) -> Iterator[Swapper]:
-    """Whoever besides us and root could put something of theirs in the place of what `path` names, from the root on.
+    """Whoever besides us, root and trusted owners could put something of theirs in the place of what `path` names, from
+    the root on.
 
     Every folder and link on the way counts, also behind links, and what is not there yet is made by us. The owner of a
     folder may rename in it whatever its mode, the sticky bit included. Raises OSError where the way cannot be seen.
@@ -134,6 +144,8 @@ def _entries(path: Path) -> Iterator[Path]:
 def _is_ours(owner: int, entry: Path) -> bool:
     if owner in (0, os.geteuid()) or (owner == OVERFLOW_UID and not _maps_all_users()):
         return True
+    if {str(owner), _name_of(owner)} & {*os.environ.get(TRUSTED_OWNERS, "").split(",")}:
+        return True
     try:
         return owner == us_in(entry if entry.is_dir() and not entry.is_symlink() else entry.parent)
     except OSError:
@@ -166,7 +178,12 @@ def _writers(folder: Path, found: os.stat_result) -> Iterator[Swapper]:
 
 
 def _user_name(uid: int) -> str:
+    name = _name_of(uid)
+    return str(uid) if name is None else f"{name} ({uid})"
+
+
+def _name_of(uid: int) -> str | None:
     try:
-        return f"{pwd.getpwuid(uid).pw_name} ({uid})"
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(uid)
+        return None

@@ -39,6 +39,14 @@ def test_whoever_owns_a_folder_above_may_whatever_its_mode(way, mode):
 
 
 @needs_a_stranger
+@pytest.mark.parametrize(("trusted", "may"), [(f"smith,{STRANGER}", False), ("", True), (f"1{STRANGER}", True)])
+def test_an_owner_whom_the_user_trusts_is_none_to_fear(way, monkeypatch, trusted, may):
+    monkeypatch.setenv("PARLAY_TRUSTED_OWNERS", trusted)
+    os.chown(way.parents[1], STRANGER, -1)
+    assert found(way) == ([(way.parents[1], Who.OWNER)] if may else [])
+
+
+@needs_a_stranger
 def test_whoever_owns_the_folder_itself_may(way):
     way.mkdir()
     os.chown(way, STRANGER, -1)
