@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.search_file import SearchSpec
-from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.journal import Journal, JournalDamaged
 from trials.ledger.place import ledger_to_read, ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
@@ -147,7 +147,7 @@ def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
     except OSError as error:
         raise no_search(str(folder.path), error.strerror or str(error)) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise OutsideRefused(f"{folder.journal} holds what no search of ours writes: {error}") from error
+        raise JournalDamaged(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
         raise no_search(str(folder.path), "it holds no journal.jsonl")
     url = ledger or record.spec["ledger"].get("url")

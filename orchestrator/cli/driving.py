@@ -34,8 +34,10 @@ def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
     except LedgerDamaged as damaged:
         fix = f"{damaged.fix}; then {resume_fix(folder)}"
         fail(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
-    except (OutsideRefused, OSError) as refused:
-        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=resume_fix(folder)), as_json)
+    except OutsideRefused as refused:
+        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=refused.fix or resume_fix(folder)), as_json)
+    except OSError as error:
+        fail(ExitCode.REFUSED, Problem("refused", str(error), fix=resume_fix(folder)), as_json)
     except KeyboardInterrupt:
         problem = Problem("interrupted", "stopped; nothing is lost", fix=resume_fix(folder))
         fail(ExitCode.INTERRUPTED, problem, as_json)

@@ -31,6 +31,10 @@ _SEAL = ',"crc32":"00000000"}'
 class JournalDamaged(OutsideRefused):
     """A line in the middle of a journal is not what was written; the text names file and line."""
 
+    def __init__(self, words: str):
+        fix = "put journal.jsonl back from a copy of the folder; what the ledger knows, parlay status shows of its id"
+        super().__init__(words, fix)
+
 
 class OutOfTurn(ValueError):
     """Another event is due: somebody else has written since this writer read the journal."""

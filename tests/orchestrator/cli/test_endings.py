@@ -138,6 +138,19 @@ def test_a_search_that_is_named_by_its_folder_is_called_so_in_what_to_do_next(tm
     assert told == [(verb, "'runs/of last week'") for verb in ("replay", "resume", "resume")]
 
 
+def test_a_damaged_journal_is_told_with_what_to_do(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    folder = search_killed_before_its_last_events(tmp_path)
+    folder.journal.write_text("garbage\n")
+    for words in (["status", str(folder.path)], ["resume", str(folder.path)], ["resume", folder.search_id]):
+        capfd.readouterr()
+        assert run(words) == 6
+        err = capfd.readouterr().err
+        assert "journal.jsonl:1: " in err
+        assert "fix: put journal.jsonl back from a copy of the folder" in err
+    assert run(["status", folder.search_id]) == 0
+
+
 def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = search_killed_before_its_last_events(tmp_path)
