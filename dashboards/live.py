@@ -214,7 +214,7 @@ def _words_of(event: Event, search: SearchRecord) -> str | None:
     if event.kind is EventKind.SEARCH_CREATED:
         return f"search {search.search_id} created"
     if event.kind is EventKind.SEARCH_STATE:
-        words = " ".join(filter(None, [f"search {search.state}", search.end_reason]))
+        words = " ".join(filter(None, [f"search {shown_state(search.state, search.end_reason)}", search.end_reason]))
         return words + _remark(search.detail)
     if event.kind is EventKind.BEST_CHANGED:
         return f"{data['trial']} is the best" if data["trial"] else "no trial is the best any more"

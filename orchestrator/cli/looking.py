@@ -135,10 +135,12 @@ def _list_searches(ledger: str | None, as_json: bool) -> None:
     from orchestrator.status import searches_summary
     from trials.ledger.place import ledger_to_read
     from trials.ledger.reader import LedgerReader
+    from trials.verdict import shown_state
 
     with closing(LedgerReader(ledger_to_read(ledger))) as reader:
         searches = reader.searches()
-    lines = [f"{s.search_id}  {s.state}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
+    states = {s.search_id: shown_state(s.state, s.end_reason) for s in searches}
+    lines = [f"{s.search_id}  {states[s.search_id]}  {counted(s.num_trials, 'trial')}  {s.folder}" for s in searches]
     answer(searches_summary(searches), as_json, "\n".join(lines) or "no search yet")
 
 

@@ -115,8 +115,11 @@ def _ticked(found: Found) -> SearchRecord:
 
 
 def _words(record: SearchRecord) -> str:
+    from trials.verdict import shown_state
+
     ended = sum(trial.state.is_ended for trial in record.trials)
-    words = f"search {record.search_id} is {record.state}: {ended} of {len(record.trials)} trials have ended"
+    state = shown_state(record.state, record.end_reason)
+    words = f"search {record.search_id} is {state}: {ended} of {len(record.trials)} trials have ended"
     return f"{words}; it needs no more ticks" if record.state.is_ended else words
 
 

@@ -101,6 +101,7 @@ class TestWhenASearchEnds:
             assert [json.loads(line) for line in told.read_text().splitlines()] == [status]
             ((where, kind, body),) = posts
             assert (where, kind, json.loads(body)) == (f"/{TOKEN}", "application/json", status)
+            assert json.loads(body)["verdict"]["headline"].endswith("no comparison: the search file names no baseline")
             assert parlay("resume")[:2] == (0, status)
             assert len(posts) == len(told.read_text().splitlines()) == 1
 

@@ -64,7 +64,7 @@ def test_the_table_is_sorted_by_mouse_and_keyboard_and_filtered_and_a_log_opens(
     tab.press(" ", 32, " ")
     assert tab.ask(ROWS) == proposed
     tab.click("#filter")
-    tab.call("Input.insertText", text="gpu oom")
+    tab.call("Input.insertText", text="out of gpu")
     assert tab.ask(ROWS) == ["t0002"]
     assert tab.ask("document.getElementById('shown').textContent") == f"1 of {len(proposed)} trials"
     log = "document.querySelector('tr[data-trial=t0002] pre').checkVisibility()"

@@ -58,6 +58,8 @@ def test_a_search_is_submitted_driven_and_looked_at(service):
     assert trials[1]["attempts"][0]["started_at"].endswith("Z")
     best = service.client.get(f"/v1/searches/{search}/best").json()
     assert best["trial"] == status["best"]["trial"]
+    assert best["verdict"] == status["verdict"]
+    assert status["verdict"]["headline"].endswith("no comparison: the search file names no baseline")
     recipe = service.client.get(f"/v1/searches/{search}/recipe").json()
     assert recipe["recipe"]["layout"] == best["layout"]
     assert Path(recipe["folder"], "recipe.yaml").exists()
