@@ -10,6 +10,7 @@ from orchestrator.service.executors import ExecutorKind
 from orchestrator.service.keeper import DriverState
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
+from trials.verdict import ShownState, VerdictKind
 
 SearchIdText = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]
 TrialText = Annotated[str, Field(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$")]
@@ -99,11 +100,27 @@ class DriverAnswer(BaseModel):
     detail: str | None
 
 
+class VerdictAnswer(BaseModel):
+    """What the search found against its baseline, over all runs of both layouts, and in words."""
+
+    kind: VerdictKind
+    state: ShownState
+    headline: str
+    sentence: str
+    trial: str | None
+    baseline: str | None
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    ties: list[str]
+
+
 class StatusAnswer(Answer):
     search_id: str
     state: SearchState
     end_reason: EndReason | None
     detail: str | None
+    verdict: VerdictAnswer
     best: dict[str, Any] | None
     num_trials: int
     trials: dict[str, int]
@@ -148,6 +165,7 @@ class TrialsAnswer(Answer):
 class BestAnswer(Answer):
     model_config = ConfigDict(extra="allow")
     search_id: str
+    verdict: VerdictAnswer
     trial: str
     recipe: str | None
 

@@ -119,7 +119,7 @@ def test_a_screen_reader_is_told_what_each_figure_shows_and_what_each_cell_is(ta
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     (table,) = [node for node in nodes if node.role == "table"]
-    assert "trials as proposed" in table.name
+    assert "trials in launch order" in table.name
     heads = [node.name for node in nodes if node.role == "columnheader"]
     assert {"trial", "state", "tokens/s"} <= set(heads)
     assert [node.name for node in nodes if node.role == "rowheader"][:2] == ["t0001", "t0002"]
