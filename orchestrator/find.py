@@ -169,6 +169,9 @@ def _newest(reader: LedgerReader) -> str:
     searches = reader.searches()
     if not searches:
         raise InputError.of(
-            "unknown_id", "there is no search in this ledger yet", fix="start one: parlay run search.yaml"
+            "unknown_id",
+            "there is no search in this ledger yet",
+            fix="start one: parlay run search.yaml; one that is there is named by its folder, and parlay ledger rebuild"
+            " FOLDER takes it into this ledger",
         )
     return searches[0].search_id

@@ -199,6 +199,8 @@ class TestReading:
         with pytest.raises(InputError, match="the ledger is empty") as caught:
             reader.search(SEARCH_ID)
         assert caught.value.problems[0].code == "unknown_id"
+        fix = str(caught.value.problems[0].fix)
+        assert all(words in fix for words in ("by its folder", "PARLAY_HOME", "--ledger", "parlay ledger rebuild"))
 
     def test_a_reader_that_was_there_first_sees_what_is_written_later(self, reader, url):
         assert reader.searches() == []

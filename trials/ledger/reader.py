@@ -21,6 +21,10 @@ from trials.trial import Trial
 T = TypeVar("T")
 
 _MOST_CANDIDATES = 10
+_WHERE_ELSE = (
+    "the ledger is empty: name the search by its folder, or name its ledger (PARLAY_HOME, --ledger);"
+    " parlay ledger rebuild FOLDER fills this one"
+)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def _unknown(search_id: str, known: Sequence[str]) -> InputError:
         key="search",
         value=search_id,
         rule="a search is named by its id, by its beginning, or by its folder",
-        fix=f"one of: {_listed(known)}" if known else "the ledger is empty: check --ledger",
+        fix=f"one of: {_listed(known)}" if known else _WHERE_ELSE,
     )
 
 
