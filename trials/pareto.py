@@ -21,7 +21,8 @@ def pareto(ranking: Ranking) -> tuple[Trial, ...]:
     """The best, and after it what beats every other layout in a goal, as they are ranked; () where there is one goal.
 
     The goals are the ranking's objectives; where there is one, the number of nodes is the other, fewer being better,
-    once layouts on several were measured. Suspect layouts and those that leave too little memory are left out.
+    once layouts on several were measured. Suspect layouts, those that leave too little memory and those of which
+    a repeat failed for a reason of their own are left out.
     """
     best, firsts = ranking.best, _firsts(ranking)
     if best is None or (not ranking.others and len(firsts) == 1):
@@ -55,7 +56,7 @@ def _firsts(ranking: Ranking) -> Mapping[int, Trial]:
     """The first layout of each number of nodes, in the ranking's order; the best speaks for its own."""
     counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
     for trial in ranking.ordered:
-        if ranking.has_room(trial) and not is_suspect(trial):
+        if ranking.has_room(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
             counts.setdefault(trial.layout.num_nodes, trial)
     return counts
 

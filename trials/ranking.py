@@ -68,7 +68,7 @@ class Ranking:
     only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
     overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
     memory than the `floor` asks comes last and is none of these. `others` are objectives that matter beside the first,
-    which decides all this.
+    which decides all this. `failing` are the keys of layouts of which a repeat failed for a reason of their own.
     """
 
     objective: Objective
@@ -79,6 +79,7 @@ class Ranking:
     fastest: Trial | None = None
     floor: MemoryFloor | None = None
     others: tuple[Objective, ...] = ()
+    failing: frozenset[str] = frozenset()
 
     def has_room(self, trial: Trial) -> bool:
         """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
@@ -152,9 +153,16 @@ class _Contender:
     @property
     def is_finalist(self) -> bool:
         """Whether it was chosen to be measured again, and no repeat failed for a reason of the layout's own."""
+        return bool(self._repeats) and not self.is_failing
+
+    @property
+    def is_failing(self) -> bool:
+        return any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in self._repeats)
+
+    @property
+    def _repeats(self) -> list[Trial]:
         second = second_looks(self.trials)
-        repeats = [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
-        return bool(repeats) and not any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in repeats)
+        return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
 
     def order(self, objective: Objective, floor: MemoryFloor | None) -> Order:
         """What sorts the better one first."""
@@ -183,14 +191,16 @@ def rank(
     placed = sorted(((c.order(objective, floor), c) for c in contenders), key=lambda found: found[0])
     ordered = tuple(merged(contender.counted) for _, contender in placed)
     runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
+    failing = frozenset(contender.trials[0].layout.key for _, contender in placed if contender.is_failing)
     if not placed or placed[0][0].cannot_be_best:
-        return Ranking(objective, ordered, runs=runs, floor=floor, others=others)
+        return Ranking(objective, ordered, runs=runs, floor=floor, others=others, failing=failing)
     first, fastest = placed[0][0], ordered[0]
     peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
     alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
     may_choose = not (first.is_no_finalist or first.is_suspect)
     best = _with_memory_to_spare(alike) if may_choose else fastest
-    return Ranking(objective, ordered, best, tuple(t for t in alike if t is not best), runs, fastest, floor, others)
+    ties = tuple(trial for trial in alike if trial is not best)
+    return Ranking(objective, ordered, best, ties, runs, fastest, floor, others, failing)
 
 
 def order_of(

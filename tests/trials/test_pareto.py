@@ -13,7 +13,7 @@ from tests.trials.test_ranking import NODE_HOURS, SPEED, names, trial
 from trials.answer import best_json, why
 from trials.pareto import pareto, pareto_json, trades
 from trials.ranking import Objective, Ranking, rank
-from trials.trial import Trial, TrialKind
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 PER_GPU = Objective.TOKENS_PER_SEC_PER_GPU
 
@@ -56,6 +56,18 @@ class TestNodes:
             run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
         front = pareto(ranked(best, full, fitting, floor=MemoryFloor(10.0, 4.0)))
         assert names(front) == ["t0001", "t0003"]
+
+    def test_a_run_whose_repeat_failed_for_a_reason_of_the_layouts_own_speaks_for_no_number_of_nodes(self):
+        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.FINALIST)]
+        lone, other = on(1, 3, 200.0), on(1, 4, 100.0)
+        for reason, front in (
+            (FailureReason.GPU_OOM, ["t0001", "t0004"]),
+            (FailureReason.NODE_FAILURE, ["t0001", "t0003"]),
+        ):
+            again = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, reason)
+            assert names(pareto(ranked(*best, lone, other, again))) == front
+        broken = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, FailureReason.GPU_OOM)
+        assert pareto(ranked(*best, lone, broken)) == ()
 
     def test_a_finalist_speaks_for_its_nodes_with_the_speed_over_all_its_runs(self):
         lucky = on(1, 3, 200.0)
