@@ -13,6 +13,7 @@ from trials.verdict import TrialCounts
 FLAG_WORDS: Mapping[str, str] = {
     Flag.EXTRAPOLATED: "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",
     Flag.TIME_LIMIT: "the time limit came before the interval was narrow enough; enough steps were measured to count",
+    Flag.WIDE_INTERVAL: "steps still differed at measure.max_steps: its interval is wider than ci_relative_width asks",
     Flag.FAILED_AFTER_RESULT: "a rank ended badly after the result was written; the numbers stand, the logs say why",
     Flag.SUSPECT_NODE: "a slow device, or steps that slowed down: perhaps the machine; one such run is never the best",
     Flag.FINGERPRINT_CHANGED: "other software or hardware than the first measurement's, so not to be compared with it",

@@ -101,13 +101,18 @@ class Measurement:
     def has_enough_steps(self) -> bool:
         return len(self.measured_times_s) >= self.rules.min_steps
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval was wider than it was to be after the most steps; too few have none."""
+        return self.stop is Stop.MAX_STEPS and median_interval(self.measured_times_s) is not None
+
     def _stop(self, elapsed_s: float, wanted_s: float | None) -> Stop | None:
         measured = self.measured_times_s
         if sum(measured) >= self.least_s:
-            if len(measured) >= self.rules.max_steps:
-                return Stop.MAX_STEPS
             if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
                 return Stop.PRECISE
+            if len(measured) >= self.rules.max_steps:
+                return Stop.MAX_STEPS
         if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
             return Stop.TIME_LIMIT
         return Stop.DOMINATED if wanted_s is not None and is_slower_than(wanted_s, measured) else None

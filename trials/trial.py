@@ -81,6 +81,7 @@ class Flag(Word):
 
     EXTRAPOLATED = "extrapolated"
     TIME_LIMIT = "time_limit"
+    WIDE_INTERVAL = "wide_interval"
     FAILED_AFTER_RESULT = "failed_after_result"
     SUSPECT_NODE = "suspect_node"
     FINGERPRINT_CHANGED = "fingerprint_changed"

@@ -84,8 +84,14 @@ class TestMeasurement:
 
     def test_goes_on_to_the_most_steps_when_they_do_not(self):
         measurement = run([1.0] * 6 + [1.0, 2.0] * 20)
-        assert measurement.stop is Stop.MAX_STEPS
+        assert (measurement.stop, measurement.is_wide) == (Stop.MAX_STEPS, True)
         assert len(measurement.measured_times_s) == RULES.max_steps
+
+    def test_the_most_steps_that_agree_are_precise(self):
+        measurement = Measurement(replace(RULES, min_steps=20, max_steps=20))
+        while feed(measurement, 1.0) is None:
+            pass
+        assert (measurement.stop, measurement.is_wide) == (Stop.PRECISE, False)
 
     def test_stops_before_the_time_limit_with_enough_steps(self):
         measurement = run([1.0] * 6 + [1.0, 2.0] * 20, replace(RULES, time_limit_s=20))
@@ -132,7 +138,7 @@ class TestFinalists:
 
     def test_go_on_beyond_the_most_steps(self):
         measurement = Measurement(replace(RULES, ci_relative_width=0.0), least_s=30.0)
-        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [Stop.MAX_STEPS]
+        assert [feed(measurement, 1.0) for _ in range(36)] == [None] * 35 + [Stop.PRECISE]
 
     def test_end_at_the_time_limit(self):
         measurement = Measurement(replace(RULES, time_limit_s=20.0), least_s=60.0)

@@ -158,6 +158,7 @@ class LogMeasurement:
     def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
         found = {
             Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
             Flag.LAYOUT_UNPROVEN: bool(proof["unproven"]),
             Flag.NUMBERS_DISAGREE: not all(check["agrees"] for check in proof["cross_checks"]),

@@ -171,6 +171,7 @@ class TrainingLoop:
         been unwell."""
         found = {
             Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.WIDE_INTERVAL: self.measurement.is_wide,
             Flag.EXTRAPOLATED: self.pace.is_extrapolated,
             Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
         }

@@ -55,10 +55,10 @@ def recorded_spec(kind: str = "megatron-deepspeed", **changes) -> TrialSpec:
     return replace(SPEC, **fields | changes)
 
 
-def recorded_lines() -> list[str]:
+def recorded_lines(times: int = 1) -> list[str]:
     return [
         MEGATRON_DEEPSPEED.replace("       6/", f"{number:8d}/").replace("347319.2", str(ms))
-        for number, ms in enumerate(STEP_TIMES_MS, start=5)
+        for number, ms in enumerate(STEP_TIMES_MS * times, start=5)
     ]
 
 
@@ -206,6 +206,13 @@ def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
     measurement = follow(tmp_path, recorded_spec(), recorded_lines())
     measurement.end_for_time()
     assert "time_limit" in measurement.outcome().flags
+
+
+@pytest.mark.parametrize(("width", "is_flagged"), [(1e-9, True), (1.0, False)])
+def test_an_interval_that_is_still_wide_after_the_most_steps_is_flagged(tmp_path, width, is_flagged):
+    rules = replace(RULES, min_steps=8, max_steps=8, ci_relative_width=width)
+    outcome = follow(tmp_path, recorded_spec(measure=rules), recorded_lines(times=2)).outcome()
+    assert ("wide_interval" in outcome.flags) is is_flagged
 
 
 def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):

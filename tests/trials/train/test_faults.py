@@ -77,7 +77,7 @@ def test_fault_38_steps_that_become_slower_are_a_suspect_measurement(start):
     rules = replace(RULES, min_steps=18, max_steps=18)
     trial = start(make_spec(TP2, measure=rules), program=faulty("get_slower_from_the_fourteenth_step_on"))
     assert trial.wait() == [0, 0], trial.logs()
-    assert trial.outcome().flags == ("suspect_node",)
+    assert trial.outcome().flags == ("wide_interval", "suspect_node")
     assert trial.verdict().state is TrialState.MEASURED
 
 

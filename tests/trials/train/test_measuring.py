@@ -123,7 +123,7 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
     trial = start(make_spec(ONE), program=faulty("leak_four_mib_a_step"))
     assert trial.wait() == [0], trial.logs()
     outcome = trial.outcome()
-    assert outcome.flags == ("host_memory_grows",)
+    assert "host_memory_grows" in outcome.flags
     assert outcome.measured["host_memory_slope_mib_per_step"] == pytest.approx(4.0, rel=0.2)
     node_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20
     assert len(outcome.step_times_s) < outcome.measured["host_memory_full_at_step"] < node_mib
@@ -164,7 +164,7 @@ def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fau
     trial = start(make_spec(layout, measure=replace(RULES, profile=True)), program=faulty(fault))
     assert trial.wait() == codes, trial.logs()
     outcome = trial.outcome()
-    assert outcome.flags == ("profile_failed",)
+    assert "profile_failed" in outcome.flags
     assert outcome.excerpt
     assert "time_s" not in outcome.measured
     assert trial.verdict().state is TrialState.MEASURED
