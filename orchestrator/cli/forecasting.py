@@ -179,13 +179,23 @@ def _numbers(forecast: Forecast) -> str:
     )
 
 
+def _own_chance(forecast: Forecast) -> str:
+    """Of the row's layout, where another is likelier: models that were corrected order them all, draws give chances."""
+    own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
+    if likeliest.layout == own:
+        return ""
+    chance = next((contender.chance for contender in forecast.contenders if contender.layout == own), None)
+    words = "none of them" if chance is None else f"the best with a chance of {chance:.0%}"
+    return f"; the plan's first, above, is {words}"
+
+
 def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator[str]:
     """Which others may be the best, and what is not known."""
     if len(forecast.contenders) > 1:
         listed = "; ".join(
             f"{names[contender.layout.key]} ({contender.chance:.0%})" for contender in forecast.contenders[:top]
         )
-        yield f"the best is one of {len(forecast.contenders)}: {listed}"
+        yield f"the best is one of {len(forecast.contenders)}: {listed}{_own_chance(forecast)}"
     for unseen in forecast.uncertain_terms:
         where = "over the fabric" if unseen.over_fabric else "inside a node"
         yield f"mostly unknown: no trial tells of {unseen.term} {where}"

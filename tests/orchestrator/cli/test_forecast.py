@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.forecasting import _remarks
 from orchestrator.cli.main import run
-from search_spaces.layout import LAYOUT_FIELDS
+from orchestrator.forecasting import Contender, Forecast, Scaling, Speed
+from search_spaces.layout import LAYOUT_FIELDS, Layout
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 
@@ -122,3 +124,22 @@ def test_it_is_told_without_what_only_a_search_needs(place):
     )
     assert done.stderr == "[]\n"
     assert json.loads(done.stdout)["trials"] == 3
+
+
+@pytest.mark.parametrize(
+    ("place_in_list", "words"),
+    [
+        (0, "the best is one of 3: a (50%); b (30%)"),
+        (1, "the best is one of 3: a (50%); b (30%); the plan's first, above, is the best with a chance of 30%"),
+        (2, "the best is one of 3: a (50%); b (30%); the plan's first, above, is the best with a chance of 20%"),
+        (3, "the best is one of 3: a (50%); b (30%); the plan's first, above, is none of them"),
+    ],
+)
+def test_a_row_says_how_likely_its_own_layout_is_where_another_is_likelier(place_in_list, words):
+    layouts = [Layout(micro_batch_size=size) for size in (1, 2, 4, 8)]
+    names = dict(zip((layout.key for layout in layouts), "abcd", strict=True))
+    chances = zip(layouts[:3], (0.5, 0.3, 0.2), strict=True)
+    contenders = tuple(Contender(layout, chance, 1.0, None) for layout, chance in chances)
+    speed = Speed(layouts[place_in_list], 1.0, 64)
+    found = Forecast(Scaling.WEAK, speed, 0.5, 2.0, 1.0, None, contenders, ())
+    assert list(_remarks(found, 2, names)) == [words]
