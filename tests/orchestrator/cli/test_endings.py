@@ -11,9 +11,14 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import run
+from orchestrator.cli.summary import show_search
 from orchestrator.samplers.ordered import GridSampler
+from orchestrator.search_file import load_search_file
+from search_spaces.layout import Layout
+from tests.dashboards.searches import SearchUnderTest
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from trials.folder import SearchFolder
+from trials.trial import FailureReason
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -159,3 +164,14 @@ def test_what_python_compiled_of_the_code_is_not_what_a_search_goes_on_with(tmp_
     stale.write_bytes(b"of other sources")
     assert run(["resume", str(folder.path), "--ledger", f"sqlite:///{tmp_path}/other.db"]) == 0
     assert not stale.exists()
+
+
+def test_a_trial_that_stopped_early_is_not_named_as_failed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    spec, search = load_search_file(write_recorded_search(tmp_path, OK)), SearchUnderTest()
+    search.dominate(search.start(Layout(micro_batch_size=2)), 100.0)
+    show_search(search.record, spec, SearchFolder(tmp_path))
+    assert "failed:" not in capsys.readouterr().out
+    search.fail(search.start(Layout(micro_batch_size=4)), FailureReason.HANG)
+    show_search(search.record, spec, SearchFolder(tmp_path))
+    assert "failed:  parlay logs t0002" in capsys.readouterr().out
