@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dashboards.sessions import entry_address
 from search_spaces.errors import OutsideRefused
+from search_spaces.plain_file import open_plain, read_plain
 
 PORT_VARIABLE = "PARLAY_DASHBOARD_PORT"
 TOKEN_VARIABLE = "PARLAY_DASHBOARD_TOKEN"
@@ -49,11 +50,11 @@ def page_address(home: Path, port: int | None, now: float) -> str:
     if not served:
         raise OutsideRefused("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
     newest = max(served, key=lambda path: path.stat().st_mtime_ns)
-    return entry_address(_port_of(newest), newest.read_text(encoding="utf-8"), now)
+    return entry_address(_port_of(newest), read_plain(newest).decode(), now)
 
 
 def _is_held(path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as stream:
+    with suppress(OSError, ValueError), open_plain(path) as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -31,7 +31,7 @@ from search_spaces.memory_floor import MemoryFloor
 from trials.ledger.events import Event, EventKind, SearchRecord, SearchState
 from trials.ranking import Objective, Ranking, rank, upper_bound_of
 from trials.text import last_line
-from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, utc_text
+from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialState, is_finite_number, utc_text
 from trials.verdict import counts_of, has_stopped_early, shown_state, verdict_of
 
 _WIDTH_WITHOUT_TERMINAL = 80
@@ -365,7 +365,7 @@ def _numbers(trial: Trial, ranking: Ranking) -> list[str]:
         amount(measured["tokens_per_sec"]),
         _interval(measured),
         f"{measured['step_time_s']:.4g}",
-        "" if memory is None else f"{memory:.3g}",
+        f"{memory:.3g}" if is_finite_number(memory) else "",
         _state_words(trial, ranking),
     ]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from orchestrator.search_file import SearchSpec
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
-from trials.ledger.events import SearchRecord, fold
-from trials.ledger.journal import Journal, JournalDamaged
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, JournalDamaged, search_of
 from trials.ledger.place import ledger_to_read, ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
@@ -143,14 +143,14 @@ def _folder_named(given: str) -> SearchFolder | None:
 def _from_folder(folder: SearchFolder, ledger: str | None) -> Found:
     """A search by its folder, which knows its ledger, and is enough where that has never heard of it."""
     try:
-        record = fold(folder.search_id, Journal(folder.journal).read())
+        record = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
+        url = ledger or (None if record is None else record.spec["ledger"].get("url"))
     except OSError as error:
         raise no_search(str(folder.path), error.strerror or str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, AttributeError) as error:
         raise JournalDamaged(f"{folder.journal} holds what no search of ours writes: {error}") from error
     if record is None:
         raise no_search(str(folder.path), "it holds no journal.jsonl")
-    url = ledger or record.spec["ledger"].get("url")
     return Found(record, folder, ledger_url(url))
 
 

@@ -16,8 +16,8 @@ from orchestrator.in_time import in_thread
 from orchestrator.last_words import mlflow_json
 from orchestrator.search import lease as leases
 from trials.folder import SearchFolder, write_json
-from trials.ledger.events import SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, search_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str],
 
 
 def _told(folder: SearchFolder) -> SearchRecord:
-    search = fold(folder.search_id, Journal(folder.journal).read())
+    search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
     if search is None:
         raise no_search(str(folder.path), "its journal.jsonl holds no event", MOVED)
     return search

@@ -14,8 +14,8 @@ from orchestrator.search import lease as leases
 from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
 from trials.ledger.database import LedgerDamaged
-from trials.ledger.events import Event, SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
 from trials.trial import Word
@@ -111,12 +111,10 @@ def _searches_below(place: Path) -> Iterator[SearchFolder]:
 def _told(folder: SearchFolder) -> tuple[SearchRecord, list[Event]]:
     try:
         events = Journal(folder.journal).read()
-        record = fold(folder.search_id, events)
+        record = search_of(folder.journal, folder.search_id, events)
         lease = leases.current(folder)
     except (OSError, OutsideRefused) as error:
         raise _Unreadable(str(error)) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise _Unreadable(f"{folder.journal}: {error}") from error
     if record is None:
         raise _Unreadable(f"{folder.journal}: holds no event")
     if lease is not None and lease.search_id != folder.search_id:

@@ -126,14 +126,13 @@ class Watch:
 
     def _news(self) -> Iterator[SearchRecord]:
         """The search as it stands at each look; what happened since the first one is shown."""
-        from trials.ledger.events import apply
-        from trials.ledger.journal import Journal, JournalDamaged
+        from trials.ledger.journal import Journal, JournalDamaged, search_after
 
         journal, search, seen = Journal(self._folder.journal), None, None
         while True:
             try:
                 for event in journal.read_on():
-                    search = apply(search, self._folder.search_id, event)
+                    search = search_after(journal.path, self._folder.search_id, event, search)
                     if seen is not None and event.seq > seen:
                         self._view.update(search, event)
             except JournalDamaged:
@@ -179,7 +178,10 @@ def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives])
     """What a look tells; also where it cannot be taken just now."""
     try:
         return look(folder)
-    except (OSError, ValueError, OutsideRefused) as error:
+    except OutsideRefused as refused:
+        fix = f"; {refused.fix}" if refused.fix else ""
+        return WhoDrives(f"who drives the search cannot be seen: {refused}{fix}")
+    except (OSError, ValueError) as error:
         return WhoDrives(f"who drives the search cannot be seen: {error}")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trials.ledger.events import Event, EventKind, SearchRecord, apply, fold
-from trials.ledger.journal import Journal, OutOfTurn
+from trials.ledger.events import Event, EventKind, SearchRecord, apply
+from trials.ledger.journal import Journal, OutOfTurn, search_of
 from trials.ledger.writer import LedgerBehind, LedgerWriter
 
 
@@ -81,7 +81,7 @@ class History:
         """Read the search and fence off whoever drove it before; read again if that one still wrote meanwhile."""
         while True:
             events = self._journal.read()
-            self._search = fold(self.search_id, events)
+            self._search = search_of(self._journal.path, self.search_id, events)
             if self._search is None or self._search.fencing == self._fencing:
                 break
             with suppress(OutOfTurn):

@@ -14,9 +14,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from orchestrator.launchers.processes import boot_id, start_ticks
+from search_spaces.errors import OutsideRefused, shown
 from trials.folder import SearchFolder, read_json, sync_folder, write_json
 from trials.trial import require_schema, utc_seconds, utc_text
 
@@ -29,6 +31,14 @@ HEARTBEAT_S = LEASE_DURATION_S / 4
 
 HELD_FIX = "wait for it, or cancel the search"
 """What to do about a search that somebody else drives."""
+
+
+class LeaseDamaged(OutsideRefused):
+    """A file of the lease holds something else; the text names it."""
+
+    def __init__(self, path: Path, why: str):
+        fix = f"a driver that is alive writes it anew within {HEARTBEAT_S:.0f} s; where none is, remove {path}"
+        super().__init__(f"{path} is no lease: {why}", fix)
 
 
 class LeaseLost(Exception):
@@ -93,12 +103,26 @@ class Lease:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
-        """The inverse of `to_json`; ValueError for another schema."""
+        """The inverse of `to_json`; ValueError or TypeError for what it is not."""
         require_schema(data, LEASE_SCHEMA)
+        for name, kinds in _TYPES.items():
+            if type(data.get(name)) not in kinds:
+                raise ValueError(f"its {name} is {shown(data.get(name)):.80}")
         values = {name: value for name, value in data.items() if name != "schema"}
         times = {name: utc_seconds(data[name]) for name in ("heartbeat_at", "expires")}
         return cls(**values | times)
 
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "search_id": (str,),
+    "fencing": (int,),
+    "host": (str,),
+    "pid": (int,),
+    "pid_started": (int, NoneType),
+    "pid_scope": (str, NoneType),
+    "heartbeat_at": (str,),
+    "expires": (str,),
+}
 
 _unfreed: dict[tuple[str, int], tuple[SearchFolder, Lease]] = {}
 """Leases that this process has given up and could not write as free, on a full disk: nobody holds them."""
@@ -171,7 +195,7 @@ def release_again(now: float) -> None:
     for key, (folder, lease) in list(_unfreed.items()):
         try:
             _free(folder, lease, now)
-        except (OSError, ValueError):  # also where another's damaged lease lies: it keeps no other from being freed
+        except (OSError, OutsideRefused):  # also where another's damaged lease lies: it keeps no other from being freed
             continue
         except LeaseLost:
             pass
@@ -184,15 +208,15 @@ def _free(folder: SearchFolder, lease: Lease, now: float) -> None:
 
 
 def current(folder: SearchFolder) -> Lease | None:
-    """The newest lease of the search, held or not; None where it never had one.
+    """The newest lease of the search, held or not; None where it never had one. Raises LeaseDamaged.
 
     A claim without its lease.json is a driver about to write it, or one that died there.
     """
-    written = read_json(folder.lease)
+    written = _read(folder.lease)
     newest = max(_claims(folder), default=0)
-    if written is None or written["fencing"] < newest:
-        return _claimed(folder, newest) if newest else None
-    return Lease.from_json(written)
+    if newest > (0 if written is None else written.fencing):
+        return _claimed(folder, newest)
+    return written
 
 
 def holder(folder: SearchFolder, now: float) -> Lease | None:
@@ -239,13 +263,14 @@ def _claim(folder: SearchFolder, lease: Lease) -> bool:
 
 
 def _require_newest(folder: SearchFolder, lease: Lease) -> None:
-    newest = current(folder)
-    if newest is not None and newest.fencing > lease.fencing:
+    """LeaseLost where a later number is claimed; whatever lies in lease.json, its holder writes it anew."""
+    if (number := max(_claims(folder), default=0)) > lease.fencing:
+        newest = _claimed(folder, number)
         raise LeaseLost(f"search {lease.search_id} was taken over by process {newest.pid} on {newest.host}")
 
 
 def _claims(folder: SearchFolder) -> list[int]:
-    return [int(path.stem) for path in (folder.path / ".lease").glob("[0-9]*.json")]
+    return [int(path.stem) for path in (folder.path / ".lease").glob("*.json") if path.stem.isdecimal()]
 
 
 def _claim_file(folder: SearchFolder, fencing: int) -> Path:
@@ -253,7 +278,20 @@ def _claim_file(folder: SearchFolder, fencing: int) -> Path:
 
 
 def _claimed(folder: SearchFolder, fencing: int) -> Lease:
-    return Lease.from_json(read_json(_claim_file(folder, fencing)) or {})
+    path = _claim_file(folder, fencing)
+    lease = _read(path)
+    if lease is None:
+        raise LeaseDamaged(path, "it is gone")
+    return lease
+
+
+def _read(path: Path) -> Lease | None:
+    """What this file says; None where there is none."""
+    try:
+        data = read_json(path)
+        return None if data is None else Lease.from_json(data)
+    except (ValueError, TypeError) as error:
+        raise LeaseDamaged(path, str(error)) from error
 
 
 def _pid_scope() -> str | None:

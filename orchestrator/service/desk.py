@@ -22,8 +22,8 @@ from orchestrator.status import answer_of, best_summary, logs_summary, search_su
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.commands import request_cancel
-from trials.ledger.events import SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, search_of
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.text import tail
@@ -161,7 +161,7 @@ def _in_folder(search_id: str, path: str, url: str | None) -> Found:
     """The search in a folder that the asker names, whatever the ledger knows of it."""
     folder = SearchFolder(Path(path))
     with closing(Journal(folder.journal)) as journal:
-        record = fold(folder.search_id, journal.read())
+        record = search_of(journal.path, folder.search_id, journal.read())
     if record is None or folder.search_id != search_id:
         fix = "name the folder that holds its journal.jsonl"
         raise InputError.of("unknown_id", f"{path} is not the folder of search {search_id}", key="folder", fix=fix)

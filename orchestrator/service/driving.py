@@ -18,8 +18,8 @@ from orchestrator.session import Watcher, drive, open_tracking
 from orchestrator.starting import prepare
 from search_spaces.errors import InputError, OutsideRefused
 from trials.folder import SearchFolder
-from trials.ledger.events import Fenced, SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import Fenced, SearchRecord
+from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 
 _LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of many on one Ray, or one of many threads"
@@ -78,7 +78,7 @@ class DriverTurn:
 
     def _drive(self) -> SearchRecord:
         with closing(Journal(self._folder.journal)) as journal:
-            search = fold(self._folder.search_id, journal.read())
+            search = search_of(journal.path, self._folder.search_id, journal.read())
         if search is None:
             raise no_search(str(self._folder.path), "it holds no journal.jsonl", MOVED)
         spec, cancelling = self._spec(search), self._is_to_be_cancelled()

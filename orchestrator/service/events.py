@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from trials.ledger.events import Event, SearchRecord, apply
-from trials.ledger.journal import Journal, JournalDamaged
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.journal import Journal, JournalDamaged, search_of
 
 LOOK_S = 0.25
 """Between two looks at a journal."""
@@ -44,8 +44,7 @@ class Follower:
         except JournalDamaged:
             self._journal, self.search = Journal(self._file), None
             events = self._journal.read_on()
-        for event in events:
-            self.search = apply(self.search, self._file.parent.name, event)
+        self.search = search_of(self._file, self._file.parent.name, events, self.search)
         return events
 
 

@@ -16,8 +16,8 @@ from orchestrator.service.executors import Executor, ThreadExecutor
 from orchestrator.service.place import OwnSearch, ServicePlace
 from orchestrator.service.share_file import ShareFile
 from trials.folder import SearchFolder
-from trials.ledger.events import SearchRecord, fold
-from trials.ledger.journal import Journal
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, search_of
 
 MOST_FAILURES = 5
 """Turns that may fail or be lost one after the other before a search is left stopped."""
@@ -215,7 +215,7 @@ def _record_of(search: OwnSearch) -> SearchRecord | None:
     """The search as its journal tells it; None where that cannot be read now."""
     try:
         with closing(Journal(SearchFolder(search.folder).journal)) as journal:
-            return fold(search.search_id, journal.read())
+            return search_of(journal.path, search.search_id, journal.read())
     except Exception:  # a damaged journal is told by the turn that reads it
         return None
 

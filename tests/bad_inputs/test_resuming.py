@@ -121,6 +121,66 @@ def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun:
     assert "is no name of a" in error["message"]
 
 
+DEEP = "[" * 20_000 + "]" * 20_000
+READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")
+
+
+def with_a_value(journal: Path, kind: str, path: str, value: str) -> None:
+    """The journal with this JSON in the place of a value of the first event of this kind, its checksum right."""
+    lines = journal.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if f'"kind":"{kind}"' in line)
+    *way, last = path.split(".")
+    event = json.loads(lines[place])
+    del event["crc32"]
+    inner = event
+    for name in way:
+        inner = inner[name]
+    inner[last] = "HERE"
+    line = json.dumps(event, separators=(",", ":"))[:-1].replace('"HERE"', value)
+    lines[place] = f'{line},"crc32":"{zlib.crc32(line.encode()):08x}"}}'
+    journal.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.bad_input(44, 45)
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("search_created", "data", "[]"),
+        ("search_created", "data", DEEP),
+        ("search_created", "data.spec", "null"),
+        ("trial_proposed", "data.layout", "3"),
+        ("trial_proposed", "data.prediction", DEEP),
+        ("attempt_submitted", "seq", '"x"'),
+        ("attempt_submitted", "data.num_nodes", "1" + "0" * 400),
+        ("attempt_ended", "data.outcome.measured.tokens_per_sec", '"x"'),
+        ("attempt_ended", "data.outcome.measured.step_time_s", "null"),
+        ("attempt_ended", "data.nodes", "7"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_journal_whose_checksums_are_right_and_whose_values_are_not_is_said_to_be_damaged(
+    desk: Desk, begun: Path, kind, path, value
+):
+    with_a_value(begun / "journal.jsonl", kind, path, value)
+    for verb in READERS:
+        assert run([*verb.split(), str(begun)]) == 6, verb
+        said = desk.capsys.readouterr().err
+        assert str(begun / "journal.jsonl") in said
+        assert "Traceback" not in said
+
+
+@pytest.mark.bad_input(44, 45)
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "parlay.lease/1", "fencing": "x"}', DEEP])
+def test_a_lease_that_is_none_is_said_with_what_to_do(desk: Desk, begun: Path, text: str):
+    lease = begun / "lease.json"
+    lease.write_text(text)
+    for verb in ("resume", "cancel", "ledger rebuild"):
+        assert run([*verb.split(), str(begun)]) == 6, verb
+        assert str(lease) in desk.capsys.readouterr().err
+    assert run(["status", str(begun)]) == 0
+    assert f"remove {lease}" in desk.capsys.readouterr().err
+
+
 @pytest.mark.bad_input(44, 45)
 @pytest.mark.parametrize("verb", ["resume", "status", "cancel"])
 def test_a_file_is_no_search_to_go_on_with(desk: Desk, verb):

@@ -14,6 +14,7 @@ from math import fsum
 from typing import Any
 
 from search_spaces.layout import Layout
+from trials.ledger.event_data import is_whole, require_rates, require_types
 from trials.trial import (
     Attempt,
     FailureReason,
@@ -119,8 +120,12 @@ class Event:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Event:
-        """The inverse of `to_json`. ValueError for another schema or an unknown kind, KeyError for a missing field."""
+        """The inverse of `to_json`. ValueError for another schema, an unknown kind or a value of another type, KeyError
+        for a missing field."""
         require_schema(data, EVENT_SCHEMA)
+        require_types(data["data"])
+        if not (is_whole(data["seq"]) and is_whole(data["fencing"])):
+            raise ValueError(f"its seq {data['seq']!r:.80} or fencing {data['fencing']!r:.80} is no whole number")
         kind, at = EventKind(data["kind"]), utc_seconds(data["at"])
         return cls(data["seq"], data["fencing"], at, kind, _with_times(data["data"], utc_seconds))
 
@@ -319,14 +324,17 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
     data = event.data
     state, reason = _ending(event)
-    if state is TrialState.MEASURED and data.get("outcome") is None:
+    outcome = None if data.get("outcome") is None else Outcome.from_json(data["outcome"])
+    if state is TrialState.MEASURED and outcome is None:
         raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without an outcome")
+    if state is TrialState.MEASURED and outcome is not None:
+        require_rates(outcome.measured)
     started_at = data.get("started_at")
     changed = replace(
         attempt,
         state=state,
         reason=reason,
-        outcome=None if data.get("outcome") is None else Outcome.from_json(data["outcome"]),
+        outcome=outcome,
         excerpt=data.get("excerpt"),
         nodes=tuple(data.get("nodes") or attempt.nodes),
         started_at=attempt.started_at if started_at is None else started_at,

@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from search_spaces.errors import OutsideRefused
 from search_spaces.plain_file import open_plain
 from trials.folder import sync_folder
-from trials.ledger.events import Event, Fenced
+from trials.ledger.events import Event, Fenced, SearchRecord, apply
 
 MOST_JOURNAL_BYTES = 4 * 2**30
 """Far more than any search writes."""
@@ -150,6 +151,27 @@ class Journal:
         return self._known
 
 
+def search_of(
+    journal: Path, search_id: str, events: Iterable[Event], before: SearchRecord | None = None
+) -> SearchRecord | None:
+    """The search after these events of this journal, which follow on `before`; None where there are none.
+
+    Raises JournalDamaged for an event that contradicts those before it, or that no driver writes.
+    """
+    search = before
+    for event in events:
+        search = search_after(journal, search_id, event, search)
+    return search
+
+
+def search_after(journal: Path, search_id: str, event: Event, before: SearchRecord | None) -> SearchRecord:
+    """The same with one event."""
+    try:
+        return apply(before, search_id, event)
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalDamaged(f"{journal}: event {event.seq} is none that a driver writes: {error}") from error
+
+
 @dataclass(frozen=True)
 class _Contents:
     """The events of a journal that count, or the newest of them, the highest lease number that wrote in it, the bytes
@@ -185,7 +207,7 @@ def _parse(path: Path, data: bytes, before: _Contents = _NOTHING) -> _Contents:
     for number, line in enumerate(lines, start=before.lines + 1):
         try:
             event = _event(line)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise JournalDamaged(f"{path}:{number}: {error}") from error
         due = before.due + len(events)
         if event.fencing < fencing:
@@ -205,5 +227,7 @@ def _event(line: bytes) -> Event:
     if seal != f',"crc32":"{zlib.crc32(body):08x}"}}'.encode():
         raise ValueError("the line does not match its checksum")
     fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("the line is no event")
     del fields["crc32"]
     return Event.from_json(fields)

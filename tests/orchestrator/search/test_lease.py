@@ -15,6 +15,7 @@ from orchestrator.search import lease as leases
 from orchestrator.search.lease import (
     LEASE_DURATION_S,
     Lease,
+    LeaseDamaged,
     LeaseHeld,
     LeaseLost,
     acquire,
@@ -101,8 +102,51 @@ class TestTakingIt:
 
     def test_a_newer_lease_is_not_guessed_at(self, folder):
         write_json(folder.lease, other_driver(folder).to_json() | {"schema": "parlay.lease/2"})
-        with pytest.raises(ValueError, match=r"parlay\.lease/2"):
+        with pytest.raises(LeaseDamaged, match=r"parlay\.lease/2"):
             acquire(folder, NOON + LEASE_DURATION_S)
+
+
+DAMAGED = ["", "{}", "[]", "null", '"x"', "[" * 20_000, '{"schema": "parlay.lease/1"}']
+ODD = [None, [], {}, "", "x", True, 1.5]
+
+
+class TestDamage:
+    @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+    def test_what_is_no_lease_is_said_with_the_file_and_what_to_do(self, folder, text):
+        acquire(folder, NOON)
+        folder.lease.write_text(text)
+        with pytest.raises(LeaseDamaged, match=str(folder.lease)) as damaged:
+            current(folder)
+        assert damaged.value.fix.endswith(f"remove {folder.lease}")
+        folder.lease.unlink()
+        assert current(folder).fencing == 1, "what is to be done helps, and the number is not given twice"
+
+    @pytest.mark.parametrize("name", ["search_id", "fencing", "host", "pid", "heartbeat_at", "expires"])
+    def test_a_value_of_another_type_is_no_leases(self, folder, name):
+        lease = acquire(folder, NOON).to_json()
+        for value in ODD:
+            if type(value) is not type(lease[name]) or (value == "x" and name.endswith(("_at", "expires"))):
+                write_json(folder.lease, lease | {name: value})
+                with pytest.raises(LeaseDamaged, match=str(folder.lease)):
+                    current(folder)
+
+    def test_a_claim_that_is_none_is_said_too(self, folder):
+        acquire(folder, NOON)
+        folder.lease.unlink()
+        claim = folder.path / ".lease" / "000001.json"
+        claim.write_text("")
+        with pytest.raises(LeaseDamaged, match=str(claim)):
+            acquire(folder, NOON + LEASE_DURATION_S)
+
+    def test_a_name_that_is_no_number_is_no_claim(self, folder):
+        acquire(folder, NOON)
+        (folder.path / ".lease" / "1 (copy).json").write_text("")
+        assert current(folder).fencing == 1
+
+    def test_a_driver_that_is_alive_writes_it_anew(self, folder):
+        lease = acquire(folder, NOON)
+        folder.lease.write_text("{")
+        assert renew(folder, lease, NOON + 1) == current(folder)
 
 
 class TestTheDead:

@@ -70,7 +70,7 @@ class Story:
             "0" * 32,
             OutcomeStatus.MEASURED,
             flags=("time_limit",),
-            measured={"tokens_per_sec": tokens_per_sec, "startup_parts_s": {"import": 0.1}},
+            measured={"step_time_s": 0.1, "tokens_per_sec": tokens_per_sec, "startup_parts_s": {"import": 0.1}},
             step_times_s=(0.1, 0.2),
         )
         return self._end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())

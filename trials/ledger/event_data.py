@@ -1,0 +1,72 @@
+"""What an event's data may hold, by name: a line whose checksum is right may still be none that a driver wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trials.trial import is_finite_number
+
+_MOST_WHOLE = 2**63 - 1
+"""What the ledger's database can hold."""
+
+
+def require_types(data: Any) -> None:
+    """ValueError for data that is no object, and for a value of another type than its name says."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"its data is {data!r:.80}, not an object")
+    for kind, (names, fits) in _TYPES.items():
+        for name in names:
+            if name in data and not fits(data[name]):
+                raise ValueError(f"its {name} is {data[name]!r:.80}, not {kind}")
+
+
+def require_rates(measured: Mapping[str, Any]) -> None:
+    """ValueError where what every measured trial is ranked by is no positive number."""
+    for name in ("step_time_s", "tokens_per_sec"):
+        if not (is_finite_number(measured.get(name)) and measured[name] > 0):
+            raise ValueError(f"its {name} is {measured.get(name)!r:.80}, not a positive number")
+    for name in ("tokens_per_sec_low", "tokens_per_sec_high"):
+        if measured.get(name) is not None and not is_finite_number(measured[name]):
+            raise ValueError(f"its {name} is {measured[name]!r:.80}, not a number")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number from 0 on that the ledger can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_WHOLE
+
+
+def _is_amount(value: Any) -> bool:
+    return is_finite_number(value) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or fits(value)
+
+
+_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
+    "text": (("code_hash", "state", "kind", "attempt", "nonce", "host", "pilot"), _is_text),
+    "text or null": (("trial", "end_reason", "detail", "reason", "job_id", "excerpt"), _or_null(_is_text)),
+    "a whole number": (("num_nodes", "restart", "pid"), is_whole),
+    "a number from 0 on": (("time_limit_s",), _is_amount),
+    "a number or null": (
+        ("reserved_s", "node_hours"),
+        _or_null(is_finite_number),
+    ),  # what a pilot gives back is below 0
+    "a time or null": (("started_at", "ended_at", "unknown_since"), _or_null(_is_text)),
+    "a list of texts or null": (("exclude", "nodes"), _or_null(_are_texts)),
+    "an object": (("spec", "layout"), _is_object),
+    "an object or null": (("prediction", "outcome"), _or_null(_is_object)),
+}
