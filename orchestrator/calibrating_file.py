@@ -31,11 +31,13 @@ _VERSIONS = ("torch", "cuda", "python")
 
 @dataclass(frozen=True)
 class Occasion:
-    """Of what search, on which part of its cluster and by which launcher was measured."""
+    """Of what search, on which part of its cluster and by which launcher was measured; `busy` where other work was
+    there."""
 
     search: str
     launcher: str
     world: Cluster
+    busy: str | None = None
 
 
 def calibrated_cluster(cluster: Cluster, found: Measurements) -> Cluster:
@@ -195,6 +197,8 @@ def _heading(found: Measurements, occasion: Occasion) -> Iterator[str]:
     yield f"# Measured {found.ended_at} for the search {occasion.search}, by its launcher {occasion.launcher}:"
     yield f"# {counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
     yield f"# {known.get('device', 'unknown device')}; {', '.join(versions)}"
+    if occasion.busy is not None:
+        yield f"# NOTE: {occasion.busy}"
     yield "#"
     yield "# docs/clusters.md says what the numbers mean, docs/calibrate.md how they are found."
     yield "# Measured beside those below:"

@@ -32,7 +32,7 @@ ONE_DOOR = {
     "optuna": {"orchestrator/exchange/optuna_study.py"},
 }
 ORCHESTRATOR = (
-    ("orchestrator.in_time", "orchestrator.machine_turn"),
+    ("orchestrator.in_time", "orchestrator.machine_turn", "orchestrator.machine_load"),
     (
         "orchestrator.launchers",
         "orchestrator.samplers",

@@ -107,6 +107,7 @@ def calibrate(
     """Measure how fast this search's cluster computes and talks, and write it down as a cluster file."""
     from orchestrator.calibrating import world_of
     from orchestrator.calibrating_file import Occasion, calibrated_cluster, cluster_fields, cluster_file
+    from orchestrator.machine_load import busy_words
     from orchestrator.trainer_check import require_torch
 
     spec = _loaded(search_file, sets, launcher, work_dir)
@@ -115,9 +116,12 @@ def calibrate(
     _require_place(path)
     require_torch(spec)
     folder = SearchFolder(spec.work_dir / f"calibrate-{secrets.token_hex(3)}")
+    runs_here = spec.launcher.kind in ("local", "ray") and spec.launcher.address is None
+    if busy := busy_words() if runs_here else None:
+        say(f"{busy}: what is measured now is slower than the machine is")
     found = _measured(spec, world, folder, path, as_json)
     cluster = calibrated_cluster(spec.cluster, found)
-    text = cluster_file(cluster, found, Occasion(spec.name, spec.launcher.kind, world))
+    text = cluster_file(cluster, found, Occasion(spec.name, spec.launcher.kind, world, busy))
     write_text(path.absolute(), text)
     data = {
         "schema": CALIBRATE_SCHEMA,

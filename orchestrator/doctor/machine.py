@@ -14,6 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.machine_load import busy_words
 
 LEAST_FILES = 1024
 """Open at once: a driver with many trials in flight needs some hundreds, MLflow and Ray their own."""
@@ -31,7 +32,7 @@ _LIMITS = {
 
 
 def examine_machine() -> Iterator[Finding]:
-    """Python, libraries, umask and limits."""
+    """Python, libraries, umask, limits, and other work."""
     try:
         yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
         yield from library_findings(requires("parlay") or (), _installed)
@@ -40,6 +41,8 @@ def examine_machine() -> Iterator[Finding]:
         yield warning("libraries", words, _REINSTALL)
     yield umask_finding(_umask_of_shell())
     yield from limit_findings({name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()})
+    if (busy := busy_words()) is not None:
+        yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes do not mind")
 
 
 def python_finding(found: str, wanted: str) -> Finding:

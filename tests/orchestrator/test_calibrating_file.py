@@ -71,6 +71,16 @@ def read(text: str) -> Cluster:
     return validated(ClusterSection, parse_document(text.encode(), "mine.yaml", Path())).cluster()
 
 
+def test_what_was_measured_beside_other_work_says_so_in_its_file():
+    found = measured(NODES, BUS, SMALL_US)
+    cluster = calibrated_cluster(NODES, found)
+    quiet, busy = (
+        cluster_file(cluster, found, Occasion("mine", "local", NODES, words)) for words in (None, "it is busy")
+    )
+    assert [line for line in busy.splitlines() if line not in quiet.splitlines()] == ["# NOTE: it is busy"]
+    assert read(busy) == read(quiet)
+
+
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("gpus_per_node", [1, 2, 6, 8])
 def test_the_search_file_reads_what_was_written(gpus_per_node, num_nodes):

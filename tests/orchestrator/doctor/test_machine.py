@@ -6,6 +6,7 @@ from resource import RLIM_INFINITY
 
 import pytest
 
+from orchestrator.doctor import machine
 from orchestrator.doctor.finding import Finding, Level
 from orchestrator.doctor.machine import (
     examine_machine,
@@ -25,6 +26,12 @@ def levels(findings) -> list[tuple[str, Level]]:
 
 def test_this_machine_runs_parlay():
     assert Level.ERROR not in {finding.level for finding in examine_machine()}
+
+
+@pytest.mark.parametrize(("words", "found"), [("it is busy", [("load", Level.NOTE)]), (None, [])])
+def test_other_work_on_this_machine_is_told(monkeypatch, words, found):
+    monkeypatch.setattr(machine, "busy_words", lambda: words)
+    assert [pair for pair in levels(examine_machine()) if pair[0] == "load"] == found
 
 
 @pytest.mark.bad_input(47)
