@@ -80,7 +80,11 @@ class SearchSection(Section):
     )
     parallel_trials: int = Field(default=1, ge=1, le=10_000, description="Trials in flight at the same time.")
     budget_node_hours: float | None = Field(
-        default=None, gt=0, le=10**9, description="Node-hours all attempts together may use. Default: no limit."
+        default=None,
+        gt=0,
+        le=10**9,
+        description="Node-hours all attempts together may use; a driver's own job (--as-job) is not among them."
+        " Default: no limit.",
     )
     max_wall_time_s: Duration | None = Field(
         default=None,

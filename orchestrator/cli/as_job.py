@@ -49,6 +49,9 @@ def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_t
 
     require_slurm(spec)
     leases.require_free(folder, time.time())
+    if spec.search.budget_node_hours is not None:
+        hours = f"{job_time_s / 3600:.3g} hours"
+        say(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
     try:
         return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
     except AlreadyQueued as queued:

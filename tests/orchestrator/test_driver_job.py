@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import driver_job
+from orchestrator.cli import as_job
 from orchestrator.driver_job import RETRY_S, AlreadyQueued, DriverChain, end_all, living, own_job_id, submit_first
 from orchestrator.session import Watcher
 from search_spaces.errors import OutsideRefused
@@ -15,6 +16,8 @@ from slurm.driver_job import DriverJob
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster
 from slurm.fake_placement import FakeNode
+from tests.orchestrator.search_files import MINIMAL, loaded
+from trials.folder import SearchFolder
 
 NAME = "tiny-abc234.driver"
 
@@ -169,3 +172,16 @@ def test_only_the_job_of_this_search_is_its_own():
     assert own_job_id(environ, "tiny-abc234") == "7"
     assert own_job_id(environ, "tiny-xyz234") is None
     assert own_job_id({}, "tiny-abc234") is None
+
+
+@pytest.mark.parametrize(("budget", "is_told"), [("search.budget_node_hours=2", True), ("search.seed=1", False)])
+def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
+    tmp_path, monkeypatch, capsys, budget, is_told
+):
+    monkeypatch.setattr(driver_job, "submit_first", lambda *_: "4711")
+    spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
+    folder = SearchFolder(tmp_path / "tiny-abc234")
+    folder.path.mkdir()
+    assert as_job.submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
+    words = "the driver's own job, one task for up to 2 hours at a time, is not in search.budget_node_hours"
+    assert (words in capsys.readouterr().err) is is_told
