@@ -16,6 +16,7 @@ FOLDER_ANSWERS_WITHIN_S = 5.0
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     """Begin `work` in a daemon thread, which holds up no exit: where it hangs, nothing can end it."""
     answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # who waits may give up, and the thread still has where to put its answer
     threading.Thread(target=_answer, args=(answer, work), name=name, daemon=True).start()
     return answer
 

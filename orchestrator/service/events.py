@@ -7,9 +7,13 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
 
+from orchestrator.in_time import in_thread
 from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal, JournalDamaged, search_of
+
+T = TypeVar("T")
 
 LOOK_S = 0.25
 """Between two looks at a journal."""
@@ -76,9 +80,14 @@ async def _stream(
             yield ": nothing new\n\n"
             told_at = time.monotonic()
         await asyncio.sleep(LOOK_S)
-        found = await asyncio.to_thread(follower.size)  # one that hangs holds up nobody else
-        news = await asyncio.to_thread(follower.news) if found != size else []  # a journal only grows
+        found = await looked(follower.size)
+        news = await looked(follower.news) if found != size else []  # a journal only grows
         size = found
+
+
+async def looked(work: Callable[[], T]) -> T:
+    """What a look at files finds, from a thread of its own: those that hang hold up no other stream, and no exit."""
+    return await asyncio.wrap_future(in_thread(work, "look"))
 
 
 def sse(event: Event) -> str:

@@ -10,11 +10,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from dashboards.report.data import report_data
 from dashboards.report.html import Page
 from dashboards.report.page import report_without_scripts
-from orchestrator.service.events import Follower
+from orchestrator.service.events import Follower, looked
 from search_spaces.errors import InputError
 from trials.ledger.events import SearchRecord
 
@@ -79,20 +80,23 @@ class LiveReport:
 
 
 class LiveReports:
-    """Those that were looked at last, by their journals. For many threads."""
+    """Those that somebody follows, and those that were looked at last, by their journals. For many threads."""
 
     def __init__(self) -> None:
-        self._reports: OrderedDict[Path, LiveReport] = OrderedDict()
+        self._reports: WeakValueDictionary[Path, LiveReport] = WeakValueDictionary()
+        self._last: OrderedDict[Path, LiveReport] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, journal_file: Path) -> LiveReport:
         with self._lock:
-            if journal_file not in self._reports:
-                self._reports[journal_file] = LiveReport(journal_file, _rendered)
-            self._reports.move_to_end(journal_file)
-            while len(self._reports) > _MOST_KEPT:
-                self._reports.popitem(last=False)
-            return self._reports[journal_file]
+            report = self._reports.get(journal_file)
+            if report is None:
+                report = self._reports[journal_file] = LiveReport(journal_file, _rendered)
+            self._last[journal_file] = report
+            self._last.move_to_end(journal_file)
+            while len(self._last) > _MOST_KEPT:
+                self._last.popitem(last=False)
+            return report
 
 
 async def changes(
@@ -105,10 +109,10 @@ async def changes(
     told, told_at = 0, time.monotonic()
     yield "retry: 1000\n\n"
     while not is_stopping():
-        newest = await asyncio.to_thread(report.newest)
+        newest = await looked(report.newest)
         is_new = newest.seq != told
         if is_new or time.monotonic() - told_at > ALIVE_S:
-            stopped = await asyncio.to_thread(why_stopped)
+            stopped = await looked(why_stopped)
             data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
             yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
             told, told_at = newest.seq, time.monotonic()

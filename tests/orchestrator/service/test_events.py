@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,3 +93,37 @@ def test_a_damaged_journal_is_refused_and_not_told_from_memory(tmp_path):
     journal.path.write_bytes(journal.path.read_bytes() + b"{}\n")
     with pytest.raises(JournalDamaged, match=f":{len(story.events) + 1}: "):
         follower.news()
+
+
+def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_path, monkeypatch):
+    """As many as a usual pool of threads has, and more."""
+    (tmp_path / "mount").mkdir()
+    healthy, others = written(tmp_path, measured_story().events[:-1]), measured_story().events[-1:]
+    hanging, goes_on = written(tmp_path / "mount", measured_story().events[:-1]), threading.Event()
+    size = Follower.size
+
+    def size_or_nothing(self: Follower) -> int:
+        if self._file == hanging.path and not is_first(self):
+            goes_on.wait()
+        return size(self)
+
+    seen: set[int] = set()
+
+    def is_first(follower: Follower) -> bool:
+        return id(follower) not in seen and not seen.add(id(follower))
+
+    monkeypatch.setattr(Follower, "size", size_or_nothing)
+
+    async def all_of_them() -> list[str]:
+        stuck = [asyncio.create_task(told(hanging)) for _ in range(40)]
+        await asyncio.sleep(2 * events.LOOK_S)
+        healthy.append(others[0])
+        found = await asyncio.wait_for(told(healthy), 5.0)
+        for task in stuck:
+            task.cancel()
+        return found
+
+    try:
+        assert len(asyncio.run(all_of_them())) == len(measured_story().events)
+    finally:
+        goes_on.set()

@@ -140,11 +140,17 @@ def test_a_page_to_which_nothing_happens_is_told_that_the_line_stands_and_how_th
 
 def test_the_reports_that_were_looked_at_last_are_kept(tmp_path):
     reports = LiveReports()
-    first = reports.of(tmp_path / "0")
+    first = id(reports.of(tmp_path / "0"))
     for number in range(live._MOST_KEPT):
         assert reports.of(tmp_path / str(number)) is reports.of(tmp_path / str(number))
-    assert reports.of(tmp_path / "0") is first
+    assert id(reports.of(tmp_path / "0")) == first
     reports.of(tmp_path / "more")
-    assert reports.of(tmp_path / "0") is first
+    assert id(reports.of(tmp_path / "0")) == first
     reports.of(tmp_path / "more still")
     assert len(reports._reports) == live._MOST_KEPT
+
+
+def test_a_report_that_somebody_looks_at_is_kept_however_many_others_there_are(tmp_path):
+    reports = LiveReports()
+    watched = [reports.of(tmp_path / str(number)) for number in range(3 * live._MOST_KEPT)]
+    assert [reports.of(tmp_path / str(number)) for number in range(3 * live._MOST_KEPT)] == watched
