@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -160,7 +161,17 @@ class LiveView:
 
 
 class _Console(Console):
-    """Rich ends the whole process when its stream is gone; that is for whoever watches to bear."""
+    """One on which no text steers the terminal, whatever it holds, and whose stream may go.
+
+    Rich ends the whole process when its stream is gone; that is for whoever watches to bear.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:  # Rich's own: a move, a line taken back
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
 
     def on_broken_pipe(self) -> None:
         raise

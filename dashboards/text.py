@@ -23,6 +23,7 @@ def one_line(error: Exception) -> str:
 
 
 def _visible(character: str) -> str:
-    if unicodedata.category(character)[0] != "C":
+    category = unicodedata.category(character)
+    if category[0] != "C" and category not in ("Zl", "Zp"):
         return character
     return character.encode("unicode_escape").decode("ascii")

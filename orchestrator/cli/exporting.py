@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,7 +10,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
-from orchestrator.cli.output import STDOUT, answer, fail, require_one_answer, say, write_new
+from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
 from orchestrator.exchange.formats import ExportFormat
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
@@ -59,7 +58,7 @@ def export(
     if not made.rows:
         _fail_without_rows(found.folder, made.left_out, as_json)
     if out == STDOUT:
-        sys.stdout.write(made.content.decode())
+        answer_table(made.content.decode())
         say(_words(made))
         return
     path = out or found.folder.path / wanted.file_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.options import AsJson, SearchFilePath
-from orchestrator.cli.output import STDOUT, answer, fail, require_one_answer, say, write_new
+from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
 from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
@@ -65,7 +64,7 @@ def import_results(
         fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
     table = table_text(found, source)
     if out == STDOUT:
-        sys.stdout.write(table)
+        answer_table(table)
     else:
         write_new(out, table, "--out")
     for note in found.notes:

@@ -40,7 +40,7 @@ from orchestrator.cli import (
     watching,
 )
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, report, report_input_error
+from orchestrator.cli.output import Exit, report, report_input_error, say
 from search_spaces.errors import InputError, OutsideRefused, Problem
 
 app = typer.Typer(
@@ -91,7 +91,7 @@ def run(words: Sequence[str]) -> int:
     try:
         return _run(words, as_json)
     except Exception as bug:
-        traceback.print_exc()
+        say(traceback.format_exc())
         problem = Problem("bug", f"{type(bug).__name__}: {bug}", fix="please report it, with the lines above")
         return report(problem, ExitCode.OUR_BUG, as_json)
 

@@ -34,6 +34,12 @@ def answer(data: Mapping[str, Any], as_json: bool, text: str | None = None) -> N
     sys.stdout.flush()
 
 
+def answer_table(text: str) -> None:
+    """A table as the result: as it is for whatever reads it, like any other text for a terminal."""
+    sys.stdout.write(_shown(text.replace("\r\n", "\n")) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
 def say(text: str) -> None:
     """A remark beside the result. Where nobody takes it any more (a terminal that is gone) it ends nothing."""
     with suppress(OSError):
@@ -42,7 +48,8 @@ def say(text: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """Whole lines whose control characters are spelled out: a file's name must not steer the terminal."""
+    """Whole lines whose control characters are spelled out: neither a file's name nor what a trial wrote steers the
+    terminal."""
     return "\n".join(printable(line) for line in text.rstrip("\n").split("\n")) + "\n"
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from dashboards.headline import answer_line, ending_words, room_lines
 from dashboards.live import console_for, node_hours_words, results_table
-from dashboards.text import printable
 from dashboards.trial_words import flag_lines, time_lines
+from orchestrator.cli.output import answer
 from orchestrator.search_file import SearchSpec, nodes_of_pilots
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
@@ -68,13 +68,12 @@ def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) ->
     if search.trials:
         console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
     told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
-    lines = [printable(line) for line in told]
     verdict = verdict_of(search, ranking, spec.baseline_key)
-    answer = answer_line(verdict)
-    is_said = answer == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
-    lines += [_state_words(search, verdict), *([] if is_said else [answer]), *trades(ranking)]
+    best = answer_line(verdict)
+    is_said = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
+    lines = [*told, _state_words(search, verdict), *([] if is_said else [best]), *trades(ranking)]
     lines += [*_causes(search, spec), *_next_words(search, folder)]
-    sys.stdout.write("\n".join(lines) + "\n")
+    answer({}, False, "\n".join(lines))
 
 
 def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:

@@ -16,6 +16,7 @@ from dashboards.text import masked, one_line, printable
         ("\x1b[2J", r"\x1b[2J"),
         ("\x9b2J", r"\x9b2J"),
         ("abc\u202edef", r"abc\u202edef"),
+        ("a\u2028b", r"a\u2028b"),
     ],
 )
 def test_what_could_steer_a_terminal_is_spelled_out(text, shown):

@@ -1,0 +1,123 @@
+"""Line 50: no text of a search's record, of a file or of an error steers the terminal that shows it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from dashboards.live import console_for
+from orchestrator.cli import looking, main
+from tests.bad_inputs.desk import Desk
+from tests.bad_inputs.test_sources import ROOT, SOURCES, calls
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+
+pytestmark = pytest.mark.timeout(60)
+
+CLIPBOARD, CLEAR, TURNED = "\x1b]52;c;aGk=\x07", "\x1b[2J", "\u202e"
+STEERING = f"{CLIPBOARD}{CLEAR}\x9b2J{TURNED}\u2028"
+SPELLED = r"\u001b]52;c;aGk=\u0007\u001b[2J\u009b2J\u202e\u2028"
+"""The same as JSON has it."""
+
+
+def with_steering_texts(journal: Path) -> None:
+    """What a driver that believes its trials would have written: such a detail, and such an excerpt of each trial."""
+    lines = []
+    for line in journal.read_text().splitlines():
+        body = line.partition(',"crc32":')[0]
+        body = body.replace('"detail":null', f'"detail":"{SPELLED} it said"')
+        body = body.replace('"excerpt":"', f'"excerpt":"{SPELLED} it wrote ')
+        lines.append(f'{body},"crc32":"{zlib.crc32(body.encode()):08x}"}}\n')
+    journal.write_text("".join(lines))
+
+
+def ended_folder(desk: Desk) -> Path:
+    write_recorded_search(desk.folder, OUT_OF_MEMORY, OK, OK)
+    assert main.run(["run", "search.yaml", "--json"]) == 0
+    [journal] = desk.folder.glob("runs/*/journal.jsonl")
+    with_steering_texts(journal)
+    desk.capsys.readouterr()
+    return journal.parent
+
+
+def is_harmless(text: str) -> bool:
+    return not any(sign in text for sign in ("\x1b]52", "\x07", CLEAR, "\x9b", TURNED, "\u2028"))
+
+
+@pytest.mark.bad_input(50)
+def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(desk: Desk):
+    folder = str(ended_folder(desk))
+    commands = [[verb, folder] for verb in ("status", "watch", "best", "compare", "report")]
+    commands[3].append(folder)
+    for words in [*commands, ["logs", "t0001", "--search", folder], ["status", folder, "--json"]]:
+        assert main.run(words) == 0, words
+        said = desk.capsys.readouterr()
+        assert is_harmless(said.out + said.err), words
+        if words[0] in ("status", "logs"):
+            assert "]52;c;aGk=" in said.out, "it is there, spelled out"
+
+
+@pytest.mark.bad_input(50)
+def test_the_traceback_of_a_bug_is_spelled_out(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError(STEERING)
+
+    monkeypatch.setattr(main, "_run", broken)
+    assert main.run(["status"]) == 1
+    said = desk.capsys.readouterr().err
+    assert "Traceback" in said
+    assert is_harmless(said)
+
+
+@pytest.mark.bad_input(50)
+def test_nothing_that_is_printed_on_a_console_steers_it():
+    stream = io.StringIO()
+    console = console_for(stream)
+    table = Table("heading")
+    table.add_row(Text(STEERING))
+    table.add_row(STEERING)
+    console.print(table, Text(STEERING), STEERING)
+    assert is_harmless(stream.getvalue())
+    assert stream.getvalue().count("]52;c;aGk=") == 4
+    assert len(stream.getvalue().splitlines()) > 5, "line breaks stay"
+
+
+@pytest.mark.bad_input(50)
+def test_a_table_on_a_terminal_is_spelled_out_and_in_a_pipe_as_it_is(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    from orchestrator.cli.output import answer_table
+
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        answer_table(f"a,b\r\n1,{STEERING}\r\n")
+        assert is_harmless(desk.capsys.readouterr().out) is is_terminal
+
+
+DOORS = {"orchestrator/cli/output.py", "orchestrator/cli/main.py"}
+"""main.py has words of its own for a Python that is too old to import anything."""
+
+
+@pytest.mark.bad_input(50)
+def test_verbs_speak_through_one_door():
+    spoken = {
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "orchestrator/cli")
+        for _ in _spoken(path)
+    }
+    assert spoken == DOORS
+    consoles = {str(path.relative_to(ROOT)) for path in SOURCES for name, _ in calls(path) if name == "Console"}
+    assert consoles <= {"dashboards/live.py"}
+    assert list(_spoken(Path(looking.__file__))) == []
+
+
+def _spoken(path: Path) -> Iterator[ast.Call]:
+    for name, call in calls(path):
+        if name in ("print", "sys.stdout.write", "sys.stderr.write", "typer.echo", "traceback.print_exc"):
+            yield call
