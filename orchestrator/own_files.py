@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.code_snapshot import code_hash, remove_caches
-from search_spaces.errors import InputError
+from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.plain_file import read_plain
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.path_owners import TakenFolder, require_own_way, us_in
 
+_MOST_NAMED = 5
 YAML_SHA256 = "yaml_sha256"
 """Where the search's row has the SHA-256 of search.yaml."""
 
@@ -45,6 +47,27 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
             rule="a search goes on with the space, objective and world that its trials were measured for",
             fix=f"put it back, or begin a new search, which learns from these trials: parlay run {folder.yaml}",
         )
+
+
+def require_newest_journal(folder: SearchFolder, search: SearchRecord) -> None:
+    """OutsideRefused where attempts have folders and the journal does not know them: an older one was put back, and
+    whoever goes on by it gives their names again."""
+    if unknown := list(_unknown_attempts(folder, search)):
+        names = ", ".join(unknown[:_MOST_NAMED]) + (" and more" if len(unknown) > _MOST_NAMED else "")
+        raise OutsideRefused(
+            f"{folder.journal} is older than the search: it does not know {names}, whose jobs may still run",
+            f"put the newest journal.jsonl back; or begin a new search: parlay run {folder.yaml}",
+        )
+
+
+def _unknown_attempts(folder: SearchFolder, search: SearchRecord) -> Iterator[str]:
+    known = {trial.trial: trial for trial in search.trials}
+    for place in sorted((folder.path / "trials").glob("t[0-9]*")):
+        trial = known.get(place.name)
+        if trial is None or not trial.state.is_ended:  # one that has ended is frozen
+            attempts = {attempt.attempt for attempt in trial.attempts} if trial else set()
+            found = sorted(path.name for path in place.glob("a[0-9]*"))
+            yield from (f"{place.name}.{name}" for name in found if name not in attempts)
 
 
 def require_own_folder(folder: SearchFolder) -> TakenFolder:

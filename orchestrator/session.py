@@ -20,7 +20,7 @@ from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
 from orchestrator.observations import leave_measured
-from orchestrator.own_files import require_own_files
+from orchestrator.own_files import require_newest_journal, require_own_files
 from orchestrator.pilots_left import end_pilots, has_unbooked
 from orchestrator.planning import predictor, task_of
 from orchestrator.recipe.build import RecipeSource
@@ -103,6 +103,7 @@ def drive(
         if not search.state.is_ended:
             if not cancelling:
                 require_own_files(folder, search)
+                require_newest_journal(folder, search)
             driver, search = _driven(hold, spec, candidates, history, told, cancelling, go)
             if driver.is_interrupted and not search.state.is_ended:
                 patience_s = MLFLOW_INTERRUPTED_S

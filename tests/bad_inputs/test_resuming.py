@@ -121,6 +121,30 @@ def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun:
     assert "is no name of a" in error["message"]
 
 
+@pytest.mark.bad_input(44)
+@pytest.mark.parametrize("kept", [["t0002"], ["t0003"], ["t0002", "t0003"]])
+def test_a_search_whose_journal_was_put_back_to_an_older_one_runs_nothing_twice(desk: Desk, kept: list[str]):
+    write_recorded_search(desk.folder, OK, OUT_OF_MEMORY, OK)
+    assert run(["run", "search.yaml", "--json"]) == 0
+    [journal] = desk.folder.glob("runs/*/journal.jsonl")
+    folder, newest = journal.parent, journal.read_text()
+    first = next(n for n, event in enumerate(Journal(journal).read()) if event.kind.value == "trial_ended")
+    journal.write_text("".join(newest.splitlines(keepends=True)[: first + 1]))
+    for trial in {"t0002", "t0003"} - set(kept):
+        shutil.rmtree(folder / "trials" / trial)
+    before = files_of(folder / "trials"), trials_of(folder)
+    assert run(["resume", str(folder)]) == 6
+    said = desk.capsys.readouterr().err
+    assert f"{journal} is older than the search: it does not know {', '.join(f'{trial}.a1' for trial in kept)}" in said
+    assert f"parlay run {folder}/search.yaml" in said
+    assert (files_of(folder / "trials"), trials_of(folder)) == before
+    journal.write_text(newest)
+    assert resumed(desk, folder) == 0, "what is to be done helps"
+    journal.write_text("".join(newest.splitlines(keepends=True)[: first + 1]))
+    assert run(["cancel", str(folder)]) == 0
+    assert files_of(folder / "trials") == before[0]
+
+
 DEEP = "[" * 20_000 + "]" * 20_000
 READERS = ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild")
 
