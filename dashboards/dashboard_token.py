@@ -8,6 +8,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from dashboards.ports import is_own_listener
 from dashboards.sessions import entry_address
 from search_spaces.errors import OutsideRefused
 from search_spaces.plain_file import open_plain, read_plain
@@ -46,11 +47,16 @@ class Token:
 def page_address(home: Path, port: int | None, now: float) -> str:
     """An address that opens the pages that are served, once: on `port`, else those that were begun last. OutsideRefused
     where there are none."""
-    served = [path for path in home.glob(_NAME.format("*" if port is None else port)) if _is_held(path)]
+    served = [path for path in home.glob(_NAME.format("*" if port is None else port)) if _is_served(path)]
     if not served:
         raise OutsideRefused("no dashboard runs" + (f" on port {port}" if port else ""), "parlay dashboard starts one")
     newest = max(served, key=lambda path: path.stat().st_mtime_ns)
     return entry_address(_port_of(newest), read_plain(newest).decode(), now)
+
+
+def _is_served(path: Path) -> bool:
+    """Whether the command that wrote it is there, and the port is not somebody else's: a key is for our server."""
+    return _is_held(path) and is_own_listener(_port_of(path))
 
 
 def _is_held(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dashboards.dashboard_token import PORT_VARIABLE, TOKEN_VARIABLE, Token, page_address
-from dashboards.ports import held_port
+from dashboards.ports import held_port, is_own_listener
 from dashboards.schema import require_tracking_uri
 from dashboards.stores import require_usable_store
 from trials.text import tail
@@ -136,7 +136,7 @@ class MlflowServer:
 
     def _wait_until_it_answers(self) -> None:
         until = time.monotonic() + _START_S
-        while not _answers(self.address, self.token.text):
+        while not answers(self.port, self.token.text):
             if self._process is None or self._process.poll() is not None or time.monotonic() > until:
                 words = tail(self._log, _LOG_LINES)
                 raise ServerFailed(f"MLflow's server does not run; the end of {self._log}:\n{words}")
@@ -178,9 +178,12 @@ def _host() -> str:
     return socket.gethostname() if "localhost" in name else name
 
 
-def _answers(address: str, token: str) -> bool:
+def answers(port: int, token: str) -> bool:
+    """Whether MLflow answers there. Whoever took the port before our server could is not shown the token."""
+    if not is_own_listener(port):
+        return False
     try:
-        asked = urllib.request.Request(f"{address}/health", headers={"Authorization": f"Bearer {token}"})
+        asked = urllib.request.Request(f"http://{_LOOPBACK}:{port}/health", headers={"Authorization": f"Bearer {token}"})
         with urllib.request.urlopen(asked, timeout=5) as reply:
             return reply.status == 200
     except (urllib.error.URLError, OSError):

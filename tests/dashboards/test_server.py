@@ -20,11 +20,12 @@ from sqlalchemy import create_engine, make_url, text
 from dashboards.dashboard_token import page_address
 from dashboards.mlflow_sync import MlflowSync
 from dashboards.ports import held_port
-from dashboards.server import MlflowServer, ServerFailed, show_dashboard, tunnel_command
+from dashboards.server import MlflowServer, ServerFailed, answers, show_dashboard, tunnel_command
 from orchestrator.late_sync import send_again
 from search_spaces.errors import InputError, OutsideRefused
 from tests.dashboards.mlflow_held import everything, without_ids
 from tests.dashboards.searches import SearchUnderTest, ended_search, search_folder
+from tests.strangers import STRANGER, needs_a_stranger
 from trials.folder import SearchFolder
 from trials.ledger.journal import Journal
 
@@ -187,6 +188,21 @@ def test_only_who_can_read_the_token_reads_tags_or_writes_anything(tmp_path, mon
     assert not server.token.path.exists()
     with pytest.raises(OutsideRefused, match="no dashboard runs"):
         page_address(tmp_path, None, time.time())
+
+
+@needs_a_stranger
+@pytest.mark.security("service")
+def test_another_user_who_takes_the_port_first_is_not_told_the_token():
+    os.seteuid(STRANGER)
+    try:
+        listening = socket.create_server(("127.0.0.1", 0))
+    finally:
+        os.seteuid(0)
+    with listening:
+        assert not answers(listening.getsockname()[1], "the token")
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            listening.accept()
 
 
 @processes
