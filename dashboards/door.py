@@ -6,7 +6,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 from dashboards.sessions import ENTRY_PATH, Sessions
 
@@ -60,3 +60,14 @@ class Door:
         """Whether a cookie lets this request in, and it comes from no page that another port of this host serves."""
         is_own = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         return is_own and self.sessions is not None and self.sessions.holds(headers.get("cookie", ""))
+
+
+def last_answer(send: Send) -> Send:
+    """`send`, with an answer that ends the connection: a stranger who asks on and reads no answer would hold it."""
+
+    async def send_last(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return send_last

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dashboards.dashboard_token import PORT_VARIABLE, TOKEN_VARIABLE
-from dashboards.door import Door, Refused
+from dashboards.door import Door, Refused, last_answer
 from dashboards.http_protocol import BoundedProtocol
 from dashboards.report.live import words_page
 from dashboards.sessions import ENTRY_PATH
@@ -45,10 +45,12 @@ class Front:
         try:
             self._door.admit(scope, will_cookie_do=True)
         except Refused as refused:
-            await _refusal(refused)(scope, receive, send)
+            await _refusal(refused)(scope, receive, last_answer(send))
             return
-        app = self._entered(scope) if scope["path"] == ENTRY_PATH else self._app
-        await app(scope, receive, send)
+        if scope["path"] == ENTRY_PATH:
+            await self._entered(scope)(scope, receive, last_answer(send))
+        else:
+            await self._app(scope, receive, send)
 
     def _entered(self, scope: Scope) -> Response:
         """As a page that goes on: after a redirection a browser that came from elsewhere would not show the cookie."""

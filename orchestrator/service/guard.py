@@ -9,7 +9,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboards.door import Door, Refused
+from dashboards.door import Door, Refused, last_answer
+from dashboards.sessions import ENTRY_PATH
 from dashboards.text import printable
 from orchestrator.service.pages import is_page, refusal_page
 from search_spaces.errors import Problem
@@ -32,18 +33,17 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status, is_strangers = time.monotonic(), 0, False
+        begun, status, is_strangers = time.monotonic(), 0, True
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            await (last_answer(send) if is_strangers else send)(message)
 
         try:
-            is_strangers = True
             self._door.admit(scope, _is_readable_page(scope))
-            is_strangers = False
+            is_strangers = scope["path"] == ENTRY_PATH  # anybody may try a key
             body = await _whole_body(Headers(scope=scope), receive)
             _require_json(scope["method"], Headers(scope=scope), body)
             await self._app(scope, _told_again(body, receive), noted)

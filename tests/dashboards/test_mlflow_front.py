@@ -36,7 +36,8 @@ def address() -> str:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
 def test_nobody_gets_anywhere_without_the_token(client, method, path):
-    assert client.request(method, path).status_code == 401
+    refused = client.request(method, path)
+    assert (refused.status_code, refused.headers["connection"]) == (401, "close")
     assert client.request(method, path, headers={"authorization": "Bearer another"}).status_code == 401
     assert client.request(method, path, headers={"cookie": "parlay-5000=1.x.y"}).status_code == 401
 
@@ -59,6 +60,7 @@ def test_a_browser_comes_in_by_an_address_that_opens_once_and_may_then_do_all(cl
 def test_another_address_does_not_open(client, query):
     answer = client.get(f"/enter{query}")
     assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
+    assert answer.headers["connection"] == "close"
     assert "parlay dashboard --page" in answer.text.lower()
 
 

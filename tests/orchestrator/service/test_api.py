@@ -298,7 +298,8 @@ def test_the_log_has_a_line_a_request_without_its_query_and_without_control_char
 
 
 @pytest.mark.security("service")
-def test_a_stranger_does_not_fill_the_log():
+@pytest.mark.parametrize(("path", "status"), [("/v1/health", 401), ("/enter?key=none", 200)])
+def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
     async def nothing(scope, receive, send) -> None:
         await JSONResponse({})(scope, receive, send)
 
@@ -307,9 +308,10 @@ def test_a_stranger_does_not_fill_the_log():
         Guard(nothing, Door.on_port("token", 7000, "key"), log.append), base_url="http://127.0.0.1:7000"
     )
     for _ in range(10 * MOST_REFUSALS):
-        assert client.get("/v1/health").status_code == 401
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers.get("connection")) == (status, "close")
     assert len(log) == MOST_REFUSALS
-    client.get("/v1/health", headers={"authorization": "Bearer token"})
+    assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
     assert " 200 " in log[-1], "the owner's have a line each"
     lines = _Lines(log.append)
     for now in (*[0.0] * (MOST_REFUSALS + 7), 61.0):
