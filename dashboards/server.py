@@ -183,7 +183,9 @@ def answers(port: int, token: str) -> bool:
     if not is_own_listener(port):
         return False
     try:
-        asked = urllib.request.Request(f"http://{_LOOPBACK}:{port}/health", headers={"Authorization": f"Bearer {token}"})
+        asked = urllib.request.Request(
+            f"http://{_LOOPBACK}:{port}/health", headers={"Authorization": f"Bearer {token}"}
+        )
         with urllib.request.urlopen(asked, timeout=5) as reply:
             return reply.status == 200
     except (urllib.error.URLError, OSError):
