@@ -96,15 +96,20 @@ class Stage:
 
     def keep_going(self) -> None:
         """Begin a search where one has ended."""
-        if self.driven is None or (self.driver is not None and self.driver.poll() is not None):
+        if self.driver is None or self.driver.poll() is not None:
             self._begin_in_terminal()
         if len([search for search in self._served() if not self._is_over(search)]) < self.plan.served:
             self.searches.append(self._submitted())
 
     def _begin_in_terminal(self) -> None:
         before = self._folders()
-        self.driver = self._start("run", self._search_file())
-        self.driven = SearchFolder(self._new(before))
+        driver = self.driver = self._start("run", self._search_file())
+        begun = until(lambda: self._folders() - before or driver.poll() is not None, bool, 300.0)
+        if isinstance(begun, bool):  # it was refused, as while the controller is away: the next turn tries again
+            self.happened["refused_run"] += 1
+            return
+        [path] = begun
+        self.driven = SearchFolder(path)
         self.searches.append(self.driven)
 
     def _submitted(self) -> SearchFolder:
@@ -126,10 +131,6 @@ class Stage:
         journals = self.bench.place.glob("runs/*/journal.jsonl")
         return {journal.parent for journal in journals if journal.stat().st_size}
 
-    def _new(self, before: set[Path]) -> Path:
-        [path] = until(lambda: self._folders() - before, bool)
-        return path
-
     def _start(self, *words: str | Path) -> subprocess.Popen[bytes]:
         return self.bench.start(*words, tabled=True)
 
@@ -146,7 +147,8 @@ class Stage:
 
     def kill_driver(self) -> str:
         assert self.driver is not None
-        assert self.driven is not None
+        if self.driven is None:
+            return "none"
         self.driver.kill()
         self.driver.wait()
         self.check_files()
@@ -238,6 +240,9 @@ def run(plan: Plan, note: Callable[[str], None]) -> dict[str, Any]:
                     note(f"{time.monotonic() - began:7.1f} s  {name} {what}")
                 _wait(stage, began + plan.seconds)
                 stage.end()
+            except BaseException:
+                note((stage.bench.place / "driver.out").read_text()[-4000:])
+                raise
             finally:
                 _kill(stage.driver, stage.service)
             is_read = reader.poll() is None
