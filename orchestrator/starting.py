@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from dashboards.mlflow_sync import MlflowSync
@@ -15,6 +15,7 @@ from orchestrator.earlier import NOTHING_EARLIER, Earlier, collected, freeze
 from orchestrator.find import Found
 from orchestrator.holding import held
 from orchestrator.launchers.local import local_slots
+from orchestrator.launchers.private_folder import disown, own, remove_unfinished
 from orchestrator.own_files import YAML_SHA256, yaml_sha256
 from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
 from orchestrator.session import open_tracking
@@ -132,19 +133,24 @@ def create_search(
     from, its journal and its ledger row.
 
     The folder is whole before it has its name, and gone again when the search could not be recorded, so neither a
-    crash nor a refusal leaves half a search. InputError when `work_dir` or the ledger cannot be used.
+    crash nor a refusal leaves half a search; what a kill leaves is removed when the next one is begun. InputError when
+    `work_dir` or the ledger cannot be used.
     """
     search_id = f"{spec.name}-{''.join(secrets.choice(_ID_LETTERS) for _ in range(6))}"
     folder = SearchFolder(spec.work_dir / search_id)
     part = SearchFolder(folder.path.with_name(f".{search_id}.part"))
     with closing(LedgerWriter(ledger_url)):  # made, migrated or refused before anything else is written
         pass
+    with suppress(OSError):
+        remove_unfinished(spec.work_dir)
     try:
         part.path.mkdir(mode=0o700, parents=True)
+        own(part.path)
         write_text(part.yaml, spec.yaml_text)
         write_json(part.json, spec.to_json())
         freeze(part, earlier)
         code = snapshot_code(part.code)
+        disown(part.path)
         part.path.rename(folder.path)
     except OSError as error:
         raise bad_work_dir(spec.work_dir, error.strerror or str(error), OTHER_WORK_DIR) from error

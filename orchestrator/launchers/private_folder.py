@@ -1,4 +1,7 @@
-"""Folders of ours alone under the temporary directory, each with the process that owns it: none stays for ever."""
+"""Folders of ours alone that say which process owns them: none stays for ever where that one is killed.
+
+They lie under the temporary directory, or are folders of searches that are being made.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +20,25 @@ from orchestrator.launchers.processes import boot_id, start_ticks
 
 _PREFIX = "parlay-"
 _OWNER = "owner.json"
+_OLD_S = 24 * 3600.0
 _LONGEST_PARENT = 24  # bytes, so that the paths of Ray's sockets stay below the 107 that the kernel allows them
 
 
 def make_private_folder() -> Path:
     """A new folder (0700) that belongs to this process. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent()))
-    (folder / _OWNER).write_text(json.dumps(_this_process()))
+    own(folder)
     return folder
+
+
+def own(folder: Path) -> None:
+    """Say in the folder that it is this process's. Raises OSError."""
+    (folder / _OWNER).write_text(json.dumps(_this_process()))
+
+
+def disown(folder: Path) -> None:
+    """Take that back. Raises OSError."""
+    (folder / _OWNER).unlink()
 
 
 def remove_abandoned() -> None:
@@ -35,6 +50,21 @@ def remove_abandoned() -> None:
         owner = _owner(folder)
         if owner is not None and _is_gone(owner):
             shutil.rmtree(folder, ignore_errors=True)  # follows no link
+
+
+def remove_unfinished(parent: Path) -> None:
+    """Remove this user's folders of searches that were never made to the end, wherever their maker is gone; where it
+    cannot be seen, once they are a day old, for one is made within seconds. Raises OSError as above."""
+    for folder in parent.glob(".*-*.part"):
+        owner = _owner(folder)
+        if (owner is not None and _is_gone(owner)) or _is_old(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_old(folder: Path) -> bool:
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return is_ours and time.time() - found.st_mtime > _OLD_S
 
 
 def _parent() -> Path:

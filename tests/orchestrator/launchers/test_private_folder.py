@@ -2,12 +2,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.launchers import private_folder
-from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
+from orchestrator.launchers.private_folder import make_private_folder, own, remove_abandoned, remove_unfinished
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,57 @@ def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
     remove_abandoned()
     assert folder.exists()
+
+
+def unfinished(parent: Path, **changes: object) -> Path:
+    """The folder of a search that is being made, by this process or another owner."""
+    folder = parent / ".tiny-abcdef.part"
+    (folder / "code").mkdir(parents=True)
+    own(folder)
+    return owned_by(folder, **changes)
+
+
+def aged(folder: Path) -> Path:
+    a_day_ago = time.time() - 25 * 3600
+    os.utime(folder, (a_day_ago, a_day_ago))
+    return folder
+
+
+class TestSearchesThatWereNeverMadeToTheEnd:
+    @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
+    def test_one_whose_maker_is_gone_is_removed(self, parent: Path, changes: dict[str, object]) -> None:
+        folder = unfinished(parent, **changes)
+        remove_unfinished(parent)
+        assert not folder.exists()
+
+    @pytest.mark.parametrize("changes", [{}, {"host": "another", "boot_id": "another"}])
+    def test_one_that_may_still_be_made_stays(self, parent: Path, changes: dict[str, object]) -> None:
+        folder = unfinished(parent, **changes)
+        remove_unfinished(parent)
+        assert folder.exists()
+
+    def test_one_of_which_nothing_can_be_seen_is_removed_once_it_is_a_day_old(self, parent: Path) -> None:
+        folder = unfinished(parent)
+        (folder / "owner.json").unlink()
+        remove_unfinished(parent)
+        assert folder.exists()
+        aged(folder)
+        remove_unfinished(parent)
+        assert not folder.exists()
+
+    def test_another_users_stays_and_so_does_what_a_link_leads_to(
+        self, parent: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = aged(unfinished(parent, start_ticks=1))
+        (parent / ".link-abcdef.part").symlink_to(folder)
+        (parent / ".file-abcdef.part").touch()
+        aged(parent / ".file-abcdef.part")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+            remove_unfinished(parent)
+            assert (folder / "code").exists()
+        remove_unfinished(parent)
+        assert sorted(path.name for path in parent.iterdir()) == [".file-abcdef.part", ".link-abcdef.part"]
 
 
 @pytest.mark.security("paths")
