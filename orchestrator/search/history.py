@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from trials.ledger.database import LedgerBehind
 from trials.ledger.events import Event, EventKind, SearchRecord, apply
 from trials.ledger.journal import Journal, OutOfTurn, search_of
-from trials.ledger.writer import LedgerBehind, LedgerWriter
+from trials.ledger.writer import LedgerWriter
 
 
 class History:

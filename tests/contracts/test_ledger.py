@@ -15,7 +15,7 @@ from sqlalchemy.event import listen
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, stories
 from trials.ledger.commands import CommandKind, request_cancel
-from trials.ledger.database import VERSION_TABLE
+from trials.ledger.database import VERSION_TABLE, LedgerDamaged
 from trials.ledger.events import EventKind, Fenced, SearchState, fold
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -173,7 +173,7 @@ class TestRefusals:
 
     def test_an_event_that_contradicts_the_rows_changes_nothing(self, writer, reader):
         story = tell(writer, measured_story())
-        with pytest.raises(ValueError, match="frozen"):
+        with pytest.raises(LedgerDamaged, match="frozen"):
             writer.apply(SEARCH_ID, replace(story.events[9], seq=len(story.events) + 1))
         assert reader.search(SEARCH_ID) == story.search
 

@@ -11,8 +11,8 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 
 from search_spaces.errors import InputError, OutsideRefused
 from trials import sqlite_file
+from trials.ledger.events import Fenced
 
 SCHEMA_REVISION = "0004"
 """The newest migration, which is the head of migrations/versions."""
@@ -57,6 +58,10 @@ class LedgerDamaged(LedgerUnavailable):
 
     def __init__(self, words: str):
         super().__init__(f"the ledger is damaged: {words}", REBUILD)
+
+
+class LedgerBehind(ValueError):
+    """The ledger lacks events of the search before this one."""
 
 
 class LedgerFull(LedgerUnavailable, OSError):
@@ -95,6 +100,17 @@ def open_to_read(url: str) -> Engine | None:
     return engine
 
 
+@contextmanager
+def believed_rows() -> Iterator[None]:
+    """Within this block rows are made into records; LedgerDamaged for those that no search of ours writes."""
+    try:
+        yield
+    except (LedgerBehind, Fenced):
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LedgerDamaged(f"a row says what no search of ours writes: {error}") from error
+
+
 def put_aside_damaged(url: str) -> Path | None:
     """Rename a ledger's file that SQLite finds damaged, so that the next one who opens it makes it anew; where it lies
     then. None for a sound one, for none, and for one that is no file. Raises LedgerUnavailable."""
@@ -122,8 +138,6 @@ def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T
                 raise LedgerFull(f"the ledger's database has no room: {_words(error)}") from error
             if not _may_pass(error) or time.monotonic() >= deadline:
                 raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error
-        except json.JSONDecodeError as error:
-            raise LedgerDamaged(f"a row holds what is no JSON: {error}") from error
         except (DatabaseError, sqlite3.DatabaseError) as error:
             if not sqlite_file.is_damaged(_cause(error)):
                 raise LedgerUnavailable(f"the ledger's database refused: {_words(error)}") from error

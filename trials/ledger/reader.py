@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from search_spaces.errors import InputError
 from trials.ledger.commands import Command, pending
-from trials.ledger.database import LedgerDamaged, open_to_read, patiently
+from trials.ledger.database import believed_rows, open_to_read, patiently
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ledger.rows import search_record, trial_record
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
@@ -91,15 +91,10 @@ class LedgerReader:
 
     def _read(self, work: Callable[[Session], T], when_empty: T) -> T:
         def ask(engine: Engine) -> T:
-            with Session(engine) as session, session.begin():
+            with Session(engine) as session, session.begin(), believed_rows():
                 return work(session)
 
-        try:
-            return self._ask(ask, when_empty)
-        except InputError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerDamaged(f"a row says what no search of ours writes: {error}") from error
+        return self._ask(ask, when_empty)
 
     def _ask(self, work: Callable[[Engine], T], when_empty: T) -> T:
         self._engine = self._engine or open_to_read(self._url)

@@ -77,7 +77,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
     """The search of a row, or of those of its columns that change; its spec is empty then."""
     return SearchRecord(
         search_id=row.search_id,
-        spec=getattr(row, "spec", {}),
+        spec={**getattr(row, "spec", {})},  # TypeError for what is no mapping
         code_hash=getattr(row, "code_hash", ""),
         created_at=row.created_at,
         state=SearchState(row.state),

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Insert, Update, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from trials.ledger.database import open_to_write, patiently
+from trials.ledger.database import LedgerBehind, believed_rows, open_to_write, patiently
 from trials.ledger.events import Event, EventKind, Fenced, SearchRecord
 from trials.ledger.events import apply as apply_event
 from trials.ledger.rows import attempt_values, search_record, search_values, trial_record, trial_values
@@ -35,10 +35,6 @@ _STORED_ATTEMPTS = (
 )
 
 
-class LedgerBehind(ValueError):
-    """The ledger lacks events of the search before this one."""
-
-
 class LedgerWriter:
     """Writes searches to the ledger at `url` for whoever holds their leases.
 
@@ -54,12 +50,12 @@ class LedgerWriter:
         """Record one event. One already applied is passed over.
 
         `after` is the search after it, for a caller who has folded it anyhow: then nothing is read, as long as the
-        ledger holds all events before. Raises LedgerBehind when events before it are missing, ValueError when it
-        contradicts what is stored, Fenced when it comes from an old lease.
+        ledger holds all events before. Raises LedgerBehind when events before it are missing, LedgerDamaged when what
+        is stored contradicts it, Fenced when it comes from an old lease.
         """
 
         def attempt() -> None:
-            with self._engine.begin() as connection:
+            with self._engine.begin() as connection, believed_rows():
                 _apply(connection, search_id, event, after)
 
         patiently(attempt)
@@ -74,7 +70,7 @@ class LedgerWriter:
     def replace(self, search_id: str, events: Sequence[Event], folder: str) -> None:
         """Drop the rows of this search and make them anew from all its events, in one transaction.
 
-        Its commands and the copy of its lease stay; `folder` is where it lies now. Raises ValueError as `apply`.
+        Its commands and the copy of its lease stay; `folder` is where it lies now. Raises as `apply`.
         """
         self._transaction(lambda session: _replace(session, search_id, events, folder))
 
@@ -101,7 +97,7 @@ class LedgerWriter:
 
     def _transaction(self, work: Callable[[Session], T]) -> T:
         def attempt() -> T:
-            with Session(self._engine, expire_on_commit=False) as session, session.begin():
+            with Session(self._engine, expire_on_commit=False) as session, session.begin(), believed_rows():
                 return work(session)
 
         return patiently(attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -26,10 +27,13 @@ pytestmark = [pytest.mark.timeout(60), pytest.mark.fault(30)]
 @pytest.fixture
 def begun(tmp_path, parlay, url, own_home) -> SearchFolder:
     """A search that nobody has driven yet, and a ledger that was cut in half since."""
-    spec = load_search_file(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY))
-    folder = create_search(spec, url)
+    folder = not_driven_yet(tmp_path, url)
     os.truncate(own_home / "ledger.db", (own_home / "ledger.db").stat().st_size // 2)
     return folder
+
+
+def not_driven_yet(folder: Path, url: str) -> SearchFolder:
+    return create_search(load_search_file(write_recorded_search(folder, OK, OUT_OF_MEMORY)), url)
 
 
 def put_aside(home: Path) -> list[str]:
@@ -67,6 +71,16 @@ def test_resume_needs_the_folder_alone(begun, parlay, own_home, url):
     assert "brings back the other searches" in err
     assert len(put_aside(own_home)) == 1
     assert LedgerReader(url).search(begun.search_id).state is SearchState.COMPLETED
+
+
+@pytest.mark.parametrize("nonsense", ["state = 'asleep'", "spec = '[]'", "last_seq = 0"])
+def test_resume_makes_rows_anew_that_say_nonsense(tmp_path, parlay, own_home, url, nonsense):
+    folder = not_driven_yet(tmp_path, url)
+    with closing(sqlite3.connect(own_home / "ledger.db")) as connection, connection:
+        connection.execute(f"UPDATE search SET {nonsense}")
+    code, answer, err = parlay("resume", folder.path)
+    assert (code, answer.get("state"), put_aside(own_home)) == (0, "completed", []), err
+    assert LedgerReader(url).search(folder.search_id).state is SearchState.COMPLETED
 
 
 def test_cancel_needs_the_folder_alone(begun, parlay, url):
