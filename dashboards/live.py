@@ -397,7 +397,8 @@ def _interval(measured: Mapping[str, Any]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f}" if share >= 0.01 else f"{100 * share:.2g}"
+    """Whole, or one digit of what would round to 0."""
+    return f"{100 * share:.0f}" if share >= 0.0095 else f"{100 * share:.1g}"
 
 
 def _state_words(trial: Trial, ranking: Ranking) -> str:

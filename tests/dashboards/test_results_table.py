@@ -75,6 +75,15 @@ def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
     assert next(row for row in rows if row.startswith("t0007")).split()[1] == "br"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(990.1, 1010.0, "±1"), (994.0, 1006.1, "±0.6"), (899.0, 1106.0, "-10/+11")]
+)
+def test_an_interval_that_is_all_but_symmetric_is_one_number(low, high, words):
+    search = SearchUnderTest()
+    search.measure(search.start(BASELINE), 1000.0, tokens_per_sec_low=low, tokens_per_sec_high=high)
+    assert shown(results_table(search.record, ranking_of(search.record), None))[1].split()[-4] == words
+
+
 def test_an_interval_that_is_not_symmetric_shows_both_of_its_ends():
     search = SearchUnderTest()
     search.measure(search.start(BASELINE), 4268.0, tokens_per_sec_low=3624.0, tokens_per_sec_high=9266.0)
