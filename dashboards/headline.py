@@ -11,7 +11,7 @@ from trials.answer import choice_words, none_words, room_words
 from trials.ledger.events import EndReason
 from trials.ranking import Objective, Ranking, Speedup
 from trials.text import counted, last_line
-from trials.trial import Trial, TrialState
+from trials.trial import FailureReason, Trial, TrialState
 from trials.verdict import SearchVerdict, VerdictKind
 
 UNITS: Mapping[Objective, str] = {
@@ -195,7 +195,9 @@ def _why_no_baseline(verdict: SearchVerdict) -> str:
 def _ending_of(baseline: Trial, verdict: SearchVerdict) -> str:
     if baseline.state is not TrialState.CANCELLED:
         return "failed" + (f": {REASON_WORDS[baseline.reason]}" if baseline.reason else "")
-    by_search = verdict.end_reason is EndReason.CANCELLED_BY_USER or baseline.reason != "cancelled_by_user"
+    by_search = (
+        verdict.end_reason is EndReason.CANCELLED_BY_USER or baseline.reason is not FailureReason.CANCELLED_BY_USER
+    )
     return "was cancelled with the search" if by_search else "was cancelled from outside the search"
 
 

@@ -61,12 +61,12 @@ def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
 
 
 def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
-    today = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
+    times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
     return (
         _linked(trial.trial, link),
         amount(trial.tokens_per_sec),
         span(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
-        today,
+        times,
         amount(trial.peak_memory_gib, 3),
         _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
     )

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from search_spaces.cluster import ACCELERATORS, Accelerator
-from search_spaces.errors import InputError, one_of
+from search_spaces.errors import InputError, did_you_mean, one_of
 from search_spaces.yaml_source import Document, parse_document
 
 MODELS = "models"
@@ -30,7 +30,7 @@ def preset_text(kind: str, name: str) -> str:
             "unknown_preset",
             f"no preset is called {name!r}",
             rule=f"the {kind} that come with Parlay: " + ", ".join(known),
-            fix=one_of(name, known) or "use one of them, or write the fields out",
+            fix=did_you_mean(name, known) or "take one of those, or write the fields out",
             value=name,
         )
     return (_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8")

@@ -82,8 +82,8 @@ def reason_of(error: BaseException, own: Path) -> FailureReason:
 
 
 def is_about_own_files(error: BaseException, own: Path) -> bool:
-    """Whether a file system failed under what is ours: the attempt's folder `own`, or our code. Such a folder may come
-    back."""
+    """Whether the attempt's folder `own` or our code could not be read or written, or a file system failed, whatever
+    the file: that may pass."""
     return any(_is_of_own_files(cause, own) for cause in _chain(error))
 
 
