@@ -58,13 +58,13 @@ def _or_null(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 _TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
     "text": (("code_hash", "state", "kind", "attempt", "nonce", "host", "pilot"), _is_text),
-    "text or null": (("trial", "end_reason", "detail", "reason", "job_id", "excerpt"), _or_null(_is_text)),
+    "text or null": (
+        ("trial", "end_reason", "detail", "reason", "job_id", "excerpt", "waits_for"),
+        _or_null(_is_text),
+    ),
     "a whole number": (("num_nodes", "restart", "pid"), is_whole),
     "a number from 0 on": (("time_limit_s",), _is_amount),
-    "a number or null": (
-        ("reserved_s", "node_hours"),
-        _or_null(is_finite_number),
-    ),  # what a pilot gives back is below 0
+    "a number or null": (("reserved_s", "node_hours"), _or_null(is_finite_number)),  # a pilot may give hours back
     "a time or null": (("started_at", "ended_at", "unknown_since"), _or_null(_is_text)),
     "a list of texts or null": (("exclude", "nodes"), _or_null(_are_texts)),
     "an object": (("spec", "layout"), _is_object),

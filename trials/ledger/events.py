@@ -371,7 +371,7 @@ def _pilot_ended(search: SearchRecord, event: Event) -> SearchRecord:
     name = event.data["pilot"]
     if name in search.pilots:
         raise ValueError(f"pilot {name} has ended twice")
-    return replace(search, pilots={**search.pilots, name: event.data["node_hours"]})
+    return replace(search, pilots={**search.pilots, name: float(event.data["node_hours"])})
 
 
 def _best_changed(search: SearchRecord, event: Event) -> SearchRecord:

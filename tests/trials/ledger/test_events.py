@@ -47,6 +47,23 @@ def test_a_newer_event_is_refused():
         Event.from_json(newer)
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (EventKind.ATTEMPT_WAITS, {"trial": "t0001", "attempt": "a1", "waits_for": 3}),
+        (EventKind.PILOT_ENDED, {"pilot": "p0001", "job_id": "4711", "node_hours": None}),
+    ],
+)
+def test_a_value_of_another_type_is_refused(kind, data):
+    story = Story()
+    story.create()
+    story.propose("t0001")
+    story.submit("t0001")
+    event = Event(story.search.last_seq + 1, 1, NOON, kind, data)
+    with pytest.raises((ValueError, TypeError)):
+        apply(story.search, story.search.search_id, Event.from_json(event.to_json()))
+
+
 def test_the_fold_tells_how_the_search_went():
     search = measured_story(folder="/scratch/story").search
     trial = search.trial("t0001")
