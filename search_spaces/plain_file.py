@@ -15,6 +15,7 @@ from typing import BinaryIO
 MOST_BYTES = 64 * 2**20
 """Of a file whose reader knows no smaller bound."""
 
+_OWN_DESCRIPTORS = ("/dev/fd", "/proc/self/fd")
 _NO_PLAIN_FILE = "it is no plain file"
 
 
@@ -32,10 +33,12 @@ def read_named(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def open_named(path: Path) -> BinaryIO:
-    """The same file, opened for reading."""
+    """The same file, opened for reading; or a pipe that a shell has opened for us, as `<(...)` does."""
     descriptor = _opened(path)
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode):
+    is_shells_pipe = stat.S_ISFIFO(found.st_mode) and str(path.parent) in _OWN_DESCRIPTORS
+    if stat.S_ISREG(found.st_mode) or is_shells_pipe:
+        os.set_blocking(descriptor, True)
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     if stat.S_ISDIR(found.st_mode):
