@@ -6,10 +6,12 @@ file that is or may become a database is opened by SQLite alone; everybody else 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
@@ -18,6 +20,8 @@ from urllib.parse import quote
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+LOCK_PATIENCE_S = 10.0
+"""Whoever can read a folder can hold its lock for ever."""
 _PRIMARY_CODE = 0xFF  # of an extended result code
 
 
@@ -111,8 +115,19 @@ def put_aside(path: Path, found: tuple[int, int] | None) -> Path | None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + LOCK_PATIENCE_S
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while not _takes(descriptor):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another process", str(folder))
+            time.sleep(0.05)
         yield
     finally:
         os.close(descriptor)
+
+
+def _takes(descriptor: int) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -120,7 +120,10 @@ def put_aside_damaged(url: str) -> Path | None:
         return None
     if patiently(partial(sqlite_file.damage, path), _OPENING_PATIENCE_S) is None:
         return None
-    return sqlite_file.put_aside(path, found)
+    try:
+        return sqlite_file.put_aside(path, found)
+    except OSError as error:
+        raise LedgerUnavailable(f"{path} cannot be put aside: {error.filename}: {error.strerror}") from error
 
 
 def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:

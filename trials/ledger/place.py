@@ -156,7 +156,10 @@ def _mount_of(path: Path, mounts: str) -> tuple[str | None, set[str]]:
 
 
 def checked_url(given: str, local: Path, mounts: str) -> str:
-    """The user's URL in the form that is opened; `local` is the folder offered where it cannot be used."""
+    """The user's URL in the form that is opened; `local` is the folder offered where it cannot be used.
+
+    A file that others could put another in the place of would tell the user's verbs which folders hold their searches.
+    """
     url = _parsed(given)
     if url.password is not None or any("password" in name.lower() for name in url.query):
         raise _refused(
@@ -193,6 +196,10 @@ def _checked_sqlite(given: str, url: URL, local: Path, mounts: str) -> str:
             rule="SQLite's locks do not hold there; the journal in the search's folder is shared anyway",
             fix=f"use {_sqlite_url(local / 'ledger.db')}",
         )
+    try:
+        require_own_way(Path(url.database).expanduser(), "ledger_url", "ledger.url")
+    except OSError as error:
+        raise _refused(f"{path} cannot be seen: {error.strerror}", value=given) from error
     return _sqlite_url(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -177,6 +178,20 @@ def test_a_ledger_that_somebody_else_has_put_aside_is_left_alone(path, url, stor
     LedgerWriter(url).close()
     assert sqlite_file.put_aside(path, found) is None
     assert sqlite_file.damage(path) is None
+
+
+def test_who_holds_the_folders_lock_for_ever_holds_nobody_up_for_ever(path, url, story, monkeypatch):
+    """Everybody who can read a folder can lock it, and /tmp is read by all."""
+    monkeypatch.setattr(sqlite_file, "LOCK_PATIENCE_S", 0.1)
+    garbage(path)
+    holder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(LedgerUnavailable, match="locked by another process"):
+            put_aside_damaged(url)
+    finally:
+        os.close(holder)
+    assert put_aside_damaged(url) is not None
 
 
 def test_a_writer_and_a_reader_go_on_in_the_file_that_lies_at_the_ledgers_path_by_now(path, url, story):

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import make_url
 
 from search_spaces.errors import InputError
+from tests.strangers import STRANGER, needs_a_stranger
 from trials.ledger import place
 from trials.ledger.place import checked_url, default_folder, existing_ledger_url, ledger_url, network_file_system
 
@@ -117,6 +118,21 @@ def test_a_ledger_that_is_not_there_has_no_url_and_gets_no_folder(tmp_path, monk
 def test_a_local_file_is_taken_as_it_is(database):
     given = f"sqlite:///{database.replace('%', '%25').replace('?', '%3F')}"
     assert make_url(checked_url(given, Path("/local"), MOUNTS)).database == database
+
+
+@needs_a_stranger
+@pytest.mark.security("paths")
+@pytest.mark.parametrize("owned", ["file", "folder", "link"])
+def test_a_file_that_another_user_could_swap_is_refused(tmp_path, owned):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "ledger.db").touch()
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    theirs = {"file": folder / "ledger.db", "folder": folder, "link": link}[owned]
+    os.chown(theirs, STRANGER, -1, follow_symlinks=False)
+    with pytest.raises(InputError, match=f"belongs to user {STRANGER}"):
+        ledger_url(f"sqlite:///{link}/ledger.db")
 
 
 def test_a_relative_file_is_made_absolute_so_that_every_verb_finds_it(tmp_path, monkeypatch):
