@@ -87,12 +87,6 @@ class SearchVerdict:
     def is_ended(self) -> bool:
         return self.state not in (ShownState.CREATED, ShownState.RUNNING, ShownState.STOPPING)
 
-    @property
-    def is_baseline_best(self) -> bool:
-        """Whether the best layout is the one that runs today."""
-        best, baseline = self.best, self.baseline
-        return best is not None and baseline is not None and best.layout.key == baseline.layout.key
-
 
 def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:
     """The verdict, by this ranking of the search's trials; `baseline_key` is the baseline's layout key, None where the
