@@ -8,6 +8,7 @@ A commit may be lost with the power (synchronous = NORMAL), never torn: the jour
 from __future__ import annotations
 
 import json
+import os
 import random
 import sqlite3
 import time
@@ -87,7 +88,7 @@ def open_to_read(url: str) -> Engine | None:
     A transaction sees one state of the whole ledger, whatever is written meanwhile.
     """
     target = make_url(url)
-    if target.get_backend_name() == "sqlite" and not Path(target.database or "").exists():
+    if target.get_backend_name() == "sqlite" and not os.path.lexists(target.database or ""):
         return None
     engine = _engine(target, "BEGIN")
     with patiently(engine.connect, _OPENING_PATIENCE_S) as connection:

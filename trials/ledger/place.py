@@ -85,7 +85,7 @@ def existing_ledger_url(given: str | None = None) -> str | None:
     url = _sqlite_url(local / "ledger.db") if given is None else checked_url(given, local, mounts)
     target = make_url(url)
     is_file = target.get_backend_name() == "sqlite"
-    return None if is_file and not Path(target.database or "").exists() else ledger_url(given)
+    return None if is_file and not os.path.lexists(target.database or "") else ledger_url(given)
 
 
 def home_folder() -> Path:

@@ -227,6 +227,12 @@ def test_rows_that_say_nonsense_are_damage_and_can_be_replaced(path, url, story,
     assert LedgerReader(url).search(SEARCH_ID).trials == story.search.trials
 
 
+def test_a_link_that_leads_nowhere_is_no_empty_ledger(path, url):
+    path.symlink_to("nowhere")
+    with pytest.raises(LedgerUnavailable, match="unable to open database file"):
+        LedgerReader(url).searches()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot be written at .*nowhere"):
         LedgerWriter(f"sqlite:///{tmp_path}/nowhere/ledger.db")
