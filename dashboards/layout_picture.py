@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby, zip_longest
+from typing import TypeVar
 
 from search_spaces.layout import Layout
 from trials.text import counted
+
+T = TypeVar("T")
 
 _MOST_MEMBERS = 4
 """Ranks of a group that are all written out; of a larger one the first three and the last."""
@@ -34,8 +38,8 @@ def data_rank_of(rank: int, layout: Layout) -> int:
 def groups_along(axis: str, layout: Layout) -> list[range]:
     """The groups of ranks along `tensor`, `data` or `pipeline`, by their first rank."""
     size, stride = getattr(layout, f"{axis}_parallel"), _strides(layout)[axis]
-    firsts = (rank for rank in range(layout.num_gpus) if rank // stride % size == 0)
-    return [range(first, first + size * stride, stride) for first in firsts]
+    blocks = range(0, layout.num_gpus, size * stride)
+    return [range(first, block + size * stride, stride) for block in blocks for first in range(block, block + stride)]
 
 
 def _strides(layout: Layout) -> dict[str, int]:
@@ -55,7 +59,7 @@ def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
         nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
         where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
         count = counted(len(groups), "group")
-        members = " | ".join(_shortened([_ranks(group) for group in groups], _MOST_GROUPS))
+        members = " | ".join(_shortened(groups, _MOST_GROUPS, _ranks))
         yield f"{axis:<9} {count} of {len(groups[0])}, {where}: {members}"
 
 
@@ -75,7 +79,7 @@ def _box(layout: Layout, gpus_per_node: int, node: int) -> list[str]:
     first = node * gpus_per_node
     ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
     tensor_groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
-    rows = _shortened([_seat(layout, group) for group in tensor_groups], _MOST_LINES)
+    rows = _shortened(tensor_groups, _MOST_LINES, partial(_seat, layout))
     width = max(len(row) for row in (*rows, f"node {node}"))
     edge = f"+{'-' * (width + 2)}+"
     title = f"+ node {node} ".ljust(width + 3, "-") + "+"
@@ -125,6 +129,8 @@ def _span(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}-{first + count - 1}"
 
 
-def _shortened(words: Sequence[str], most: int) -> list[str]:
-    """All of them, or the first ones and the last."""
-    return list(words) if len(words) <= most else [*words[: most - 2], "...", words[-1]]
+def _shortened(things: Sequence[T], most: int, words: Callable[[T], str]) -> list[str]:
+    """The words of all of them, or of the first ones and the last."""
+    if len(things) <= most:
+        return list(map(words, things))
+    return [*map(words, things[: most - 2]), "...", words(things[-1])]

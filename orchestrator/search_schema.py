@@ -73,7 +73,7 @@ class SearchSection(Section):
         " once no layout that is left promises to be worth its trial.",
     )
     sample_space: bool = Field(
-        default=False, description="Allow more than 1000000 combinations, of which as many are drawn at random."
+        default=False, description="Allow more than 1000000 combinations, of which 100000 are drawn at random."
     )
     max_trials: int = Field(
         default=30, ge=1, le=1_000_000, description="Layouts to try at most; retries and repeats are not counted."

@@ -277,7 +277,8 @@ class MemoryBelief:
 
     def _fits_by_factor(self, estimated_gib: np.ndarray, limit_gib: float) -> np.ndarray:
         room = math.log(limit_gib) - np.log(estimated_gib)
-        return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
+        with np.errstate(over="ignore"):  # far beyond all room: the chance is 0
+            return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
 
     def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:
         logs = np.zeros(len(_GRID))

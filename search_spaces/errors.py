@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any
 
 
@@ -27,12 +29,13 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        subject = f"{self.key}: " if self.key else ""
-        text = f"{where}: {subject}{self.message}" if where else f"{subject}{self.message}"
+        where = ":".join(shortened(str(part)) for part in (self.file, self.line) if part is not None)
+        subject = f"{shortened(self.key)}: " if self.key else ""
+        message = shortened(self.message)
+        text = f"{where}: {subject}{message}" if where else f"{subject}{message}"
         if self.rule and self.rule not in text:
-            text += f"\n  rule: {self.rule}"
-        return text + (f"\n  fix: {self.fix}" if self.fix else "")
+            text += f"\n  rule: {shortened(self.rule)}"
+        return text + (f"\n  fix: {shortened(self.fix)}" if self.fix else "")
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `{code, message, file, line, key, value, rule, fix}`, plain finite JSON."""
@@ -96,12 +99,34 @@ def shown(value: Any) -> str:
 _WORDS = {None: "null", True: "true", False: "false"}
 
 
+def shortened(text: str) -> str:
+    """The text with the middle left out of very long words, and of a very long text."""
+    text = _LONG_WORD.sub(lambda word: _cut(word[0], _LONGEST_WORD), text)
+    return _cut(text, _LONGEST_TEXT)
+
+
+_LONGEST_WORD, _LONGEST_TEXT, _MOST_VALUES = 500, 5000, 100
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD + 1},}}")
+_MOST_BITS = 1024
+
+
+def _cut(text: str, longest: int) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest // 2]}... ({len(text)} characters) ...{text[-longest // 4 :]}"
+
+
 def _plain(value: Any) -> Any:
-    """The value where JSON has it, lists and mappings of such values, and the representation of anything else."""
-    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
+    """The value where JSON has it, lists and mappings of such values, and the representation of anything else; what is
+    very long is shortened."""
+    if isinstance(value, str):
+        return shortened(value)
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"a whole number of {value.bit_length()} bits"
+    if value is None or isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {shortened(str(key)): _plain(inner) for key, inner in islice(value.items(), _MOST_VALUES)}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return repr(value)
+        return [_plain(inner) for inner in value[:_MOST_VALUES]]
+    return shortened(repr(value))

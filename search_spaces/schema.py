@@ -20,6 +20,7 @@ _DERIVED_DATA_PARALLEL = {
     "data_parallel": "data_parallel is derived: num_nodes x GPUs a node / (tensor_parallel x pipeline_parallel)"
 }
 _LARGEST_SIZE = 10**9
+_MOST_LAYERS = 10_000
 
 
 class Named(Section):
@@ -40,7 +41,7 @@ class Named(Section):
 class ModelSection(Named):
     """The model to train: the name of a ready-made one, or these fields."""
 
-    num_layers: int = Field(ge=1, le=_LARGEST_SIZE, description="Transformer layers.")
+    num_layers: int = Field(ge=1, le=_MOST_LAYERS, description="Transformer layers.")
     hidden_size: int = Field(ge=1, le=_LARGEST_SIZE, description="Width of the residual stream.")
     num_attention_heads: int = Field(ge=1, le=_LARGEST_SIZE, description="Attention heads; divides hidden_size.")
     num_key_value_heads: int | None = Field(

@@ -19,6 +19,8 @@ from search_spaces.layout_table import LayoutTable
 from search_spaces.workload import Workload
 
 MOST_POINTS = 1_000_000
+DRAWN_POINTS = 100_000
+"""Of a space that is larger. Each that is legal takes a fraction of a millisecond, and a search tries a few hundred."""
 
 Axes = Mapping[str, Sequence[Any]]
 
@@ -87,8 +89,8 @@ def search_space(
 ) -> SearchSpace:
     """All feasible layouts of these axes; fields without an axis keep their default.
 
-    With `sample_seed`, more than `MOST_POINTS` combinations are allowed and as many are drawn, the same for the same
-    seed. InputError when there are too many, when none is legal, or when the baseline breaks a rule.
+    With `sample_seed`, more than `MOST_POINTS` combinations are allowed and `DRAWN_POINTS` are drawn, the same for the
+    same seed. InputError when there are too many, when none is legal, or when the baseline breaks a rule.
     """
     if baseline is not None:
         require_legal(baseline, workload)
@@ -157,12 +159,12 @@ def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarr
             "too_many_points",
             f"{total} combinations of " + " x ".join(f"{len(v)} {name}" for name, v in axes.items() if len(v) > 1),
             rule=f"at most {MOST_POINTS} are listed in full",
-            fix=f"shorten an axis, or set search.sample_space to draw {MOST_POINTS} of them at random",
+            fix=f"shorten an axis, or set search.sample_space to draw {DRAWN_POINTS} of them at random",
             key="space",
             value=total,
         )
     random = np.random.default_rng(sample_seed)
-    return [random.integers(size, size=MOST_POINTS) for size in sizes]
+    return [random.integers(size, size=DRAWN_POINTS) for size in sizes]
 
 
 def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:

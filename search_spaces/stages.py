@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from search_spaces.model_shape import ModelShape
 
 
@@ -12,16 +14,32 @@ def stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[int, ...]:
     layers cost the same, so handing each to the cheapest stage so far gives the least possible maximum. Of equally
     cheap stages the later one takes the layer, because 1F1B holds more activations on earlier stages. Every stage
     gets a layer as long as there are enough; with more stages than layers some hold none, which engines refuse.
+
+    A layer goes to a stage of cost c when all that cost less have got theirs. So all below some cost are dealt at once,
+    and the rest, which costs the same, to the latest stages.
     """
     layer = layer_flops_per_token(model)
     costs = [0] * pipeline_parallel
     costs[0] += embedding_flops_per_token(model)
     costs[-1] += head_flops_per_token(model)
     one_each = 1 if model.num_layers >= pipeline_parallel else 0
-    counts = [one_each] * pipeline_parallel
-    for _ in range(model.num_layers - sum(counts)):
-        cheapest = min(range(pipeline_parallel), key=lambda s: (costs[s] + counts[s] * layer, -s))
-        counts[cheapest] += 1
+
+    def dealt_below(level: int, cost: int) -> int:
+        """Layers of a stage that got each while it cost less than this."""
+        return max(one_each, -((cost - level) // layer))
+
+    alike = Counter(costs)  # at most three: the first, the last, and those between
+    low, high = 0, max(costs) + (model.num_layers + 1) * layer
+    while high - low > 1:
+        level = (low + high) // 2
+        dealt = sum(number * dealt_below(level, cost) for cost, number in alike.items())
+        low, high = (level, high) if dealt <= model.num_layers else (low, level)
+    counts = [dealt_below(low, cost) for cost in costs]
+    left = model.num_layers - sum(counts)
+    for stage in range(pipeline_parallel - 1, -1, -1):
+        if left and costs[stage] + counts[stage] * layer == low:
+            counts[stage] += 1
+            left -= 1
     return tuple(counts)
 
 
@@ -37,10 +55,11 @@ def greedy_stage_layers(model: ModelShape, pipeline_parallel: int) -> tuple[tupl
     total = model.num_layers * layer + head
     counts = [0] * pipeline_parallel
     stage = dealt = 0
-    for _ in range(model.num_layers):
-        counts[stage] += 1
-        dealt += layer
-        stage += dealt * pipeline_parallel > total * (stage + 1)
+    while dealt < model.num_layers:
+        full = max(dealt + 1, total * (stage + 1) // (layer * pipeline_parallel) + 1)
+        counts[stage] = min(full, model.num_layers) - dealt
+        dealt += counts[stage]
+        stage += dealt == full
     return tuple(counts), stage
 
 

@@ -17,6 +17,10 @@ FILL_IN = "FILL_IN"
 """Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
 
 
+MOST_TOLD = 100
+"""Mistakes of one file that are told, the first ones."""
+
+
 class Section(BaseModel):
     """Base of every section: strict types, no unknown key, frozen. Each field's description is its documentation.
 
@@ -37,8 +41,16 @@ def validated(section: type[S], document: Document) -> S:
     try:
         return section.model_validate(document.data, context={"folder": document.folder})
     except ValidationError as error:
-        problems = [_asked(p) for detail in error.errors() for p in _problems(detail, section, document)]
-        raise InputError(*sorted(problems, key=lambda p: (p.file or "", p.line or 0))) from None
+        details = sorted(error.errors(), key=lambda detail: document.place(_path_in(document, detail["loc"])).line or 0)
+        problems = [_asked(p) for detail in details[:MOST_TOLD] for p in _problems(detail, section, document)]
+        problems.sort(key=lambda p: (p.file or "", p.line or 0))
+        raise InputError(*problems, *_more(len(details) - MOST_TOLD, document)) from None
+
+
+def _more(count: int, document: Document) -> Iterator[Problem]:
+    if count > 0:
+        fix = "correct those that are told; the next ones are told then"
+        yield Problem("more", f"{count} mistakes more", fix=fix, file=document.file)
 
 
 def restored(section: type[S], data: Any) -> S:

@@ -104,6 +104,10 @@ BAD_INPUTS = {
     49: Line("`--set` in a wrong form, or of an unknown key", "refused, with the key that was meant"),
     50: Line("control and escape characters in what is shown", "refused in a file; shown escaped from elsewhere"),
     51: Line("a pipe, a terminal, a device, or a link to one, where a file is due", "refused, never waited for"),
+    52: Line(
+        "70,000 unknown keys, names of 1 MiB, sizes at the ends of all ranges",
+        "bounded: the first mistakes are told, what is quoted is shortened, a plan ends",
+    ),
 }
 
 SECURITY = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 
 AXES = ("tensor_parallel", "pipeline_parallel", "micro_batch_size", "num_nodes")
@@ -144,3 +145,27 @@ def test_a_time_limit_in_a_wrong_form_is_told_the_grammar(desk: Desk, value):
 def test_a_world_of_another_size_than_nodes_times_gpus_has_no_key(desk: Desk):
     problem = desk.refused_run("cluster.num_gpus=3").about("cluster.num_gpus")
     assert "gpus_per_node, num_nodes" in problem["rule"]
+
+
+@pytest.mark.bad_input(52)
+@pytest.mark.parametrize(
+    ("overrides", "key", "rule"),
+    [
+        (("model.num_layers=10001",), "model.num_layers", "at most 10000"),
+        (("cluster.gpus_per_node=100000", "cluster.num_nodes=11"), "cluster.num_nodes", "at most 1000000 accelerators"),
+    ],
+)
+def test_sizes_that_no_plan_would_come_to_an_end_with_are_refused(desk: Desk, overrides, key, rule):
+    assert rule in desk.refused_run(*overrides).about(key)["rule"]
+
+
+@pytest.mark.bad_input(52)
+@pytest.mark.timeout(120)
+def test_a_plan_with_sizes_at_the_ends_of_their_ranges_comes_to_an_end(desk: Desk):
+    desk.write()
+    sizes = ["model.num_layers=10000", "model.hidden_size=100000000", "model.num_attention_heads=100000000"]
+    sizes += ["model.vocab_size=1000000000", "model.seq_length=1000000000", "global_batch_size=1000000000"]
+    sizes += ["cluster.gpus_per_node=100000", "cluster.num_nodes=10", "space.pipeline_parallel=[1, 5000, 10000]"]
+    words = [word for size in [*sizes, "space.tensor_parallel=[1, 100]"] for word in ("--set", size)]
+    assert run(["plan", "search.yaml", *words]) == 0
+    assert "on 1000000 ranks" in desk.capsys.readouterr().out

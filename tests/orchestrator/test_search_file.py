@@ -158,6 +158,7 @@ def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
 @pytest.mark.bad_input(15)
 def test_row_15_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(space, "MOST_POINTS", 50)
+    monkeypatch.setattr(space, "DRAWN_POINTS", 50)
     axes = ["space.tensor_parallel=[1, 2, 4]", "space.micro_batch_size={min: 1, max: 30, step: 1}"]
     with pytest.raises(InputError, match="90 combinations of 3 tensor_parallel x 30 micro_batch_size"):
         candidates_of(loaded(tmp_path, MINIMAL, *axes))

@@ -39,3 +39,29 @@ def test_a_place_is_filled_in_where_a_problem_does_not_know_its_own():
 
 def test_a_value_is_shown_in_the_words_of_a_file():
     assert [shown(v) for v in (None, True, False, "x", 3)] == ["null", "true", "false", "'x'", "3"]
+
+
+@pytest.mark.bad_input(52)
+@pytest.mark.parametrize(
+    "value",
+    ["9" * 5000, "x" * 2**20, "x y " * 2**18, 10**5000, ["x"] * 10**5, {"a": "x" * 10**6}],
+    ids=["digits", "word", "words", "number", "list", "mapping"],
+)
+def test_what_a_problem_quotes_is_shortened_wherever_it_stands(value):
+    quoted = value if isinstance(value, str) else "x" * 2**20
+    rule, fix = f"none of {quoted}", f"write {quoted[:9]}"
+    problem = Problem("code", f"has {quoted} in it", rule, fix, quoted, value, quoted, 3)
+    told = json.dumps(problem.to_json())
+    assert len(str(problem)) < 30_000
+    assert len(told) < 40_000
+    assert str(problem).count("characters") >= 3
+    assert "has " in str(problem)
+    assert " in it" in str(problem)
+
+
+def test_what_is_of_a_usual_length_is_told_as_it_is():
+    path = f"/scratch/{'a_long_name/' * 25}search.yaml"
+    problem = Problem("code", f"{path}: cannot be read, {'for one of many reasons, ' * 60}which ends here", file=path)
+    assert problem.message in str(problem)
+    assert problem.to_json()["message"] == problem.message
+    assert problem.to_json()["file"] == path

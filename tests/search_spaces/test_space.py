@@ -14,7 +14,7 @@ from search_spaces.layout import LAYOUT_FIELDS, Layout
 from search_spaces.layout_rules import broken_rules
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from search_spaces.space import Rejected, SearchSpace, closed_space, runnable_space, search_space
+from search_spaces.space import DRAWN_POINTS, Rejected, SearchSpace, closed_space, runnable_space, search_space
 from search_spaces.workload import Workload
 
 MODEL = ModelShape(
@@ -238,6 +238,7 @@ def test_row_15_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_o
     assert one.is_sampled
     assert one.feasible == again.feasible
     assert one.rejected_by_rule != other.rejected_by_rule
+    assert len(one.feasible) + sum(one.rejected_by_rule.values()) <= DRAWN_POINTS
     assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.feasible)
 
 

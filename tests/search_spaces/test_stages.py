@@ -4,6 +4,8 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from search_spaces.model_shape import ModelShape
 from search_spaces.stages import (
@@ -38,6 +40,52 @@ def test_no_other_split_has_a_faster_slowest_stage(model, stages):
     assert min(counts) >= 1
     fastest = min(slowest_stage(model, split) for split in every_split(model.num_layers, stages))
     assert slowest_stage(model, counts) == fastest
+
+
+def dealt_one_by_one(model: ModelShape, stages: int) -> tuple[int, ...]:
+    """Each layer to the cheapest stage so far, of equally cheap ones to the latest."""
+    counts = [1 if model.num_layers >= stages else 0] * stages
+    costs = [count * layer_flops_per_token(model) for count in counts]
+    costs[0] += embedding_flops_per_token(model)
+    costs[-1] += head_flops_per_token(model)
+    for _ in range(model.num_layers - sum(counts)):
+        cheapest = min(range(stages), key=lambda stage: (costs[stage], -stage))
+        counts[cheapest] += 1
+        costs[cheapest] += layer_flops_per_token(model)
+    return tuple(counts)
+
+
+def filled_one_by_one(model: ModelShape, stages: int) -> tuple[tuple[int, ...], int]:
+    """nanotron's loop over the layers, in its own terms."""
+    layer = 4 * model.hidden_size**2 + 3 * model.ffn_hidden_size * model.hidden_size
+    total = model.num_layers * layer + model.vocab_size * model.hidden_size
+    counts, stage = [0] * stages, 0
+    for dealt in range(1, model.num_layers + 1):
+        counts[stage] += 1
+        stage += dealt * layer * stages > total * (stage + 1)
+    return tuple(counts), stage
+
+
+@given(
+    layers=st.integers(1, 60),
+    stages=st.integers(1, 70),
+    vocab=st.sampled_from([1, 256, 1024, 50304, 400_000, 5_000_000]),
+    hidden=st.sampled_from([1, 8, 768]),
+    position=st.sampled_from(["learned", "rotary"]),
+)
+def test_layers_are_dealt_at_once_as_they_would_be_one_by_one(layers, stages, vocab, hidden, position):
+    changes = {"num_layers": layers, "vocab_size": vocab, "hidden_size": hidden, "position_embedding": position}
+    model = replace(SMALL_HEAD, num_attention_heads=1, num_key_value_heads=1, **changes)
+    assert stage_layers(model, stages) == dealt_one_by_one(model, stages)
+    assert greedy_stage_layers(model, stages) == filled_one_by_one(model, stages)
+
+
+def test_the_most_layers_that_a_file_may_have_are_dealt_without_a_step_for_each():
+    model = replace(GPT2, num_layers=10**9)
+    counts = stage_layers(model, 1000)
+    assert sum(counts) == model.num_layers
+    assert max(counts) - min(counts) <= 6
+    assert sum(greedy_stage_layers(model, 1000)[0]) == model.num_layers
 
 
 def test_layers_are_equal_where_the_head_weighs_little():

@@ -8,8 +8,9 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
+from search_spaces import validation
 from search_spaces.errors import InputError, Problem
-from search_spaces.validation import Section, validated
+from search_spaces.validation import MOST_TOLD, Section, validated
 from search_spaces.yaml_source import parse_document
 
 
@@ -32,6 +33,20 @@ def test_a_rule_whose_words_hold_braces_is_told_as_it_is():
     assert (problem.key, problem.value, problem.file, problem.line) == ("call_sign", "abcd", "ship.yaml", 1)
     assert "'^[a-z]{2,3}$'" in problem.rule
     assert problem.fix
+
+
+@pytest.mark.bad_input(52)
+def test_of_very_many_mistakes_the_first_are_told_and_the_others_counted(monkeypatch):
+    looked_up, suggestion = [], validation._suggestion
+    monkeypatch.setattr(validation, "_suggestion", lambda *words: (looked_up.append(words), suggestion(*words))[1])
+    text = "".join(f"key{n}: 1\n" for n in range(5000)) + "rig: 3\n"
+    with pytest.raises(InputError) as caught:
+        validated(Ship, parse_document(text.encode(), "ship.yaml", Path()))
+    *told, last = caught.value.problems
+    assert [problem.key for problem in told] == [f"key{n}" for n in range(MOST_TOLD)]
+    assert last.message == f"{5001 - MOST_TOLD} mistakes more"
+    assert last.fix
+    assert len(looked_up) == MOST_TOLD
 
 
 @pytest.mark.parametrize(("rig", "fix"), [("sloops", "did you mean sloop?"), ("barque", "write one of these")])
