@@ -41,6 +41,7 @@ _PASSING = ("locked", "busy", "connection refused", "the database system is ", "
 """What a database says that will answer later. Postgres is starting up, shutting down, in recovery mode, or not yet (or
 not) accepting connections."""
 
+_ANEW = "parlay ledger rebuild FOLDER, with the folder that holds your searches, makes it anew"
 REBUILD = "parlay ledger rebuild FOLDER, with the folder that holds your searches, puts it aside and makes it anew"
 """What to do about a ledger that is damaged: the journals in the folders hold everything."""
 
@@ -124,7 +125,8 @@ def put_aside_damaged(url: str) -> Path | None:
     try:
         return sqlite_file.put_aside(path, found)
     except OSError as error:
-        raise LedgerUnavailable(f"{path} cannot be put aside: {error.filename}: {error.strerror}") from error
+        words = f"{path} cannot be put aside: {error.filename}: {error.strerror}"
+        raise LedgerUnavailable(words, f"move it and its -wal and -shm away, then {_ANEW}") from error
 
 
 def patiently(transaction: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
