@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 from orchestrator.code_snapshot import compute_side_files
 
@@ -110,56 +109,85 @@ def modules() -> list[str]:
     return [str(path.relative_to(ROOT)) for package in MAY_IMPORT for path in sorted((ROOT / package).rglob("*.py"))]
 
 
-def imported(module: str) -> Iterator[str]:
+@cache
+def parsed(module: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse((ROOT / module).read_text())))
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
     """Dotted names of everything a module imports, wherever in the file."""
-    for node in ast.walk(ast.parse((ROOT / module).read_text())):
+    names: set[str] = set()
+    for node in parsed(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} imports relatively"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("module", modules())
-def test_a_module_imports_only_rooms_below_it(module):
-    room = module.split("/")[0]
-    ours = {name.split(".")[0] for name in imported(module)} & set(MAY_IMPORT)
-    assert ours - {room} <= MAY_IMPORT[room]
+def wrong(broken: Callable[[str], Iterable[str]], among: Iterable[str]) -> dict[str, list[str]]:
+    """Of the modules that break a rule, the names by which they do."""
+    return {module: names for module in among if (names := sorted(broken(module)))}
 
 
-@pytest.mark.parametrize("module", modules())
-def test_heavy_packages_have_one_door_each(module):
-    packages = {name.split(".")[0] for name in imported(module)}
-    for package, doors in ONE_DOOR.items():
-        assert package not in packages or module in doors
-    assert not packages & TRAINER_ONLY or module.startswith("trials/train/")
+def test_a_module_imports_only_rooms_below_it():
+    def from_elsewhere(module):
+        room = module.split("/")[0]
+        ours = {name.split(".")[0] for name in imported(module)} & set(MAY_IMPORT)
+        return ours - {room} - MAY_IMPORT[room]
+
+    assert wrong(from_elsewhere, modules()) == {}
 
 
-@pytest.mark.parametrize("module", modules())
-def test_only_the_orchestrator_writes_the_ledger(module):
-    if not module.startswith(("orchestrator/", "trials/ledger/")):
-        assert WRITER not in set(imported(module))
+def test_heavy_packages_have_one_door_each():
+    def behind_their_doors(module):
+        packages = {name.split(".")[0] for name in imported(module)}
+        doors = {package for package, modules in ONE_DOOR.items() if module in modules}
+        trainers = TRAINER_ONLY if module.startswith("trials/train/") else set()
+        return packages & (set(ONE_DOOR) | TRAINER_ONLY) - doors - trainers
+
+    assert wrong(behind_their_doors, modules()) == {}
 
 
-@pytest.mark.parametrize("module", LIGHT)
-def test_the_light_compute_side_imports_the_standard_library_and_itself(module):
-    light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT}
-    for name in imported(module):
-        top = name.split(".")[0]
-        assert top in sys.stdlib_module_names or any(is_in(name, m) for m in light), name
+def test_only_the_orchestrator_writes_the_ledger():
+    others = [module for module in modules() if not module.startswith(("orchestrator/", "trials/ledger/"))]
+    assert wrong(lambda module: imported(module) & {WRITER}, others) == {}
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in modules() if m.startswith("orchestrator/") and not m.endswith("__init__.py")]
-)
-def test_inside_the_orchestrator_imports_point_one_way(module):
-    mine = level_of(module.removesuffix(".py").replace("/", "."))
-    for name in imported(module):
-        if name.startswith("orchestrator."):
-            assert level_of(name) <= mine, f"{name} lies above {module}"
+def test_the_light_compute_side_imports_the_standard_library_and_itself():
+    assert wrong(lambda module: outside(module, dotted(LIGHT)), LIGHT) == {}
 
 
+def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only():
+    trainer = [module for module in modules() if module.startswith("trials/train/")]
+    assert wrong(lambda module: outside(module, {*dotted(LIGHT), "trials.train"}) - TRAINER_ONLY, trainer) == {}
+
+
+def outside(module: str, allowed: set[str]) -> set[str]:
+    """What is imported beside the standard library and these; a package of others by its first name."""
+    others = {name for name in imported(module) if not any(is_in(name, ours) for ours in allowed)}
+    return {first if (first := name.split(".")[0]) in TRAINER_ONLY else name for name in others} - {
+        name for name in others if name.split(".")[0] in sys.stdlib_module_names
+    }
+
+
+def dotted(files: Iterable[str]) -> set[str]:
+    return {file.removesuffix(".py").replace("/", ".") for file in files}
+
+
+def test_inside_the_orchestrator_imports_point_one_way():
+    def from_above(module):
+        mine = level_of(module.removesuffix(".py").replace("/", "."))
+        ours = {name for name in imported(module) if name.startswith("orchestrator.")}
+        return {name for name in ours if level_of(name) > mine}
+
+    inside = [m for m in modules() if m.startswith("orchestrator/") and not m.endswith("__init__.py")]
+    assert wrong(from_above, inside) == {}
+
+
+@cache
 def level_of(name: str) -> int:
     (level,) = (level for level, rooms in enumerate(ORCHESTRATOR) if any(is_in(name, room) for room in rooms))
     return level
@@ -174,25 +202,16 @@ def test_the_levels_name_every_module_and_package_once_and_nothing_else():
     assert sorted(name for level in ORCHESTRATOR for name in level) == sorted(there - {"orchestrator.__init__"})
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("trials/train/")])
-def test_the_trainer_imports_torch_deepspeed_and_the_light_compute_side_only(module):
-    light = {path.removesuffix(".py").replace("/", ".") for path in LIGHT} | {"trials.train"}
-    for name in imported(module):
-        top = name.split(".")[0]
-        ours = any(is_in(name, m) for m in light)
-        assert ours or top in sys.stdlib_module_names or top in TRAINER_ONLY, name
+def test_nothing_is_imported_behind_this_tests_back():
+    def hidden(module):
+        called = {node.func for node in parsed(module) if isinstance(node, ast.Call)}
+        return {getattr(f, "id", getattr(f, "attr", None)) for f in called} & {"__import__", "import_module"}
+
+    assert wrong(hidden, modules()) == {}
 
 
-@pytest.mark.parametrize("module", modules())
-def test_nothing_is_imported_behind_this_tests_back(module):
-    called = {node.func for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.Call)}
-    names = {getattr(f, "id", getattr(f, "attr", None)) for f in called}
-    assert not names & {"__import__", "import_module"}
-
-
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_package_inits_are_empty(package):
-    assert all(path.read_text() == "" for path in (ROOT / package).rglob("__init__.py"))
+def test_package_inits_are_empty():
+    assert [m for m in modules() if m.endswith("__init__.py") and (ROOT / m).read_text()] == []
 
 
 def test_tests_are_not_installed():
