@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
+
+from orchestrator.cli.main import run
 
 COMMAND = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 
@@ -52,6 +57,19 @@ def parlay(
         [*COMMAND, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s
     )
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def parlay_here(*words: str | Path, cwd: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """Run one command in this process: what a process of its own would answer, without the second its start takes."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, {"NO_COLOR": "1", **variables}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run([*map(str, words)])
+    return Answer(code, out.getvalue(), err.getvalue())
 
 
 def start(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from orchestrator.search import lease as leases
-from tests.orchestrator.cli.parlay import parlay, start, write_search
+from tests.orchestrator.cli.parlay import parlay, parlay_here, start, write_search
 from tests.orchestrator.slurm_searches import record_of, until
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchState
@@ -40,7 +40,7 @@ def test_an_actor_drives_and_a_signal_has_it_stop_for_another_driver(tmp_path):
 
 def test_an_executor_that_is_none_and_one_for_a_driver_in_a_job_are_refused(tmp_path):
     path = write_search(tmp_path)
-    unknown = parlay("run", path, "--executor", "rya", "--json", cwd=tmp_path)
-    elsewhere = parlay("submit", path, "--executor", "ray", "--as-job", "--json", cwd=tmp_path)
+    unknown = parlay_here("run", path, "--executor", "rya", "--json", cwd=tmp_path)
+    elsewhere = parlay_here("submit", path, "--executor", "ray", "--as-job", "--json", cwd=tmp_path)
     assert [(a.code, a.json["error"]["key"]) for a in (unknown, elsewhere)] == [(2, "--executor")] * 2
     assert not (tmp_path / "runs").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import preparing
-from tests.orchestrator.cli.parlay import COMMAND, environment, parlay
+from tests.orchestrator.cli.parlay import COMMAND, environment, parlay, parlay_here
 from tests.orchestrator.cli.parlay import start as start_parlay
 from tests.trials.test_tokenizing import write_tokenizer
 from trials.tokens import TokenFile
@@ -59,7 +59,9 @@ def test_a_tokenizer_json_and_a_separator_of_ones_own(tmp_path):
     write_tokenizer(tmp_path)
     lines = write_lines(tmp_path, DOLLY)
     words = ("--tokenizer", "tokenizer.json", "--fields", "instruction, response", "--separator", r"\n stop\t")
-    answer = parlay("prepare", lines, *words, "--out", "t.bin", "--append-eos", "--eos-token", "[UNK]", cwd=tmp_path)
+    answer = parlay_here(
+        "prepare", lines, *words, "--out", "t.bin", "--append-eos", "--eos-token", "[UNK]", cwd=tmp_path
+    )
     assert answer.code == 0, answer.err
     assert tokens_in(tmp_path / "t.bin") == [1, 2, 7, 7, 0]
     assert "kind: tokens, path: t.bin" in answer.out
@@ -78,7 +80,7 @@ def test_lines_may_come_through_a_pipe(tmp_path):
 def test_bad_lines_that_are_left_out_are_named_up_to_a_few(tmp_path):
     lines = write_lines(tmp_path, *range(20), DOLLY)
     words = ("--tokenizer", "bytes", "--fields", "response", "--out", "t.bin", "--skip-bad")
-    answer = parlay("prepare", lines, *words, cwd=tmp_path)
+    answer = parlay_here("prepare", lines, *words, cwd=tmp_path)
     assert answer.code == 0
     assert answer.err.count("left out: a.jsonl:") == 5
     assert "left out: and more" in answer.err
@@ -101,7 +103,7 @@ def test_bad_lines_that_are_left_out_are_named_up_to_a_few(tmp_path):
 def test_bad_usage_is_an_error_object_and_leaves_nothing(tmp_path, words, key):
     write_lines(tmp_path, DOLLY)
     given = ("--tokenizer", "bytes", "--fields", "response", "--out", "t.bin")
-    answer = parlay("prepare", *given, *words, "--json", cwd=tmp_path)
+    answer = parlay_here("prepare", *given, *words, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["key"] == key
     assert answer.json["error"]["fix"]

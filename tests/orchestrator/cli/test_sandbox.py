@@ -11,7 +11,7 @@ from orchestrator.cli.sandbox import cloud_like
 from slurm.packages import program_path
 from slurm.sandbox import SlurmSandbox
 from slurm.sandbox_files import CLOUD_CPUS, CloudNodes
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here
 from tests.slurm.sandboxes import require_slurm, short_folder
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
@@ -73,7 +73,7 @@ def test_two_searches_with_other_nodes_in_one_partition_are_bad_input(tmp_path):
     for name, nodes in (("one", 1), ("two", 2)):
         (tmp_path / f"{name}.yaml").write_text(TINY_SEARCH.replace("num_nodes: 1", f"num_nodes: {nodes}"))
     words = ["slurm-sandbox", "start", "box", "--like", "one.yaml", "--like", "two.yaml", "--json"]
-    refused = parlay(*words, cwd=tmp_path)
+    refused = parlay_here(*words, cwd=tmp_path)
     assert (refused.code, refused.json["error"]["message"]) == (2, "partition tiny is described twice")
     assert not (tmp_path / "box").exists()
 
@@ -88,7 +88,7 @@ def test_two_searches_with_other_nodes_in_one_partition_are_bad_input(tmp_path):
     ],
 )
 def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
-    refused = parlay("slurm-sandbox", "start", *words, "--json", cwd=tmp_path)
+    refused = parlay_here("slurm-sandbox", "start", *words, "--json", cwd=tmp_path)
     assert refused.code == 2
     assert message in refused.json["error"]["message"]
     assert not list(tmp_path.iterdir())
@@ -97,20 +97,20 @@ def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
 def test_a_file_in_its_place_is_bad_input(tmp_path):
     (tmp_path / "notes").write_text("mine")
     require_slurm(accounting=False)
-    refused = parlay("slurm-sandbox", "start", "notes", cwd=tmp_path)
+    refused = parlay_here("slurm-sandbox", "start", "notes", cwd=tmp_path)
     assert refused.code == 2
     assert (tmp_path / "notes").read_text() == "mine"
 
 
 def test_stopping_what_never_was_is_bad_input(tmp_path):
-    refused = parlay("slurm-sandbox", "stop", "nowhere", "--json", cwd=tmp_path)
+    refused = parlay_here("slurm-sandbox", "stop", "nowhere", "--json", cwd=tmp_path)
     assert refused.code == 2
     assert refused.json["error"]["message"] == "no sandbox was ever started there"
 
 
 def test_without_slurm_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    refused = parlay("slurm-sandbox", "start", tmp_path / "s", "--json", cwd=tmp_path)
+    refused = parlay_here("slurm-sandbox", "start", tmp_path / "s", "--json", cwd=tmp_path)
     assert refused.code == 6
     error = refused.json["error"]
     assert "slurm-client" in error["message"]

@@ -2,68 +2,75 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.main import run
-from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, parlay_here, write_search
 
 pytestmark = pytest.mark.timeout(120)  # each a command line or a few
 
-HEAVY = ("deephyper", "ray", "torch", "deepspeed", "mlflow", "numpy", "pandas", "pyarrow", "sqlalchemy")
-HEAVY += ("tokenizers", "optuna")
+TRAINS = ("deephyper", "ray", "torch", "deepspeed", "mlflow")
+HEAVY = (*TRAINS, "numpy", "pandas", "pyarrow", "sqlalchemy", "tokenizers", "optuna")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"]])
-def test_help_imports_nothing_heavy(words, tmp_path):
+def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
+    """(heavy packages that these commands together import, then their exit codes) and what they print."""
     program = (
         "import sys\nfrom orchestrator.cli.main import run\n"
-        f"code = run({words!r})\nprint([m for m in {HEAVY!r} if m in sys.modules], code, file=sys.stderr)"
+        f"codes = [int(run(words)) for words in {commands!r}]\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules] + codes, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
-    assert done.stderr.strip() == "[] 0"
-    assert "Usage: parlay" in done.stdout
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True)
+    return ast.literal_eval(done.stderr.strip().splitlines()[-1]), done.stdout
+
+
+def test_help_imports_nothing_heavy(tmp_path):
+    seen, printed = heavy_imports(
+        ["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"], cwd=tmp_path
+    )
+    assert seen == [0, 0, 0, 0]
+    assert printed.count("Usage: parlay") == 4
+
+
+def test_verbs_that_launch_nothing_import_nothing_that_trains(tmp_path):
+    write_search(tmp_path)
+    seen, _ = heavy_imports(["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"], cwd=tmp_path)
+    assert not {*seen} & {*TRAINS}
+    assert seen[-2:] == [0, 0]
+    assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
 def test_a_plan_reckons_with_the_repeats_of_the_finalists_and_the_baseline(tmp_path):
     path = write_search(tmp_path)
-    once = parlay("plan", path, "--json", cwd=tmp_path).json["node_hours"]
+    once = parlay_here("plan", path, "--json", cwd=tmp_path).json["node_hours"]
     wanted = ("--set", "search.finalists=2", "--set", "search.finalist_repeats=2")
-    assert parlay("plan", path, *wanted, "--json", cwd=tmp_path).json["node_hours"] == pytest.approx(once * (3 + 6) / 3)
-    assert "3 trials and 6 repeats take at most" in parlay("plan", path, *wanted, cwd=tmp_path).out
-
-
-@pytest.mark.parametrize("words", [["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"]])
-def test_verbs_that_launch_nothing_import_nothing_that_trains(words, tmp_path):
-    write_search(tmp_path)
-    program = (
-        "import sys\nfrom orchestrator.cli.main import run\n"
-        f"code = run({words!r})\nprint([m for m in {HEAVY[:5]!r} if m in sys.modules], code, file=sys.stderr)"
+    assert parlay_here("plan", path, *wanted, "--json", cwd=tmp_path).json["node_hours"] == pytest.approx(
+        once * (3 + 6) / 3
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True
-    )
-    assert done.stderr.strip().splitlines()[-1] == "[] 0"
-    assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
+    assert "3 trials and 6 repeats take at most" in parlay_here("plan", path, *wanted, cwd=tmp_path).out
 
 
 def test_an_unknown_verb_is_bad_usage(tmp_path):
-    answer = parlay("serach", cwd=tmp_path)
+    answer = parlay_here("serach", cwd=tmp_path)
     assert answer.code == 2
     assert "serach" in answer.err
 
 
 def test_with_json_bad_usage_is_an_error_object(tmp_path):
-    answer = parlay("run", "--json", "--lanucher", "local", cwd=tmp_path)
+    answer = parlay_here("run", "--json", "--lanucher", "local", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["code"] == "usage"
 
 
 def test_every_problem_of_a_file_is_named_with_line_value_rule_and_fix(tmp_path):
     bad = TINY_SEARCH.replace("max_trials: 3", "max_trils: 3").replace("global_batch_size: 8", "global_batch_size: 0")
-    answer = parlay("run", write_search(tmp_path, bad), "--json", cwd=tmp_path)
+    answer = parlay_here("run", write_search(tmp_path, bad), "--json", cwd=tmp_path)
     assert answer.code == 2
     error = answer.json["error"]
     found = {e["key"]: e for e in (error, *error["others"])}
@@ -75,19 +82,19 @@ def test_every_problem_of_a_file_is_named_with_line_value_rule_and_fix(tmp_path)
 
 @pytest.mark.bad_input(45)
 def test_an_unknown_search_is_exit_code_4(tmp_path):
-    answer = parlay("status", "nothing", "--json", cwd=tmp_path)
+    answer = parlay_here("status", "nothing", "--json", cwd=tmp_path)
     assert answer.code == 4
     assert answer.json["error"]["code"] == "unknown_id"
 
 
 def test_a_missing_file_is_bad_input(tmp_path):
-    answer = parlay("plan", "absent.yaml", cwd=tmp_path)
+    answer = parlay_here("plan", "absent.yaml", cwd=tmp_path)
     assert answer.code == 2
     assert "absent.yaml" in answer.err
 
 
 def test_a_set_on_an_unknown_path_suggests_the_known_one(tmp_path):
-    answer = parlay("plan", write_search(tmp_path), "--set", "serach.max_trials=3", cwd=tmp_path)
+    answer = parlay_here("plan", write_search(tmp_path), "--set", "serach.max_trials=3", cwd=tmp_path)
     assert answer.code == 2
     assert "search" in answer.err
 
@@ -97,7 +104,7 @@ def test_a_space_without_a_legal_layout_names_each_rule_and_writes_nothing(verb,
     none = TINY_SEARCH.replace("tensor_parallel: [1, 2]", "tensor_parallel: 3").replace(
         "baseline: {tensor_parallel: 2, micro_batch_size: 1}\n", ""
     )
-    answer = parlay(verb, write_search(tmp_path, none), cwd=tmp_path)
+    answer = parlay_here(verb, write_search(tmp_path, none), cwd=tmp_path)
     assert answer.code == 2
     assert "world" in answer.err
     assert not (tmp_path / "runs").exists()
@@ -107,7 +114,7 @@ def test_a_space_without_a_legal_layout_names_each_rule_and_writes_nothing(verb,
 @pytest.mark.parametrize("verb", ["plan", "run"])
 def test_what_the_ranks_are_to_start_is_looked_for_before_anything_is_written(verb, tmp_path):
     theirs = TINY_SEARCH + "trainer: {kind: megatron-lm, script: pretrain_gpt.py, python: /nowhere/python3}\n"
-    answer = parlay(verb, write_search(tmp_path, theirs), "--json", cwd=tmp_path)
+    answer = parlay_here(verb, write_search(tmp_path, theirs), "--json", cwd=tmp_path)
     assert answer.code == 2
     first, second = answer.json["error"], answer.json["error"]["others"][0]
     assert (first["key"], first["value"]) == ("trainer.python", "/nowhere/python3")
@@ -122,18 +129,18 @@ def test_a_python_without_torch_is_refused_before_anything_is_written(verb, tmp_
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # none of its packages
     (tmp_path / "python").chmod(0o755)
     bare = TINY_SEARCH + f"trainer: {{python: {tmp_path / 'python'}}}\n"
-    answer = parlay(verb, write_search(tmp_path, bare), "--json", cwd=tmp_path)
+    answer = parlay_here(verb, write_search(tmp_path, bare), "--json", cwd=tmp_path)
     assert answer.code == 2
     problem = answer.json["error"]
     assert (problem["key"], problem["value"]) == ("trainer.python", str(tmp_path / "python"))
     assert "torch" in problem["message"]
     assert "pip install torch" in problem["fix"]
     assert not (tmp_path / "runs").exists()
-    assert parlay("plan", "search.yaml", cwd=tmp_path).code == 0
+    assert parlay_here("plan", "search.yaml", cwd=tmp_path).code == 0
 
 
 def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
-    answer = parlay("plan", write_search(tmp_path), "--rejected", "--json", cwd=tmp_path)
+    answer = parlay_here("plan", write_search(tmp_path), "--rejected", "--json", cwd=tmp_path)
     assert answer.code == 0
     plan = answer.json
     assert plan["num_layouts"] == len(plan["layouts"]) > 5
@@ -142,14 +149,14 @@ def test_plan_lists_every_layout_and_every_rejected_one_with_its_rule(tmp_path):
     times = [row["relative_step_time"] for row in plan["layouts"]]
     assert times[0] == 1
     assert sorted(times) == times
-    first = parlay("plan", tmp_path / "search.yaml", "--top", "2", "--json", cwd=tmp_path).json
+    first = parlay_here("plan", tmp_path / "search.yaml", "--top", "2", "--json", cwd=tmp_path).json
     assert (first["layouts"], first["num_layouts"]) == (plan["layouts"][:2], plan["num_layouts"])
 
 
 @pytest.mark.bad_input(32)
 def test_a_work_directory_inside_a_search_is_refused(tmp_path):
     (tmp_path / "journal.jsonl").write_text("")
-    answer = parlay("run", write_search(tmp_path), cwd=tmp_path)
+    answer = parlay_here("run", write_search(tmp_path), cwd=tmp_path)
     assert answer.code == 2
     assert "work_dir" in answer.err
 
@@ -159,7 +166,7 @@ def test_a_work_directory_inside_a_search_is_refused(tmp_path):
 )
 def test_a_refused_ledger_leaves_no_search_behind(ledger, tmp_path):
     changes = ("--ledger", ledger, "--set", "tracking.enabled=false")
-    answer = parlay("run", write_search(tmp_path), *changes, "--json", cwd=tmp_path)
+    answer = parlay_here("run", write_search(tmp_path), *changes, "--json", cwd=tmp_path)
     assert answer.code in (2, 6)
     assert answer.json["error"]["message"]
     assert {path.name for path in tmp_path.iterdir()} <= {"search.yaml", "runs"}
@@ -173,14 +180,14 @@ def test_work_directories_that_cannot_be_used_are_refused_also_by_a_dry_run(tmp_
     (tmp_path / "open").chmod(0o777)
     write_search(tmp_path)
     for work_dir in ("file", "open", "x" * 300, "y/" * 2000, "~nobody-of-this-name/x"):
-        answer = parlay("run", "search.yaml", "--dry-run", "--work-dir", work_dir, "--json", cwd=tmp_path)
+        answer = parlay_here("run", "search.yaml", "--dry-run", "--work-dir", work_dir, "--json", cwd=tmp_path)
         assert answer.code == 2, work_dir
         assert answer.json["error"]["key"] == "work_dir", work_dir
 
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "1e400", "[.nan]"])
 def test_numbers_that_are_none_are_refused_with_an_object(value, tmp_path):
-    answer = parlay("plan", write_search(tmp_path), "--set", f"global_batch_size={value}", "--json", cwd=tmp_path)
+    answer = parlay_here("plan", write_search(tmp_path), "--set", f"global_batch_size={value}", "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["key"] == "global_batch_size"
 
@@ -190,7 +197,7 @@ def test_numbers_that_are_none_are_refused_with_an_object(value, tmp_path):
     "words", [["plan", "/x/\x1b[31m.yaml"], ["status", "a/\x1b]0;owned\x07b"], ["replay", "/x/\x1b[2J"]]
 )
 def test_control_characters_never_reach_the_terminal(words, tmp_path):
-    answer = parlay(*words, cwd=tmp_path)
+    answer = parlay_here(*words, cwd=tmp_path)
     assert answer.code in (2, 4)
     assert answer.err
     assert "\x1b" not in answer.err + answer.out
@@ -200,12 +207,12 @@ def test_control_characters_never_reach_the_terminal(words, tmp_path):
 @pytest.mark.parametrize("given", ["x" * 5000, "x/" * 3000, "./search.yaml", "/etc/passwd/x"])
 def test_what_cannot_be_a_search_is_an_unknown_id(given, tmp_path):
     write_search(tmp_path)
-    assert parlay("status", given, "--json", cwd=tmp_path).json["error"]["code"] == "unknown_id"
+    assert parlay_here("status", given, "--json", cwd=tmp_path).json["error"]["code"] == "unknown_id"
 
 
 @pytest.mark.parametrize("launcher", ["recorded", "pbs", "x"])
 def test_a_replay_under_an_unknown_launcher_is_bad_usage(launcher, tmp_path):
-    answer = parlay("replay", "x", "--launcher", launcher, "--json", cwd=tmp_path)
+    answer = parlay_here("replay", "x", "--launcher", launcher, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert launcher in answer.json["error"]["message"]
 
@@ -219,7 +226,7 @@ def test_a_command_that_is_none_is_told_what_is_wrong_and_what_to_do(words, caps
 
 
 def test_an_error_about_an_option_names_the_option(tmp_path):
-    answer = parlay("plan", write_search(tmp_path), "--launcher", "rey", "--json", cwd=tmp_path)
+    answer = parlay_here("plan", write_search(tmp_path), "--launcher", "rey", "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["file"] == "--launcher"
 
@@ -234,7 +241,9 @@ def test_a_search_file_may_come_through_a_pipe_and_is_kept(tmp_path):
 
 
 def test_a_budget_below_one_trial_is_refused_before_anything_is_written(tmp_path):
-    answer = parlay("run", write_search(tmp_path), "--set", "search.budget_node_hours=1e-9", "--json", cwd=tmp_path)
+    answer = parlay_here(
+        "run", write_search(tmp_path), "--set", "search.budget_node_hours=1e-9", "--json", cwd=tmp_path
+    )
     assert answer.code == 2
     assert answer.json["error"]["key"] == "search.budget_node_hours"
     assert not (tmp_path / "runs").exists()

@@ -16,7 +16,7 @@ from orchestrator.cli.output import Exit
 from orchestrator.launchers.schema import LauncherSection
 from search_spaces.errors import InputError
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay_here, write_search
 from tests.orchestrator.slurm_searches import Bench, record_of, until
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
@@ -82,9 +82,9 @@ def test_a_search_that_is_driven_gets_no_tick_and_one_without_slurm_none_ever(be
 
 def test_ticks_are_refused_where_trials_end_with_their_driver_and_nothing_is_written(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
-    refused = parlay("submit", path, "--tick", "--json", cwd=tmp_path)
+    refused = parlay_here("submit", path, "--tick", "--json", cwd=tmp_path)
     assert (refused.code, refused.json["error"]["key"]) == (2, "--tick")
-    both = parlay("submit", path, "--tick", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
+    both = parlay_here("submit", path, "--tick", "--as-job", "--launcher", "slurm", "--json", cwd=tmp_path)
     assert (both.code, both.json["error"]["key"]) == (2, "--tick")
     assert not (tmp_path / "runs").exists()
 

@@ -1,0 +1,50 @@
+"""A pytest plugin: which tests run which of our functions, written as JSON to the file that FUNCTION_CALLS_TO names."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+_tests: dict[CodeType, set[str]] = defaultdict(set)
+_running = [""]
+
+
+def pytest_configure() -> None:
+    threading.setprofile(_note)
+    sys.setprofile(_note)
+
+
+def _note(frame: FrameType, event: str, _argument: Any) -> None:
+    if event == "call":
+        _tests[frame.f_code].add(_running[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    _running[0] = item.nodeid
+    return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    sys.setprofile(None)
+    found: dict[str, set[str]] = defaultdict(set)
+    for code, tests in _tests.items():
+        if Path(code.co_filename).is_relative_to(ROOT):
+            found[f"{Path(code.co_filename).relative_to(ROOT)}::{_function(code)}"] |= tests - {""}
+    listed = {function: sorted(tests) for function, tests in found.items()}
+    Path(os.environ["FUNCTION_CALLS_TO"]).write_text(json.dumps(listed))
+
+
+def _function(code: CodeType) -> str:
+    """The outermost function that the code stands in."""
+    return code.co_qualname.partition(".<locals>")[0]
