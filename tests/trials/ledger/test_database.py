@@ -14,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
 from sqlalchemy.exc import OperationalError
 
 import trials.ledger.migrations
@@ -27,7 +28,6 @@ from trials.ledger.database import (
     LedgerBehind,
     LedgerDamaged,
     LedgerUnavailable,
-    open_to_write,
     patiently,
     put_aside_damaged,
 )
@@ -105,8 +105,10 @@ def test_a_file_that_is_still_being_made_is_an_empty_ledger(path, url):
     assert LedgerReader(url).searches() == []
 
 
-def test_the_migrations_make_the_tables_the_code_uses(url):
-    with open_to_write(url).connect() as connection:
+@pytest.mark.parametrize("make", [database._make, database._upgrade])
+def test_a_ledger_has_the_tables_the_code_uses_whether_it_is_new_or_was_migrated(url, make):
+    with create_engine(url).begin() as connection:
+        make(connection)
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, Base.metadata) == []
         assert context.get_current_revision() == SCHEMA_REVISION
