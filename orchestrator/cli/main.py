@@ -16,6 +16,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     sys.exit(2)
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TextIO
 
 import typer
@@ -98,7 +99,7 @@ def run(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str], as_json: bool) -> int:
     try:
-        return app(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.DONE
+        return _command()(list(words), prog_name="parlay", standalone_mode=False) or ExitCode.DONE
     except Exit as exit:
         return exit.code
     except InputError as error:
@@ -112,6 +113,12 @@ def _run(words: Sequence[str], as_json: bool) -> int:
     except OSError as error:
         _let_go(sys.stdout)
         return report(Problem("refused", str(error)), ExitCode.REFUSED, as_json)
+
+
+@cache
+def _command() -> Any:
+    """All verbs with their options. Made once a process: that takes longer than many a verb."""
+    return typer.main.get_command(app)
 
 
 def _usage(error: typer.TyperException) -> Problem:
