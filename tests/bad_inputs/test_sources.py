@@ -48,7 +48,7 @@ OBJECT_COLLECTIVES = {
 }
 """Of torch.distributed, which unpickle what any process sent that reached a rank's port."""
 MADE_OF_CHECKED_WORDS = {"slurm/launch_line.py"}
-"""Whose script for `sh -c` is put together, of words that slurm/options.py has let through: test_slurm_options.py."""
+"""Whose script for `sh -c` is made of words that slurm/options.py has let through: tests/slurm/test_options.py."""
 
 
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:

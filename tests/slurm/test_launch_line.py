@@ -79,63 +79,6 @@ def test_a_folder_that_the_user_mounts_is_not_mounted_twice():
     assert [word for word in rank_command(request) if "bind" in word] == [f"--bind=/elsewhere:{SEARCH}"]
 
 
-@pytest.mark.bad_input(30)
-@pytest.mark.parametrize(
-    ("changes", "key"),
-    [
-        ({"image": None}, "container.image"),
-        ({"image": "a b"}, "container.image"),
-        ({"image": "a,b"}, "container.image"),
-        ({"image": "--writable"}, "container.image"),
-        ({"image": "/images/../etc/x.sif"}, "container.image"),
-        ({"mounts": ("/data",)}, "container.mounts[0]"),
-        ({"mounts": ("/a:/b", "/data:/data,/etc:/etc")}, "container.mounts[1]"),
-        ({"mounts": ("/data:/data:ro:rw",)}, "container.mounts[0]"),
-        ({"mounts": ("/data:/data:rx",)}, "container.mounts[0]"),
-        ({"mounts": ("data:/data",)}, "container.mounts[0]"),
-        ({"mounts": ("/data:/data/../etc",)}, "container.mounts[0]"),
-        ({"mounts": ("/my data:/data",)}, "container.mounts[0]"),
-        ({"mounts": ("/$HOME:/data",)}, "container.mounts[0]"),
-        ({"words": ("apptainer",)}, "container.words"),
-        ({"gpus": "nv"}, "container.gpus"),
-        ({"runtime": Runtime.SHIFTER, "writable": True}, "container.writable"),
-    ],
-)
-def test_an_image_or_mount_that_says_more_than_one_thing_is_refused(changes, key):
-    container = replace(Container(runtime=Runtime.PYXIS, image="x.sqsh"), **changes)
-    [problem] = option_problems(JobOptions(container=container))
-    assert problem.key == key
-    assert problem.rule
-    assert problem.fix
-
-
-@pytest.mark.parametrize(
-    ("launch", "key"),
-    [
-        (Launch(srun=("--cpu-bind=cores", "--ntasks=9")), "launch.srun[1]"),
-        (Launch(srun=("--output=x",)), "launch.srun[0]"),
-        (Launch(srun=("--cpu-bind=cores --uid=0",)), "launch.srun[0]"),
-        (Launch(srun=("--mpi=$(id)",)), "launch.srun[0]"),
-        (Launch(srun=("cpu-bind=cores",)), "launch.srun[0]"),
-        (Launch(visible_devices="RANK"), "launch.visible_devices"),
-        (Launch(visible_devices="ROCR_VISIBLE_DEVICES", srun=("--gpus-per-task=1",)), "launch.visible_devices"),
-        (Launch(node_folders={"TMPDIR": "tmp"}), "launch.node_folders.TMPDIR"),
-        (Launch(node_folders={"TMPDIR": "/tmp/$USER"}), "launch.node_folders.TMPDIR"),
-        (Launch(node_folders={"TMPDIR": "/tmp/../etc"}), "launch.node_folders.TMPDIR"),
-        (Launch(node_folders={"RANK": "/tmp"}), "launch.node_folders.RANK"),
-        (Launch(node_folders={"A-B": "/tmp"}), "launch.node_folders.A-B"),
-        (Launch(address="node1"), "launch.address"),
-        (Launch(address="{host}{ip}"), "launch.address"),
-        (Launch(address="{host};id"), "launch.address"),
-    ],
-)
-def test_a_launch_line_that_parlay_could_not_keep_is_refused(launch, key):
-    [problem] = option_problems(JobOptions(launch=launch))
-    assert problem.key == key
-    assert problem.rule
-    assert problem.fix
-
-
 plain = st.text("abc0._-", min_size=1, max_size=6).filter(lambda word: word[0] not in "-." and ".." not in word)
 strange = st.text("a :,;$'\"`\\\n#=", min_size=1, max_size=3)
 words = st.one_of(plain, plain, plain, st.builds(str.__add__, plain, strange))
