@@ -51,8 +51,9 @@ def test_fault_47_a_spec_that_is_not_there_is_not_bad_usage_and_one_that_is_dama
     assert left_with(path, monkeypatch) == FILES_FAILED
     assert f"{path}: " in capsys.readouterr().err
     path.parent.mkdir()
-    path.write_text("{}")
-    assert left_with(path, monkeypatch) == 2
+    for damaged in ("{}", '{"schema": "parlay.spec/99"}', "no json"):
+        path.write_text(damaged)
+        assert left_with(path, monkeypatch) == 2, damaged
 
 
 @pytest.mark.parametrize("spoilt", ["pass", "os.close(1)"])

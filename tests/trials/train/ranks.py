@@ -1,14 +1,17 @@
 """Ranks for tests, forked from one process that has torch and DeepSpeed imported: a second instead of ten a case.
 
 The warm process reads one request a line and answers with one line. It is separate from pytest, whose other tests
-may leave threads behind that a fork would not survive.
+may leave threads behind that a fork would not survive. Ranks run a function of the tests, or a program as if Python
+had been started with it.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -16,9 +19,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from trials.ranks.environment import PARENT_VARIABLE
 
 IMPORTED_ONCE = (
     "torch.distributed.pipelining",
@@ -59,20 +64,54 @@ class WarmRanks:
 
     def run(self, function: str, world_size: int, arguments: Mapping[str, Any], limit_s: float = 240.0) -> list[Any]:
         """Each rank's answer, in rank order; RanksFailed when there is not one from each."""
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        request = {"function": function, "world_size": world_size, "arguments": arguments, "limit_s": limit_s}
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
+        answer = self._ask(function=function, world_size=world_size, arguments=arguments, limit_s=limit_s)
         if answer["errors"]:
             raise RanksFailed("\n".join(answer["errors"]))
         return answer["results"]
+
+    def start(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> WarmProcess:
+        """`python -m module arguments`, whose words go to `log`; its parent is the warm process."""
+        environment = {**environment, PARENT_VARIABLE: str(self._server.pid)}
+        wanted = {"module": module, "arguments": list(arguments), "environment": environment, "log": str(log)}
+        return WarmProcess(self, self._ask(**wanted))
+
+    def _ask(self, **request: Any) -> Any:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
 
     def close(self) -> None:
         assert self._server.stdin is not None
         self._server.stdin.close()
         self._server.wait(timeout=60)
+
+
+class WarmProcess:
+    """What `WarmRanks.start` started, as a Popen."""
+
+    def __init__(self, ranks: WarmRanks, pid: int):
+        self._ranks = ranks
+        self._code: int | None = None
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        if self._code is None:
+            self._code = self._ranks._ask(reap=self.pid)
+        return self._code
+
+    def wait(self, timeout: float = math.inf) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a warm process", timeout)
+            time.sleep(0.01)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def serve() -> None:
@@ -88,8 +127,41 @@ def serve() -> None:
     if shutil.which("g++") is not None:
         _ask_what_the_cpu_has()
     for line in sys.stdin:
-        answers.write(json.dumps(_run(json.loads(line))) + "\n")
+        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
         answers.flush()
+
+
+def _answer(request: Mapping[str, Any]) -> Any:
+    if "module" in request:
+        return os.fork() or _become(request)
+    return _reap(request["reap"]) if "reap" in request else _run(request)
+
+
+def _become(request: Mapping[str, Any]) -> NoReturn:
+    """This process is from now on `python -m module arguments`."""
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), *[os.open(request["log"], os.O_WRONLY)] * 2)):
+            os.dup2(file, number)
+        os.closerange(3, 2**16)  # nor the answers
+        sys.argv[1:] = request["arguments"]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _reap(pid: int) -> int | None:
+    """The exit code of a process that was started; None while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _refuse_pickles() -> None:

