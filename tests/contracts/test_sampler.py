@@ -35,7 +35,7 @@ def layouts_of(num_gpus: int = 16, global_batch_size: int = 64) -> list[Layout]:
         for tensor in powers
         for pipeline in powers
         if tensor * pipeline < num_gpus
-        for micro in (1, 2, 4)
+        for micro in (1, 4)
         for zero in (0, 1)
     ]
 

@@ -17,6 +17,7 @@ from search_spaces import presets
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, problems
 
 SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def valid_examples() -> list[str]:
@@ -24,10 +25,13 @@ def valid_examples() -> list[str]:
     return [MINIMAL, EVERYTHING, quickstart, TABLE_SEARCH]
 
 
+def test_it_is_a_json_schema():
+    VALIDATOR.check_schema(SCHEMA)
+
+
 @pytest.mark.parametrize("text", valid_examples())
 def test_the_json_schema_accepts_what_is_read(text: str):
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    jsonschema.validate(yaml.safe_load(text), SCHEMA, jsonschema.Draft202012Validator)
+    VALIDATOR.validate(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_the_json_schema_refuses_what_is_refused(tmp_path: Path, line: str):
     text = MINIMAL + line + "\n"
     problems(tmp_path, text)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(text), SCHEMA, jsonschema.Draft202012Validator)
+        VALIDATOR.validate(yaml.safe_load(text))
 
 
 @pytest.mark.parametrize("axis", ["[]", "[1, 1]", "{min: 1, max: 2}", "{min: 1, max: 2, factor: 1}", "two", "0", "[x]"])
@@ -59,7 +63,7 @@ def test_the_json_schema_refuses_axes_that_are_refused(tmp_path: Path, axis: str
     text = MINIMAL + f"  micro_batch_size: {axis}\n"
     problems(tmp_path, text)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(text), SCHEMA, jsonschema.Draft202012Validator)
+        VALIDATOR.validate(yaml.safe_load(text))
 
 
 def test_every_key_in_the_json_schema_has_a_description():
