@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 
 
 @pytest.fixture
@@ -12,3 +15,24 @@ def desk(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys
     """A desk of its own, in whose folder commands are typed."""
     monkeypatch.chdir(tmp_path)
     return Desk(tmp_path, own_home, capsys)
+
+
+@pytest.fixture(scope="session")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which a search of three trials was typed; it has ended, its recipe in it."""
+    folder = tmp_path_factory.mktemp("searched")
+    write_recorded_search(folder, OK, OUT_OF_MEMORY, OK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARLAY_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.chdir(folder)
+        assert run(["run", "search.yaml", "--json"]) == 0
+    return folder
+
+
+@pytest.fixture
+def ended(desk: Desk, searched: Path) -> Path:
+    """A copy of that search's folder, below the desk's."""
+    shutil.copytree(searched, desk.folder, dirs_exist_ok=True)
+    [journal] = desk.folder.glob("runs/*/journal.jsonl")
+    desk.capsys.readouterr()
+    return journal.parent

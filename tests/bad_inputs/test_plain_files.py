@@ -13,7 +13,6 @@ import pytest
 from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 from tests.bad_inputs.test_sources import ROOT, SOURCES, calls
-from tests.orchestrator.cli.recorded import OK, write_recorded_search
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -28,16 +27,6 @@ def endless(path: Path) -> None:
 
 def itself(path: Path) -> None:
     path.symlink_to(path.name)
-
-
-@pytest.fixture
-def searched(desk: Desk) -> Path:
-    """The folder of a search that has ended, its recipe in it."""
-    write_recorded_search(desk.folder, OK)
-    assert run(["run", "search.yaml", "--json"]) == 0
-    [journal] = desk.folder.glob("runs/*/journal.jsonl")
-    desk.capsys.readouterr()
-    return journal.parent
 
 
 @pytest.mark.bad_input(51)
@@ -68,35 +57,35 @@ def test_what_is_no_plain_file_is_refused_where_a_file_is_due(desk: Desk, make: 
 @pytest.mark.bad_input(51)
 @pytest.mark.security("paths")
 @pytest.mark.parametrize("make", [pipe, endless, itself])
-def test_a_journal_that_is_no_plain_file_is_refused(desk: Desk, searched: Path, make: Callable[[Path], None]):
-    (searched / "journal.jsonl").unlink()
-    make(searched / "journal.jsonl")
+def test_a_journal_that_is_no_plain_file_is_refused(desk: Desk, ended: Path, make: Callable[[Path], None]):
+    (ended / "journal.jsonl").unlink()
+    make(ended / "journal.jsonl")
     for verb in ("status", "resume", "cancel", "watch", "best", "report", "sync", "export", "ledger rebuild"):
-        assert run([*verb.split(), str(searched)]) == 6, verb
+        assert run([*verb.split(), str(ended)]) == 6, verb
         assert "journal.jsonl is no plain file" in desk.capsys.readouterr().err
 
 
 @pytest.mark.bad_input(51)
-def test_a_recipe_with_a_pipe_for_one_of_its_files_is_refused(desk: Desk, searched: Path):
+def test_a_recipe_with_a_pipe_for_one_of_its_files_is_refused(desk: Desk, ended: Path):
     recipe = desk.folder / "recipe"
-    shutil.copytree(searched / "recipe", recipe)
+    shutil.copytree(ended / "recipe", recipe)
     (recipe / "spec.json").unlink()
     os.mkfifo(recipe / "spec.json")
     assert "spec.json" in desk.refused("replay", "recipe").error["message"]
 
 
 @pytest.mark.security("paths")
-def test_no_log_is_shown_through_a_link(desk: Desk, searched: Path):
+def test_no_log_is_shown_through_a_link(desk: Desk, ended: Path):
     secret = desk.folder / "secret"
     secret.mkdir()
     for name in ("rank-00000.log", "rank-00001.log"):
         (secret / name).write_text("hunter2\n")
-    attempt = searched / "trials" / "t0001" / "a1"
+    attempt = ended / "trials" / "t0001" / "a1"
     attempt.mkdir(parents=True, exist_ok=True)
     for name in ("rank-00000.log", "rank-00001.log"):
         (attempt / name).unlink(missing_ok=True)
         (attempt / name).symlink_to(secret / name)
-    logs = ["logs", "t0001", "--search", str(searched)]
+    logs = ["logs", "t0001", "--search", str(ended)]
     for words in (logs, [*logs, "--rank", "0"], [*logs, "--rank", "1"]):
         assert "no plain file" in desk.refused(*words, code=6).error["message"]
     shutil.rmtree(attempt)

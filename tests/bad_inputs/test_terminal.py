@@ -17,7 +17,6 @@ from dashboards.live import console_for
 from orchestrator.cli import looking, main
 from tests.bad_inputs.desk import Desk
 from tests.bad_inputs.test_sources import ROOT, SOURCES, calls
-from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -38,25 +37,17 @@ def with_steering_texts(journal: Path) -> None:
     journal.write_text("".join(lines))
 
 
-def ended_folder(desk: Desk) -> Path:
-    write_recorded_search(desk.folder, OUT_OF_MEMORY, OK, OK)
-    assert main.run(["run", "search.yaml", "--json"]) == 0
-    [journal] = desk.folder.glob("runs/*/journal.jsonl")
-    with_steering_texts(journal)
-    desk.capsys.readouterr()
-    return journal.parent
-
-
 def is_harmless(text: str) -> bool:
     return not any(sign in text for sign in ("\x1b]52", "\x07", CLEAR, "\x9b", TURNED, "\u2028"))
 
 
 @pytest.mark.bad_input(50)
-def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(desk: Desk):
-    folder = str(ended_folder(desk))
+def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(desk: Desk, ended: Path):
+    with_steering_texts(ended / "journal.jsonl")
+    folder = str(ended)
     commands = [[verb, folder] for verb in ("status", "watch", "best", "compare", "report")]
     commands[3].append(folder)
-    for words in [*commands, ["logs", "t0001", "--search", folder], ["status", folder, "--json"]]:
+    for words in [*commands, ["logs", "t0002", "--search", folder], ["status", folder, "--json"]]:
         assert main.run(words) == 0, words
         said = desk.capsys.readouterr()
         assert is_harmless(said.out + said.err), words

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable
 
 from hypothesis import strategies as st
@@ -123,6 +125,22 @@ def measured_story(search_id: str = SEARCH_ID, **spec) -> Story:
     story.best("t0001")
     story.set_state(SearchState.COMPLETED, EndReason.MAX_TRIALS)
     return story
+
+
+def with_a_value(journal: str, kind: str, path: str, value: str) -> str:
+    """The journal with this JSON in the place of a value of the first event of this kind, its checksum right."""
+    lines = journal.splitlines()
+    place = next(n for n, line in enumerate(lines) if f'"kind":"{kind}"' in line)
+    *way, last = path.split(".")
+    event = json.loads(lines[place])
+    del event["crc32"]
+    inner = event
+    for name in way:
+        inner = inner[name]
+    inner[last] = "HERE"
+    line = json.dumps(event, separators=(",", ":"))[:-1].replace('"HERE"', value)
+    lines[place] = f'{line},"crc32":"{zlib.crc32(line.encode()):08x}"}}'
+    return "\n".join(lines) + "\n"
 
 
 @st.composite

@@ -64,6 +64,18 @@ def test_a_value_of_another_type_is_refused(kind, data):
         apply(story.search, story.search.search_id, Event.from_json(event.to_json()))
 
 
+@pytest.mark.bad_input(45)
+@pytest.mark.security("paths")
+def test_a_name_that_leads_elsewhere_is_none(story):
+    """Trials and attempts have folders of their names."""
+    for name in ("../../../../x", "", "t1/..", "t", "a1", "t1\n"):
+        with pytest.raises(ValueError, match="is no name of a trial"):
+            story.propose(name)
+    for name in ("../x", "", "a1/..", "t1"):
+        with pytest.raises(ValueError, match="is no name of a attempt"):
+            story.submit(attempt=name)
+
+
 def test_the_fold_tells_how_the_search_went():
     search = measured_story(folder="/scratch/story").search
     trial = search.trial("t0001")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.trials.ledger.stories import Story, measured_story
+from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story, with_a_value
 from trials.ledger.events import Event, EventKind, Fenced
-from trials.ledger.journal import Journal, JournalDamaged, OutOfTurn
+from trials.ledger.journal import Journal, JournalDamaged, OutOfTurn, search_of
 
 
 @pytest.fixture
@@ -116,6 +117,41 @@ def test_a_changed_byte_in_any_whole_line_is_an_error_that_names_it(path, line):
         path.write_bytes(b"".join([*lines[: line - 1], bytes(damaged), *lines[line:]]))
         with pytest.raises(JournalDamaged, match=rf"journal\.jsonl:{line}: "):
             Journal(path).read()
+
+
+DEEP = "[" * 20_000 + "]" * 20_000
+NO_DRIVER_WRITES = [
+    ("search_created", "data", "[]"),
+    ("search_created", "data", DEEP),
+    ("search_created", "data.spec", "null"),
+    ("trial_proposed", "data.layout", "3"),
+    ("trial_proposed", "data.prediction", DEEP),
+    ("attempt_submitted", "seq", '"x"'),
+    ("attempt_submitted", "data.num_nodes", "1" + "0" * 400),
+    ("attempt_ended", "data.outcome.measured.tokens_per_sec", '"x"'),
+    ("attempt_ended", "data.outcome.measured.step_time_s", "null"),
+    ("attempt_ended", "data.nodes", "7"),
+]
+"""Kind of the event, where in it, and the JSON that stands there, under a checksum that is right."""
+
+
+@pytest.mark.bad_input(44, 45)
+def test_a_value_that_no_driver_writes_is_damage_though_its_checksum_is_right(path):
+    story = Story()
+    story.create()
+    story.propose(prediction={"step_time_s": 0.25})
+    story.submit()
+    story.measure()
+    written(path, story.events).close()
+    assert search_of(path, SEARCH_ID, Journal(path).read()) == story.search
+    whole = path.read_text()
+    believed = []
+    for case in NO_DRIVER_WRITES:
+        path.write_text(with_a_value(whole, *case))
+        with suppress(JournalDamaged):
+            search_of(path, SEARCH_ID, Journal(path).read())
+            believed.append(case)
+    assert believed == []
 
 
 @pytest.mark.parametrize("change", [lambda ls: ls[1:], lambda ls: [ls[0], *ls], lambda ls: [ls[1], ls[0]]])
