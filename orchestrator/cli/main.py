@@ -15,7 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
     sys.exit(2)
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TextIO
 
@@ -118,12 +118,6 @@ def _run(words: Sequence[str], as_json: bool) -> int:
 @cache
 def _command() -> Any:
     """All verbs with their options. Made once a process: that takes longer than many a verb."""
-    return typer.main.get_command(app)
-
-
-@cache
-def _command() -> Callable[..., Any]:
-    """All verbs with their options, put together once: a program that runs many commands waits for it but once."""
     return typer.main.get_command(app)
 
 
