@@ -17,11 +17,11 @@ def ranks() -> Iterator[WarmRanks]:
 
 @pytest.fixture
 def start(tmp_path, ranks):
-    """`start_trial` in this test's folder, of warm ranks; none outlives the test."""
+    """`start_trial` in this test's folder, of warm ranks unless told otherwise; none outlives the test."""
     trials: list[RunningTrial] = []
 
     def start_here(spec, **options) -> RunningTrial:
-        trials.append(start_trial(tmp_path, spec, warm=ranks, **options))
+        trials.append(start_trial(tmp_path, spec, **{"warm": ranks} | options))
         return trials[-1]
 
     yield start_here

@@ -182,7 +182,7 @@ def test_deepspeed_itself_refuses_fp16_on_a_cpu(train):
 @pytest.mark.parametrize("zero_stage", [1, 3])
 def test_a_trial_imports_neither_the_compiler_nor_mlflow(start, zero_stage):
     given = Layout(engine="deepspeed", zero_stage=zero_stage, offload="optimizer")
-    trial = start(make_spec(given), program=("-m", PROGRAMS))
+    trial = start(make_spec(given), program=(PROGRAMS,), warm=None)
     assert trial.wait() == [0], trial.logs()
     imported = (read_json(trial.folder.path / IMPORTED) or {})["modules"]
     assert "deepspeed" in imported
