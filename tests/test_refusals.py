@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.test_import_direction import MAY_IMPORT, ROOT
+from tests.sources import calls, calls_among, modules
 
 NEED_NEITHER = {
     ("orchestrator/cli/main.py", "interrupted"): "who interrupts knows why",
@@ -22,20 +22,17 @@ NEED_NEITHER = {
 }
 
 
-def bare_problems(source: str) -> Iterator[str]:
-    """The codes of the problems that this source makes with neither a rule nor a fix."""
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("Problem", "InputError.of"):
-            continue
-        named = {keyword.arg for keyword in node.keywords}
-        if len(node.args) < 3 and not named & {"rule", "fix", None}:
-            code = node.args[0]
+def bare_problems(calls: Iterable[tuple[str, ast.Call]]) -> Iterator[str]:
+    """The codes of the problems that these calls make with neither a rule nor a fix."""
+    for name, call in calls:
+        named = {keyword.arg for keyword in call.keywords}
+        if name in ("Problem", "InputError.of") and len(call.args) < 3 and not named & {"rule", "fix", None}:
+            code = call.args[0]
             yield str(code.value) if isinstance(code, ast.Constant) else ast.unparse(code)
 
 
 def test_every_refusal_has_a_rule_or_a_fix():
-    files = [path for room in MAY_IMPORT for path in sorted((ROOT / room).rglob("*.py"))]
-    found = Counter((str(path.relative_to(ROOT)), code) for path in files for code in bare_problems(path.read_text()))
+    found = Counter((module, code) for module in modules() for code in bare_problems(calls(module)))
     assert found == Counter(NEED_NEITHER.keys())
 
 
@@ -53,4 +50,4 @@ def test_every_refusal_has_a_rule_or_a_fix():
     ],
 )
 def test_one_with_neither_would_be_found(source, codes):
-    assert list(bare_problems(source)) == codes
+    assert list(bare_problems(calls_among(ast.walk(ast.parse(source))))) == codes

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.orchestrator.cli.parlay import environment
+from tests.sources import ROOT, Module, calls, imported, modules, parsed
 
 pytestmark = pytest.mark.timeout(60)  # every file of ours is parsed
-
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("search_spaces", "slurm", "trials", "dashboards", "orchestrator")
-SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 SHELLS = {
     "os.system",
@@ -51,42 +48,27 @@ MADE_OF_CHECKED_WORDS = {"slurm/launch_line.py"}
 """Whose script for `sh -c` is made of words that slurm/options.py has let through: tests/slurm/test_options.py."""
 
 
-def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
-    """Each call in a file, with the dotted name of what is called."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-
-
-def faults(path: Path) -> Iterator[str]:
-    for name, call in calls(path):
+def faults(module: Module) -> Iterator[str]:
+    for name, call in calls(module):
         if name in SHELLS | EVALUATORS | MAKERS_OF_OBJECTS:
-            yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
+            yield f"{module}:{call.lineno}: {name}"
         if name.rpartition(".")[2] in OBJECT_COLLECTIVES:
-            yield f"{path.relative_to(ROOT)}:{call.lineno}: {name}"
+            yield f"{module}:{call.lineno}: {name}"
         if any(keyword.arg == "shell" for keyword in call.keywords):
-            yield f"{path.relative_to(ROOT)}:{call.lineno}: shell="
-    for name in imported(path):
+            yield f"{module}:{call.lineno}: shell="
+    for name in imported(module):
         if name.split(".")[0] in UNPICKLERS:
-            yield f"{path.relative_to(ROOT)}: import {name}"
+            yield f"{module}: import {name}"
 
 
 def test_the_sources_are_looked_at():
-    assert len(SOURCES) > 200
-    assert any(name == "subprocess.Popen" for path in SOURCES for name, _ in calls(path))
+    assert len(modules()) > 200
+    assert any(name == "subprocess.Popen" for module in modules() for name, _ in calls(module))
 
 
 @pytest.mark.security("no_shell", "no_pickle")
 def test_no_text_reaches_a_shell_or_an_interpreter_and_nothing_is_unpickled():
-    assert [fault for path in SOURCES for fault in faults(path)] == []
+    assert [fault for module in modules() for fault in faults(module)] == []
 
 
 @pytest.mark.security("no_shell", "no_pickle")
@@ -104,8 +86,7 @@ def test_no_text_reaches_a_shell_or_an_interpreter_and_nothing_is_unpickled():
         "yaml.load(x)",
     ],
 )
-def test_each_of_them_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str):
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+def test_each_of_them_would_be_found(tmp_path: Path, line: str):
     (tmp_path / "x.py").write_text(line + "\n")
     assert list(faults(tmp_path / "x.py"))
 
@@ -113,7 +94,7 @@ def test_each_of_them_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.security("no_shell")
 def test_a_shell_is_started_for_scripts_of_ours_alone():
     """Wherever `sh -c` or `bash -c` stands, the script after it is a constant, and whatever else its arguments."""
-    assert {str(path.relative_to(ROOT)) for path in SOURCES if _starts_made_up_scripts(path)} == MADE_OF_CHECKED_WORDS
+    assert {module for module in modules() if _starts_made_up_scripts(module)} == MADE_OF_CHECKED_WORDS
 
 
 @pytest.mark.security("no_shell")
@@ -136,10 +117,9 @@ def test_a_script_that_is_no_constant_would_be_found(tmp_path: Path, source: str
     assert _starts_made_up_scripts(tmp_path / "x.py") is is_found
 
 
-def _starts_made_up_scripts(path: Path) -> bool:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    lists = [node for node in ast.walk(tree) if isinstance(node, (ast.List, ast.Tuple))]
-    return any(not _is_constant(script, tree) for node in lists for script in _shell_scripts(node))
+def _starts_made_up_scripts(module: Module) -> bool:
+    lists = [node for node in parsed(module) if isinstance(node, (ast.List, ast.Tuple))]
+    return any(not _is_constant(script, module) for node in lists for script in _shell_scripts(node))
 
 
 def _shell_scripts(node: ast.List | ast.Tuple) -> Iterator[ast.expr]:
@@ -150,12 +130,13 @@ def _shell_scripts(node: ast.List | ast.Tuple) -> Iterator[ast.expr]:
             yield node.elts[place + 1]
 
 
-def _is_constant(script: ast.expr, tree: ast.Module) -> bool:
+def _is_constant(script: ast.expr, module: Module) -> bool:
     """Text as it stands, or the name of such a text: whatever is assigned to that name in the file is one."""
     if not isinstance(script, ast.Name):
         return isinstance(script, ast.Constant)
-    bound = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == script.id]
-    values = [node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0] in bound]
+    file, *nodes = parsed(module)
+    bound = [node for node in nodes if isinstance(node, ast.Name) and node.id == script.id]
+    values = [node.value for node in file.body if isinstance(node, ast.Assign) and node.targets[0] in bound]
     stored = [node for node in bound if isinstance(node.ctx, ast.Store)]
     return len(values) == len(stored) == 1 and isinstance(values[0], ast.Constant)
 
@@ -163,13 +144,13 @@ def _is_constant(script: ast.expr, tree: ast.Module) -> bool:
 @pytest.mark.security("ray")
 def test_ray_stop_is_never_called():
     """It would end every Ray of this user, and on a machine that root shares everybody's."""
-    words = [node for path in SOURCES for node in _texts(path)]
+    words = [node for module in modules() for node in _texts(module)]
     assert [text for text in words if "ray stop" in text and "never" not in text] == []
-    assert [path for path in SOURCES if "'ray', 'stop'" in path.read_text().replace('"', "'")] == []
+    assert [m for m in modules() if "'ray', 'stop'" in (ROOT / m).read_text().replace('"', "'")] == []
 
 
-def _texts(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _texts(module: str) -> Iterator[str]:
+    for node in parsed(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

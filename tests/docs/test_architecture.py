@@ -6,7 +6,8 @@ import re
 from itertools import pairwise
 
 from tests.docs.console import ROOT
-from tests.test_import_direction import MAY_IMPORT, imported, level_of, modules
+from tests.sources import imported, modules
+from tests.test_import_direction import MAY_IMPORT, level_of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 ROOMS, LEVELS = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)

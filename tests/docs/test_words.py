@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,12 @@ from tests.docs.words import (
     paths_named,
 )
 
-PAGES = [str(page.relative_to(ROOT)) for page in pages()]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
+
+
+def wrong(broken: Callable[[str], Iterable[object]]) -> dict[str, list[object]]:
+    """Of the pages that break a rule, by what they do; `broken` is given their text."""
+    return {page: found for page, text in TEXTS.items() if (found := list(broken(text)))}
 
 
 @pytest.fixture(scope="module")
@@ -40,44 +46,46 @@ def _options(command) -> set[str]:
     return {"--help"}.union(*(parameter.opts + parameter.secondary_opts for parameter in command.params))
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_that_is_named_exists_with_its_options(page, options):
-    mentions = list(commands_named((ROOT / page).read_text()))
-    assert not {mention.verb for mention in mentions} - set(options)
-    unknown = {
-        (mention.verb, option) for mention in mentions for option in set(mention.options) - options[mention.verb]
-    }
-    assert not unknown
+def test_every_command_that_is_named_exists_with_its_options(options):
+    def unknown(text):
+        for mention in commands_named(text):
+            if mention.verb not in options or set(mention.options) - options[mention.verb]:
+                yield mention
+
+    assert wrong(unknown) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_option_that_a_table_explains_is_one_of_a_verb(page, options):
-    assert not options_listed((ROOT / page).read_text()) - set().union(*options.values())
+def test_every_option_that_a_table_explains_is_one_of_a_verb(options):
+    there = set().union(*options.values())
+    assert wrong(lambda text: options_listed(text) - there) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_target_of_make_that_is_named_exists(page):
+def test_every_target_of_make_that_is_named_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert not make_targets_named((ROOT / page).read_text()) - targets
+    assert wrong(lambda text: make_targets_named(text) - targets) == {}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page):
-    for target in links((ROOT / page).read_text()):
-        name, _, anchor = target.partition("#")
-        place = (ROOT / page).parent / name if name else ROOT / page
-        assert place.exists(), target
-        assert not anchor or anchor in headings(place.read_text()), target
+def test_every_link_leads_somewhere():
+    dead = [(page, target) for page, text in TEXTS.items() for target in links(text) if not _leads(page, target)]
+    assert dead == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_file_and_module_that_is_named_exists(page):
-    text = (ROOT / page).read_text()
-    assert not [path for path in paths_named(text) if not _is_there(path)]
-    modules = [name.replace(".", "/") for name in modules_named(text)]
-    assert not [
-        name for name in modules if not ((ROOT / f"{name}.py").exists() or (ROOT / name / "__main__.py").exists())
-    ]
+def _leads(page: str, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    place = (ROOT / page).parent / name if name else ROOT / page
+    return place.exists() and (not anchor or anchor in headings(place.read_text()))
+
+
+def test_every_file_and_module_that_is_named_exists():
+    def gone(text):
+        yield from (path for path in paths_named(text) if not _is_there(path))
+        yield from (name for name in modules_named(text) if not _is_run(ROOT / name.replace(".", "/")))
+
+    assert wrong(gone) == {}
+
+
+def _is_run(module: Path) -> bool:
+    return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
 def _is_there(path: str) -> bool:
