@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 
+MEMORY = Path("/dev/shm")
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
 # A busy machine fails no property; in the gate every run meets the same examples, elsewhere chance may find others.
@@ -23,17 +27,36 @@ settings.register_profile(
 settings.load_profile("parlay")
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory) -> Iterator[Path]:
+    """Names of folders that are not there yet."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def own_home(tmp_path_factory, monkeypatch):
+def own_home(homes, monkeypatch):
     """Parlay's home in a fresh folder, so that a test never meets the user's ledger or MLflow store."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir(mode=0o700)
     monkeypatch.setenv("PARLAY_HOME", str(home))
-    return home
+    yield home
+    shutil.rmtree(home, ignore_errors=True)
 
 
 def pytest_configure() -> None:
-    """A shell starts what it runs in the background with ctrl-C ignored, and so would be every command tested here."""
+    # A shell starts what it runs in the background with ctrl-C ignored, and so would be every command tested here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if _holds_programs(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # thousands of small files need no disk
+
+
+def _holds_programs(folder: Path) -> bool:
+    """Whether there is room for what tests write, and what they write may be run."""
+    if not folder.is_dir():
+        return False
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize > 4 * 2**30 and not found.f_flag & os.ST_NOEXEC
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

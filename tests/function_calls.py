@@ -15,32 +15,37 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-_tests: dict[CodeType, set[str]] = defaultdict(set)
+_tests: dict[CodeType, list[str]] = defaultdict(list)
+_seen: set[CodeType] = set()
 _running = [""]
 
 
 def pytest_configure() -> None:
-    threading.setprofile(_note)
-    sys.setprofile(_note)
+    threading.settrace(_note)
+    sys.settrace(_note)
 
 
-def _note(frame: FrameType, event: str, _argument: Any) -> None:
-    if event == "call":
-        _tests[frame.f_code].add(_running[0])
+def _note(frame: FrameType, _event: str, _argument: Any) -> None:
+    """Called once for each call of a Python function; None asks for nothing more about it."""
+    code = frame.f_code
+    if code not in _seen:
+        _seen.add(code)
+        _tests[code].append(_running[0])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
     _running[0] = item.nodeid
+    _seen.clear()
     return (yield)
 
 
 def pytest_sessionfinish() -> None:
-    sys.setprofile(None)
+    sys.settrace(None)
     found: dict[str, set[str]] = defaultdict(set)
     for code, tests in _tests.items():
         if Path(code.co_filename).is_relative_to(ROOT):
-            found[f"{Path(code.co_filename).relative_to(ROOT)}::{_function(code)}"] |= tests - {""}
+            found[f"{Path(code.co_filename).relative_to(ROOT)}::{_function(code)}"] |= {*tests} - {""}
     listed = {function: sorted(tests) for function, tests in found.items()}
     Path(os.environ["FUNCTION_CALLS_TO"]).write_text(json.dumps(listed))
 

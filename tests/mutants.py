@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 19
@@ -349,7 +350,7 @@ def _tests_by_function(room: Room, trees: SimpleQueue[Path]) -> dict[str, list[s
     try:
         found = tree / ".tests_by_function.json"
         files = [str(path.relative_to(tree)) for path in _globbed(tree, room.tests)]
-        ended = _pytest(tree, ["-p", "tests.function_calls", *files], {"FUNCTION_CALLS_TO": str(found)})
+        ended = _pytest(tree, ["-p", "tests.function_calls", *files], None, {"FUNCTION_CALLS_TO": str(found)})
         if ended.returncode != 0:
             raise SystemExit(f"{room.name}: its tests fail without a mutant\n{ended.stdout[-4000:]}")
         return json.loads(found.read_text())
@@ -380,7 +381,7 @@ def _noticed(tree: Path, tests: list[str]) -> str | None:
     listed = tree / ".tests_to_run.txt"
     listed.write_text("\n".join(tests))
     try:
-        ended = _pytest(tree, ["--exitfirst", f"@{listed}"], {})
+        ended = _pytest(tree, ["--exitfirst", f"@{listed}"], LIMIT_S)
     except subprocess.TimeoutExpired:
         return "the time limit"
     if ended.returncode == 0:
@@ -389,8 +390,10 @@ def _noticed(tree: Path, tests: list[str]) -> str | None:
     return lines[0].split(" ")[1] if lines else f"pytest left with {ended.returncode}"
 
 
-def _pytest(tree: Path, arguments: list[str], variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not processes"]
+def _pytest(
+    tree: Path, arguments: list[str], limit_s: float | None, variables: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not processes and not walks"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments],
         cwd=tree,
@@ -398,7 +401,7 @@ def _pytest(tree: Path, arguments: list[str], variables: Mapping[str, str]) -> s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
     )
 
 

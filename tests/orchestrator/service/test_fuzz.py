@@ -13,7 +13,7 @@ from schemathesis.generation import GenerationMode
 
 from tests.orchestrator.service.asking import served
 
-EXAMPLES = 15
+EXAMPLES = 7
 """An operation; together they take a few seconds."""
 
 CONFIG = {
@@ -52,7 +52,7 @@ def test_every_answer_is_one_that_its_description_has(described):
             _fuzz(operation.as_strategy(path_parameters={"search": search}))
     statuses = Counter(line.split()[-3] for line in service.log)
     assert {"200", "202", "400", "404"} <= set(statuses), statuses
-    assert statuses.total() > 200
+    assert statuses.total() > 100
 
 
 def _fuzz(strategy) -> None:
