@@ -34,7 +34,7 @@ from slurm.fake_placement import FakeNode
 from slurm.interface import Slurm
 from slurm.pace import PollPace
 from slurm.shared_answer import SharedAnswer
-from tests.orchestrator.search.scripted import measured_outcome
+from tests.orchestrator.scripted import measured_outcome
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.calibrating import NotMeasured, calibrate, precisions_of, world_of
+from orchestrator.launchers.base import LaunchRequest
 from orchestrator.one_job import JobWatcher
 from orchestrator.search_file import SearchSpec, load_search_file
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
-from tests.orchestrator.test_selftest import ScriptedLauncher
+from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.calibrate import Measurements
 from trials.classify import Ending, Life
-from trials.folder import SearchFolder, write_json
+from trials.folder import SearchFolder
 from trials.parity_cases import SHAPES
-from trials.trial import FailureReason, Outcome, OutcomeStatus
 
 SEARCH = """\
 name: mine
@@ -36,26 +36,19 @@ def spec_of(tmp_path: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16
     return load_search_file(path, sets)
 
 
-class MeasuringLauncher(ScriptedLauncher):
-    """Its ranks leave `found`, or the words of rank 1's failure, before they end at the second look."""
+def launcher_of(ending: Ending, found: Measurements | None = None, excerpt: str | None = None) -> ScriptedLauncher:
+    """Its ranks leave `found`, or the words of rank 1's failure, before they end."""
 
-    def __init__(self, ending: Ending, found: Measurements | None = None, excerpt: str | None = None):
-        super().__init__([], ending)
-        self.found, self.excerpt = found, excerpt
+    def leave(request: LaunchRequest, number: int) -> None:
+        if found is not None:
+            found.write(request.folder.path)
+        if excerpt is not None:
+            leave_words_of_a_rank(request, excerpt)
 
-    def poll(self, keys):
-        self.polls += 1
-        folder, spec = self.request.folder, self.request.spec
-        if self.found is not None:
-            self.found.write(folder.path)
-        if self.excerpt is not None:
-            failed = {"status": OutcomeStatus.FAILED, "reason": FailureReason.SCRIPT_ERROR, "rank": 1}
-            outcome = Outcome(spec.search_id, "t0001", "a1", spec.nonce, excerpt=self.excerpt, **failed)
-            write_json(folder.outcome(), outcome.to_json())
-        return dict.fromkeys(keys, self.ending if self.polls > 1 else Ending(Life.ALIVE, started=True))
+    return one_job(ending, leave)
 
 
-def run(tmp_path: Path, launcher: MeasuringLauncher, **watching) -> Measurements:
+def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
     world = Cluster(ACCELERATORS["cpu"], 2, 1)
     folder = SearchFolder(tmp_path / "calibrate-abc123")
     return calibrate(launcher, folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable, JobWatcher(**watching))
@@ -103,9 +96,9 @@ def test_the_searchs_precisions_are_measured_and_the_optimizers(tmp_path, card, 
 
 
 def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path):
-    launcher = MeasuringLauncher(ENDED, FOUND)
+    launcher = launcher_of(ENDED, FOUND)
     assert run(tmp_path, launcher) == FOUND
-    request = launcher.request
+    [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train.calibrate")
     assert (Path(request.code) / "trials/train/calibrate/measuring.py").exists()
     assert (request.spec.model, request.spec.num_gpus) == (SHAPES["gpt2"], 2)
@@ -113,17 +106,17 @@ def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path)
 
 
 def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
-    launcher = MeasuringLauncher(
+    launcher = launcher_of(
         Ending(Life.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
     )
     with pytest.raises(NotMeasured) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 1: script_error: ValueError: no such device"
-    assert caught.value.log == launcher.request.folder.path / "rank-00001.log"
+    assert caught.value.log == launcher.requests[0].folder.path / "rank-00001.log"
 
 
 def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
-    launcher = MeasuringLauncher(Ending(Life.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
+    launcher = launcher_of(Ending(Life.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
     with pytest.raises(NotMeasured) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 0 was killed"
@@ -131,14 +124,14 @@ def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbe
 
 
 def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
-    launcher = MeasuringLauncher(ENDED)
+    launcher = launcher_of(ENDED)
     with pytest.raises(NotMeasured, match="left no measurements"):
         run(tmp_path, launcher)
     assert launcher.clock > 90.0
 
 
 def test_measuring_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = MeasuringLauncher(Ending(Life.ALIVE))
+    launcher = launcher_of(Ending(Life.ALIVE))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: launcher.polls == 1)
+        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["calibrate-abc123.t0001.a1"]

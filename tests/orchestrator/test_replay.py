@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.code_snapshot import snapshot_code
-from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.local import LocalLauncher
 from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
@@ -29,97 +29,14 @@ from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.layout import Layout
-from tests.orchestrator.recipe.builders import LAYOUT, MODEL, measured_trial, source_of
+from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
+from tests.orchestrator.scripted import ScriptedLauncher, in_turn
 from trials.classify import Ending, Life
-from trials.folder import SearchFolder, write_json
-from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_seconds, utc_text
+from trials.folder import SearchFolder
+from trials.trial import FailureReason, utc_seconds
 
 CPU = ACCELERATORS["cpu"]
 H100 = ACCELERATORS["h100-80gb"]
-
-
-class ScriptedLauncher(Launcher):
-    """Each launch takes the next ending: a step time in seconds, a failure, or an interrupt."""
-
-    name = "scripted"
-
-    def __init__(self, *endings):
-        self.endings = list(endings)
-        self.requests: list[LaunchRequest] = []
-        self.cancelled: list[str] = []
-        self.free_slots = 0
-        self.clock_s = 1e9
-
-    def _launch(self, request):
-        self.free_slots += 1
-        if self.free_slots == 1:
-            return None  # no slot just now: the replay has to ask again
-        self.requests.append(request)
-        return "job"
-
-    def poll(self, keys):
-        ending = self.endings[len(self.requests) - 1]
-        if isinstance(ending, BaseException):
-            raise ending
-        request = self.requests[-1]
-        if not isinstance(ending, float):
-            return {request.spec.attempt_key: Ending(Life.ENDED, failed=True, reason=ending, detail="its words")}
-        outcome = replace(measured_outcome(request.spec, ending), started_at=utc_text(self.clock_s))
-        write_json(request.folder.outcome(), outcome.to_json())
-        return {request.spec.attempt_key: Ending(Life.ENDED, started=True)}
-
-    def cancel(self, keys):
-        self.cancelled += keys
-        return set()
-
-    def adopt(self, requests):
-        raise NotImplementedError
-
-    def now(self):
-        return self.clock_s
-
-    def wait(self, seconds):
-        self.clock_s += seconds
-
-    def close(self):
-        pass
-
-
-def measured_outcome(spec: TrialSpec, step_time_s: float) -> Outcome:
-    layout, tokens = spec.layout, spec.global_batch_size * spec.model.seq_length
-    return Outcome(
-        search_id=spec.search_id,
-        trial=spec.trial,
-        attempt=spec.attempt,
-        nonce=spec.nonce,
-        status=OutcomeStatus.MEASURED,
-        measured={
-            "measured_steps": spec.measure.min_steps,
-            "step_time_s": step_time_s,
-            "step_time_low_s": step_time_s * 0.99,
-            "step_time_high_s": step_time_s * 1.01,
-            "tokens_per_sec": tokens / step_time_s,
-            "tokens_per_sec_per_gpu": tokens / step_time_s / spec.num_gpus,
-            "samples_per_sec": spec.global_batch_size / step_time_s,
-        },
-        proof={
-            "world_size": spec.num_gpus,
-            "tensor_parallel": layout.tensor_parallel,
-            "pipeline_parallel": layout.pipeline_parallel,
-            "data_parallel": layout.data_parallel,
-            "parameters": MODEL.parameters,
-            "local_parameters_sum": MODEL.parameters,
-            "micro_batches_per_step": layout.grad_accum_steps,
-            "samples_per_data_rank": [10 * layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
-        },
-        fingerprint={
-            "torch": "2.14.0",
-            "python": "3.11.2",
-            "kernel": "1e3",
-            "host": "node01",
-            "executable": sys.executable,
-        },
-    )
 
 
 @pytest.fixture
@@ -138,7 +55,7 @@ def replayed(loaded, launcher, tmp_path, rules=None, here=None, watcher=None):
 
 
 def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path):
-    result = replayed(loaded, ScriptedLauncher(0.1, 0.101, 0.099), tmp_path)
+    result = replayed(loaded, in_turn(0.1, 0.101, 0.099), tmp_path)
     data = result.to_json()
     assert data["verdict"] == "reproduced"
     assert data["ratio"] == pytest.approx(1.0, abs=0.01)
@@ -149,7 +66,7 @@ def test_the_same_speed_is_reproduced_and_what_differs_is_named(loaded, tmp_path
 
 @pytest.mark.parametrize(("step_time_s", "verdict"), [(0.115, ReplayVerdict.SLOWER), (0.085, ReplayVerdict.FASTER)])
 def test_another_speed_is_said_once_every_occasion_agrees(loaded, tmp_path, step_time_s, verdict):
-    launcher, notes = ScriptedLauncher(*[step_time_s] * 9), []
+    launcher, notes = in_turn(*[step_time_s] * 9), []
     result = replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append))
     assert result.verdict is verdict
     assert [note.partition(", which")[2] for note in notes] == [
@@ -164,27 +81,27 @@ def test_another_speed_is_said_once_every_occasion_agrees(loaded, tmp_path, step
 
 
 def test_minutes_in_which_the_machine_is_slow_do_not_make_the_layout_slow(loaded, tmp_path):
-    launcher = ScriptedLauncher(*[0.108] * 3, *[0.099] * 3, *[0.098] * 3)
+    launcher = in_turn(*[0.108] * 3, *[0.099] * 3, *[0.098] * 3)
     assert replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=3)).verdict is ReplayVerdict.REPRODUCED
-    launcher = ScriptedLauncher(*[0.108] * 3)
+    launcher = in_turn(*[0.108] * 3)
     lone = replayed(loaded, launcher, tmp_path / "lone", ReplayRules(3, occasions=1))
     assert lone.verdict is not ReplayVerdict.REPRODUCED
 
 
 def test_a_replay_without_a_verdict_is_measured_until_there_is_one_or_no_occasion_is_left(loaded, tmp_path):
-    launcher = ScriptedLauncher(*[0.115, 0.095] * 4, 0.115)
+    launcher = in_turn(*[0.115, 0.095] * 4, 0.115)
     result = replayed(loaded, launcher, tmp_path, ReplayRules(1, occasions=9))
     assert (result.verdict, len(launcher.requests)) == (ReplayVerdict.INCONCLUSIVE, 9)
 
 
 def test_a_replay_that_is_reproduced_asks_for_no_other_occasion(loaded, tmp_path):
-    launcher = ScriptedLauncher(*[0.1] * 9)
+    launcher = in_turn(*[0.1] * 9)
     assert replayed(loaded, launcher, tmp_path).verdict is ReplayVerdict.REPRODUCED
     assert len(launcher.requests) == 3
 
 
 def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_measured(loaded, tmp_path):
-    launcher, notes = ScriptedLauncher(*[0.115] * 9), []
+    launcher, notes = in_turn(*[0.115] * 9), []
     with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
     assert len(launcher.requests) == 3
@@ -196,7 +113,7 @@ def test_a_replay_that_is_told_to_stop_between_occasions_stops_with_what_it_has_
 
 def test_runs_that_would_be_reproduced_decide_nothing_where_the_replay_was_stopped(loaded, tmp_path):
     with pytest.raises(KeyboardInterrupt) as stopped:
-        replayed(loaded, ScriptedLauncher(0.1, 0.1, KeyboardInterrupt()), tmp_path)
+        replayed(loaded, in_turn(0.1, 0.1, KeyboardInterrupt()), tmp_path)
     assert stopped.value.result.verdict is ReplayVerdict.INCONCLUSIVE
     assert len(stopped.value.result.runs) == 2
 
@@ -214,7 +131,7 @@ def test_replays_of_one_machine_take_turns_and_let_others_in_between_occasions(l
             second.give_back()
 
     assert second.take()
-    launcher = ScriptedLauncher(*[0.115] * 3, *[0.1] * 3)
+    launcher = in_turn(*[0.115] * 3, *[0.1] * 3)
     replayed(loaded, launcher, tmp_path, ReplayRules(3, occasions=2), watcher=ReplayWatcher(note, turn=first))
     assert len(launcher.requests) == 6
     assert second.take()
@@ -229,7 +146,7 @@ def test_a_turn_is_ours_until_it_is_given_back(tmp_path):
 
 
 def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(loaded, tmp_path):
-    launcher = ScriptedLauncher(0.1, 0.1)
+    launcher = in_turn(0.1, 0.1)
     replayed(loaded, launcher, tmp_path, ReplayRules(repeats=2))
     assert [r.spec.attempt_key for r in launcher.requests] == [
         "quickstart-replay.t0001.a1",
@@ -241,7 +158,7 @@ def test_each_run_is_a_replay_trial_of_the_recipes_layout_with_the_recipes_code(
 
 
 def test_a_run_that_may_be_tried_again_is(loaded, tmp_path):
-    launcher = ScriptedLauncher(FailureReason.NODE_FAILURE, 0.1)
+    launcher = in_turn(FailureReason.NODE_FAILURE, 0.1)
     result = replayed(loaded, launcher, tmp_path, ReplayRules(repeats=1))
     assert result.verdict is ReplayVerdict.REPRODUCED
     assert [r.spec.attempt for r in launcher.requests] == ["a1", "a2"]
@@ -256,7 +173,7 @@ def test_a_run_that_may_be_tried_again_is(loaded, tmp_path):
     ],
 )
 def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_path, reason, verdict):
-    launcher = ScriptedLauncher(reason)
+    launcher = in_turn(reason)
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.comparison) == (verdict, None)
     assert (result.to_json()["ratio"], result.to_json()["occasions"]) == (None, [])
@@ -265,7 +182,7 @@ def test_a_run_without_a_measurement_ends_the_replay_with_its_words(loaded, tmp_
 
 
 def test_a_run_that_fails_at_a_later_occasion_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path):
-    launcher = ScriptedLauncher(*[0.115] * 5, FailureReason.SCRIPT_ERROR)
+    launcher = in_turn(*[0.115] * 5, FailureReason.SCRIPT_ERROR)
     result = replayed(loaded, launcher, tmp_path)
     data = result.to_json()
     assert (data["verdict"], data["detail"]) == ("inconclusive", "script_error: its words")
@@ -277,13 +194,13 @@ def test_a_run_that_fails_at_a_later_occasion_leaves_the_numbers_of_the_runs_bef
 
 
 def test_runs_that_would_be_reproduced_decide_nothing_once_one_has_failed(loaded, tmp_path):
-    result = replayed(loaded, ScriptedLauncher(0.1, 0.1, FailureReason.SCRIPT_ERROR), tmp_path)
+    result = replayed(loaded, in_turn(0.1, 0.1, FailureReason.SCRIPT_ERROR), tmp_path)
     assert (result.verdict, result.comparison.verdict) == (ReplayVerdict.INCONCLUSIVE, ReplayVerdict.REPRODUCED)
 
 
 @pytest.mark.parametrize("refusal", [LaunchRefused, OutsideRefused])
 def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_before_it(loaded, tmp_path, refusal):
-    launcher = ScriptedLauncher(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
+    launcher = in_turn(0.1, 0.1, refusal("Slurm refused it: partition main is down"))
     result = replayed(loaded, launcher, tmp_path)
     assert (result.verdict, result.detail) == (ReplayVerdict.INCONCLUSIVE, "Slurm refused it: partition main is down")
     assert [occasion["runs"] for occasion in result.to_json()["occasions"]] == [2]
@@ -291,38 +208,22 @@ def test_a_launcher_that_refuses_a_later_run_leaves_the_numbers_of_the_runs_befo
 
 def test_a_launcher_that_refuses_the_first_run_is_not_hidden_behind_a_verdict(loaded, tmp_path):
     with pytest.raises(LaunchRefused):
-        replayed(loaded, ScriptedLauncher(LaunchRefused("no Ray at 10.0.0.1:6379")), tmp_path)
+        replayed(loaded, in_turn(LaunchRefused("no Ray at 10.0.0.1:6379")), tmp_path)
 
 
 def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
-    launcher = ScriptedLauncher(KeyboardInterrupt())
+    launcher = in_turn(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt) as stopped:
         replayed(loaded, launcher, tmp_path)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
     assert stopped.value.result.comparison is None
 
 
-class WaitingLauncher(ScriptedLauncher):
-    """Takes no job at first, and has the one it took wait; `unreached` is what a cancel cannot reach."""
-
-    def __init__(self, *seen: Ending, unreached: bool = False):
-        super().__init__(0.1)
-        self.seen = list(seen)
-        self.unreached = unreached
-        self.postponed = 3
-
-    def _launch(self, request):
-        self.postponed -= 1
-        if self.postponed >= 0:
-            raise LaunchPostponed("Slurm takes no more jobs just now")
-        return super()._launch(request)
-
-    def poll(self, keys):
-        return {keys[0]: self.seen.pop(0)} if self.seen else super().poll(keys)
-
-    def cancel(self, keys):
-        super().cancel(keys)
-        return {*keys} if self.unreached else set()
+def waiting(*seen: Ending) -> ScriptedLauncher:
+    """Takes no job at first, and has the one it took seen like this before it is measured."""
+    launcher = in_turn(0.1, seen=seen)
+    launcher.meets[:0] = [LaunchPostponed("Slurm takes no more jobs just now")] * 3
+    return launcher
 
 
 def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
@@ -333,9 +234,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
         *[Ending(Life.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
     ]
     notes: list[str] = []
-    result = replayed(
-        loaded, WaitingLauncher(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayWatcher(notes.append)
-    )
+    result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayWatcher(notes.append))
     assert result.verdict is ReplayVerdict.REPRODUCED
     assert notes == [
         "Slurm takes no more jobs just now",
@@ -348,28 +247,29 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
 
 @pytest.mark.parametrize("unreached", [False, True])
 def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached):
-    launcher = WaitingLauncher(*[Ending(Life.ALIVE, detail="Resources")] * 9, unreached=unreached)
+    launcher = waiting(*[Ending(Life.ALIVE, detail="Resources")] * 9)
+    launcher.on_cancel = lambda keys: keys if unreached else set()
     notes: list[str] = []
-    watcher = ReplayWatcher(notes.append, lambda: len(launcher.seen) <= 5)
+    watcher = ReplayWatcher(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, watcher=watcher)
     assert launcher.cancelled == ["quickstart-replay.t0001.a1"]
-    assert ("may live on: quickstart-replay.t0001.a1 (job)" in notes) is unreached
+    assert ("may live on: quickstart-replay.t0001.a1 (job-1)" in notes) is unreached
 
 
 def test_a_cancel_that_is_interrupted_names_what_may_live_on(loaded, tmp_path):
-    class Stuck(WaitingLauncher):
-        def cancel(self, keys):
-            raise KeyboardInterrupt
+    def interrupted(keys: set[str]) -> set[str]:
+        raise KeyboardInterrupt
 
-    notes: list[str] = []
+    launcher, notes = waiting(), []
+    launcher.on_cancel = interrupted
     with pytest.raises(KeyboardInterrupt):
-        replayed(loaded, Stuck(), tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
+        replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(notes.append, lambda: bool(notes)))
     assert notes[-1] == "may live on: quickstart-replay.t0001.a1"
 
 
 def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded, tmp_path):
-    launcher = ScriptedLauncher(0.1)
+    launcher = in_turn(0.1)
     with pytest.raises(KeyboardInterrupt):
         replayed(loaded, launcher, tmp_path, watcher=ReplayWatcher(is_told_to_stop=lambda: True))
     assert (launcher.requests, launcher.cancelled) == ([], [])
@@ -384,7 +284,7 @@ def test_a_replay_that_is_told_to_stop_before_it_begins_launches_nothing(loaded,
     ],
 )
 def test_other_hardware_or_too_little_is_impossible_and_starts_nothing(loaded, tmp_path, here, words):
-    launcher = ScriptedLauncher()
+    launcher = in_turn()
     result = replayed(loaded, launcher, tmp_path, here=here)
     assert result.verdict is ReplayVerdict.IMPOSSIBLE
     assert words in result.detail
@@ -410,7 +310,7 @@ def test_a_recipe_that_rests_on_no_run_is_refused(loaded, tmp_path, runs):
     evidence = dict(loaded.recipe.evidence) | {"runs": runs}
     bare = replace(loaded, recipe=replace(loaded.recipe, evidence=evidence))
     with pytest.raises(InputError, match=r"evidence\.runs names no run"):
-        replayed(bare, ScriptedLauncher(), tmp_path)
+        replayed(bare, in_turn(), tmp_path)
 
 
 def test_what_was_recorded_tells_of_fast_steps_as_long_as_its_evidence_does(loaded):

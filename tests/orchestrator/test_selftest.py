@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.base import Launcher, LaunchPostponed
+from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.selftest import SelftestReport, SelftestWatcher, cases_for, record, selftest, world_of
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
+from tests.orchestrator.scripted import ScriptedLauncher, one_job
 from trials.classify import Ending, Life
 from trials.folder import SearchFolder, read_json
 from trials.parity_cases import named_case
@@ -22,45 +23,13 @@ CASES = [named_case("one"), named_case("two", data_parallel=2)]
 GOOD = [CaseResult(case.name, case.layout.num_gpus, True, 1e-7, 1e-5, 1.0) for case in CASES]
 
 
-class ScriptedLauncher(Launcher):
-    """Takes the attempt at the second asking; each poll adds a result, until `ending` is all there is to say."""
+def launcher_of(results: list[CaseResult], ending: Ending) -> ScriptedLauncher:
+    """Its attempt has one more result at each look, until `ending` is all there is to say."""
 
-    name = "scripted"
+    def leave(request: LaunchRequest, number: int) -> None:
+        Results(tuple(results[:number]), {"torch": "2.13.0"}).write(request.folder.path)
 
-    def __init__(self, results: list[CaseResult], ending: Ending):
-        self.results, self.ending = results, ending
-        self.request = None
-        self.asked = self.polls = 0
-        self.cancelled: list[str] = []
-        self.clock = 0.0
-
-    def _launch(self, request):
-        self.asked += 1
-        if self.asked == 1:
-            raise LaunchPostponed("the queue is full")
-        self.request = request
-        return "7"
-
-    def adopt(self, requests):
-        return {}
-
-    def poll(self, keys):
-        self.polls += 1
-        Results(tuple(self.results[: self.polls]), {"torch": "2.13.0"}).write(self.request.folder.path)
-        return dict.fromkeys(keys, self.ending if self.polls > len(self.results) else Ending(Life.ALIVE, started=True))
-
-    def cancel(self, keys):
-        self.cancelled += keys
-        return set()
-
-    def now(self):
-        return self.clock
-
-    def wait(self, seconds):
-        self.clock += seconds
-
-    def close(self):
-        pass
+    return one_job(ending, leave, lasts=len(results))
 
 
 def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
@@ -97,11 +66,11 @@ def test_a_case_that_there_is_not_is_refused_by_name():
 
 
 def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
-    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD, Ending(Life.ENDED, started=True))
     report = run(tmp_path, launcher)
     assert report.passed
     assert report.found == Results(tuple(GOOD), {"torch": "2.13.0"})
-    request = launcher.request
+    [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train.selftest")
     assert read_cases(request.folder.path) == CASES
     assert (Path(request.code) / "trials/train/selftest/program.py").exists()
@@ -110,21 +79,21 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
 
 def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path):
     told: list[str] = []
-    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD, Ending(Life.ENDED, started=True))
     run(tmp_path, launcher, result=lambda result: told.append(result.name), note=told.append)
     assert told == ["the queue is full", "one", "two"]
 
 
 def test_one_case_that_failed_fails_the_selftest(tmp_path):
     bad = CaseResult("two", 2, False, 0.5, 1e-5, 1.0, "differs")
-    report = run(tmp_path, ScriptedLauncher([GOOD[0], bad], Ending(Life.ENDED, started=True)))
+    report = run(tmp_path, launcher_of([GOOD[0], bad], Ending(Life.ENDED, started=True)))
     assert not report.passed
     assert report.failed == [bad]
     assert report.detail is None
 
 
 def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path):
-    launcher = ScriptedLauncher(GOOD[:1], Ending(Life.ENDED, started=True, failed=True, detail="rank 1 was killed"))
+    launcher = launcher_of(GOOD[:1], Ending(Life.ENDED, started=True, failed=True, detail="rank 1 was killed"))
     report = run(tmp_path, launcher)
     assert not report.passed
     assert report.detail == "1 of 2 cases were run: rank 1 was killed"
@@ -132,16 +101,16 @@ def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path)
 
 
 def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
-    launcher = ScriptedLauncher(GOOD[:1], Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD[:1], Ending(Life.ENDED, started=True))
     report = run(tmp_path, launcher)
     assert report.detail == "1 of 2 cases were run: the ranks' logs may say why"
     assert launcher.clock > 90.0
 
 
 def test_a_selftest_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = ScriptedLauncher(GOOD, Ending(Life.ENDED))
+    launcher = launcher_of(GOOD, Ending(Life.ENDED))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: launcher.polls == 1)
+        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["selftest-abc123.t0001.a1"]
 
 

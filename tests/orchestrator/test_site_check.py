@@ -12,13 +12,12 @@ from orchestrator.site_check import no_slurm, require_site
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from slurm.client import SlurmClient
 from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
-from slurm.fake_placement import FakeNode
 from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import Answer, parlay, write_search
+from tests.orchestrator.launchers.on_fake_slurm import four_nodes
 from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
 from tests.slurm.sandboxes import resume
 
@@ -42,7 +41,7 @@ launcher:
 
 @pytest.fixture
 def slurm() -> FakeSlurm:
-    return FakeSlurm(FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)]))
+    return FakeSlurm(four_nodes())
 
 
 def loaded(folder: Path, *overrides: str) -> SearchSpec:

@@ -156,9 +156,10 @@ class PilotFolder:
         with os.scandir(self.steps) as entries:
             names = [entry.name for entry in entries]
         for sign in StepSign:
+            ending = f".{sign}"
             for name in names:
-                if name.endswith(f".{sign}") and not name.startswith("."):
-                    found.setdefault(name.removesuffix(f".{sign}"), set()).add(sign)
+                if name.endswith(ending) and not name.startswith("."):
+                    found.setdefault(name.removesuffix(ending), set()).add(sign)
         return found
 
     def take(self, name: str, sign: StepSign) -> bool:

@@ -20,42 +20,34 @@ from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.write import write_recipe
 from search_spaces.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.test_replay import ScriptedLauncher
+from tests.orchestrator.scripted import Script, ScriptedLauncher, in_turn
 from trials.classify import Ending, Life
 
 
-class Signalled(ScriptedLauncher):
-    """Sends this process the next signal whenever a run is waited for; the run never ends."""
+def signalled(*signals: signal.Signals) -> ScriptedLauncher:
+    """Sends this process the next signal whenever its run is waited for or cancelled; the run never ends."""
+    left = list(signals)
 
-    def __init__(self, *signals: signal.Signals):
-        super().__init__()
-        self.signals = list(signals)
-
-    def poll(self, keys):
-        return {keys[0]: Ending(Life.ALIVE, started=True)}
-
-    def wait(self, seconds):
-        if self.requests and self.signals:
-            os.kill(os.getpid(), self.signals.pop(0))
-
-    def cancel(self, keys):
-        super().cancel(keys)
-        if self.signals:
-            os.kill(os.getpid(), self.signals.pop(0))
+    def send(*_: object) -> set[str]:
+        if launcher.requests and left:
+            os.kill(os.getpid(), left.pop(0))
         return set()
 
+    runs = Script(look=lambda request, number: Ending(Life.ALIVE, started=True))
+    launcher = ScriptedLauncher(lambda spec: runs, meets=[None], on_wait=send, on_cancel=send)
+    return launcher
 
-class SignalledBetweenOccasions(ScriptedLauncher):
+
+def signalled_between_occasions(number: signal.Signals, *step_times_s: float) -> ScriptedLauncher:
     """Sends this process the signal while the second occasion is waited for."""
+    launcher = in_turn(*step_times_s)
 
-    def __init__(self, number: signal.Signals, *endings: float):
-        super().__init__(*endings)
-        self.number = number
+    def send() -> None:
+        if len(launcher.requests) == len(step_times_s):
+            os.kill(os.getpid(), number)
 
-    def wait(self, seconds):
-        super().wait(seconds)
-        if len(self.requests) == len(self.endings):
-            os.kill(os.getpid(), self.number)
+    launcher.on_wait = send
+    return launcher
 
 
 def no_space_left(*_: object) -> None:
@@ -80,7 +72,7 @@ def recipe(tmp_path) -> Path:
 def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
     recipe, tmp_path, monkeypatch, capsys, signals, code, left
 ):
-    launcher = Signalled(*signals)
+    launcher = signalled(*signals)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     before = signal.getsignal(signal.SIGTERM)
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == code
@@ -96,7 +88,7 @@ def test_a_signal_cancels_the_run_in_flight_and_a_second_ctrl_c_leaves_at_once(
 def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
     recipe, tmp_path, monkeypatch, capsys, number, code
 ):
-    launcher = SignalledBetweenOccasions(number, 0.115, 0.115)
+    launcher = signalled_between_occasions(number, 0.115, 0.115)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "2", "--json"]) == code
     out, err = capsys.readouterr()
@@ -113,7 +105,7 @@ def test_a_signal_between_occasions_leaves_what_was_measured_until_then(
 def test_a_replay_that_is_stopped_and_cannot_write_what_it_measured_is_stopped_all_the_same(
     recipe, tmp_path, monkeypatch, capsys
 ):
-    launcher = SignalledBetweenOccasions(signal.SIGTERM, 0.115)
+    launcher = signalled_between_occasions(signal.SIGTERM, 0.115)
     monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
     monkeypatch.setattr(replaying, "write_json", no_space_left)
     assert run(["replay", str(recipe.parent), "--work-dir", str(tmp_path / "runs"), "--repeats", "1", "--json"]) == 75
@@ -169,7 +161,7 @@ class TestTurn:
         def made(*_: object, **__: object) -> tuple[ScriptedLauncher, None]:
             assert not other.take()
             seen.append("starts")
-            return ScriptedLauncher(0.1), None
+            return in_turn(0.1), None
 
         monkeypatch.setattr(replaying.time, "sleep", wait)
         monkeypatch.setattr(factory, "make_launcher", made)

@@ -8,43 +8,38 @@ import pytest
 
 from orchestrator.doctor.finding import Finding, Level
 from orchestrator.doctor.submit_test import submit_test, world_of
+from orchestrator.launchers.base import LaunchRequest
 from orchestrator.one_job import JobWatcher
 from orchestrator.search_file import load_search_file
 from search_spaces.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.doctor.test_sights import sights
 from tests.orchestrator.doctor.test_transport import TCP
-from tests.orchestrator.test_selftest import ScriptedLauncher
+from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
 from trials.classify import Ending, Life
 from trials.doctor import Sights
-from trials.folder import SearchFolder, write_json
-from trials.trial import FailureReason, Outcome, OutcomeStatus
+from trials.folder import SearchFolder
 
 ENDED = Ending(Life.ENDED, started=True)
 FAILED = Ending(Life.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
 
 
-class SeeingLauncher(ScriptedLauncher):
-    """Its ranks leave what they saw, or the words of rank 1's failure, before they end at the second look."""
+def launcher_of(
+    ending: Ending, found: Sights | None = None, excerpt: str | None = None, log: str = ""
+) -> ScriptedLauncher:
+    """Its ranks leave what they saw, or the words of rank 1's failure, before they end."""
 
-    def __init__(self, ending: Ending, found: Sights | None = None, excerpt: str | None = None, log: str = ""):
-        super().__init__([], ending)
-        self.found, self.excerpt, self.log = found, excerpt, log
+    def leave(request: LaunchRequest, number: int) -> None:
+        request.folder.rank_log(0).write_text(log)
+        if found is not None:
+            found.write(request.folder.path)
+        if excerpt is not None:
+            leave_words_of_a_rank(request, excerpt)
 
-    def poll(self, keys):
-        self.polls += 1
-        folder, spec = self.request.folder, self.request.spec
-        folder.rank_log(0).write_text(self.log)
-        if self.found is not None:
-            self.found.write(folder.path)
-        if self.excerpt is not None:
-            failed = {"status": OutcomeStatus.FAILED, "reason": FailureReason.SCRIPT_ERROR, "rank": 1}
-            outcome = Outcome(spec.search_id, "t0001", "a1", spec.nonce, excerpt=self.excerpt, **failed)
-            write_json(folder.outcome(), outcome.to_json())
-        return dict.fromkeys(keys, self.ending if self.polls > 1 else Ending(Life.ALIVE, started=True))
+    return one_job(ending, leave)
 
 
-def run(folder: Path, launcher: SeeingLauncher, *changes: str, **watching) -> list[Finding]:
+def run(folder: Path, launcher: ScriptedLauncher, *changes: str, **watching) -> list[Finding]:
     (folder / "runs").mkdir()
     spec = load_search_file(write_search(folder, TINY_SEARCH), ["launcher.kind=slurm", *changes])
     job = SearchFolder(folder / "runs" / "doctor-abc123")
@@ -58,10 +53,10 @@ def test_two_whole_nodes_are_tested_where_there_are_two(nodes, tested):
 
 
 def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
-    launcher = SeeingLauncher(ENDED, sights(2.0), log=TCP)
+    launcher = launcher_of(ENDED, sights(2.0), log=TCP)
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
     findings = {f.name: f for f in run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}")}
-    request = launcher.request
+    [request] = launcher.requests
     assert request.argv[1:3] == ("-m", "trials.train.doctor")
     assert (Path(request.code) / "trials/train/doctor/looking.py").exists()
     assert request.spec.num_gpus == 8
@@ -79,26 +74,26 @@ def test_the_job_runs_the_doctors_program_and_its_logs_are_read(tmp_path):
 )
 def test_a_torch_of_the_nodes_that_is_too_old_for_parlays_trainer_is_an_error(tmp_path, torch, trainer, expected):
     changes = ("cluster={accelerator: a100-80gb, gpus_per_node: 4, num_nodes: 2}", "space={num_nodes: 2}")
-    launcher = SeeingLauncher(ENDED, sights(2.0, torch=torch), log=TCP)
+    launcher = launcher_of(ENDED, sights(2.0, torch=torch), log=TCP)
     found = run(tmp_path, launcher, *changes, "global_batch_size=64", "baseline={}", f"trainer={trainer}")
     assert [finding.level for finding in found if finding.name == "torch"] == expected
 
 
 def test_a_job_that_failed_is_told_in_its_ranks_words_or_in_the_launchers(tmp_path):
-    [finding] = run(tmp_path, SeeingLauncher(FAILED, excerpt="Traceback ...\nRuntimeError: no such device\n"))
+    [finding] = run(tmp_path, launcher_of(FAILED, excerpt="Traceback ...\nRuntimeError: no such device\n"))
     assert (finding.name, finding.level) == ("job", Level.ERROR)
     assert finding.words == "rank 1: script_error: RuntimeError: no such device"
     assert "t0001/a1" in (finding.fix or "")
 
 
 def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_path):
-    [finding] = run(tmp_path, SeeingLauncher(FAILED))
+    [finding] = run(tmp_path, launcher_of(FAILED))
     assert finding.words == "the job ended without an answer: rank 1 ended with 2"
     assert "does not share the work directory" in (finding.fix or "")
 
 
 def test_a_job_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = SeeingLauncher(Ending(Life.ALIVE))
+    launcher = launcher_of(Ending(Life.ALIVE))
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, launcher, is_told_to_stop=lambda: launcher.polls == 1)
+        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["doctor-abc123.t0001.a1"]

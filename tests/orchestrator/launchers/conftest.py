@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.launchers.pilot_bench import Rig
+from tests.orchestrator.launchers.on_fake_slurm import PilotBench
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Rig:
+def rig(tmp_path: Path) -> PilotBench:
     """A launcher with pilots of two nodes, on a simulated cluster of four."""
-    return Rig(tmp_path)
+    return PilotBench(tmp_path)

@@ -19,14 +19,14 @@ from slurm.jobs import JobState
 from slurm.pace import LONGEST_INTERVAL_S, PollPace
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.orchestrator.launchers.slurm_bench import POLL_S, Bench
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
 from trials.classify import Life
 from trials.trial import Attempt, FailureReason
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> SlurmBench:
+    return SlurmBench(tmp_path)
 
 
 # -- asking
@@ -139,13 +139,13 @@ def test_a_clock_that_is_set_back_stops_no_questions(bench):
 
 @pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
 def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
-    bench = Bench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
-    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollPace(POLL_S), bench._jobs)
+    bench = SlurmBench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
+    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollPace(POLL_S), asking(bench.slurm))
     assert launcher.longest_s(600.0) == 600 + over_time_s + 60 + FAKE_SETTINGS.kill_wait_s
 
 
 def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
-    bench = Bench(tmp_path, over_time_limit_s=math.inf)
+    bench = SlurmBench(tmp_path, over_time_limit_s=math.inf)
     assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
 
 
@@ -154,7 +154,7 @@ def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp
 
 @pytest.mark.parametrize(("min_job_age_s", "grace_s"), [(300.0, 600.0), (900.0, 1800.0)])
 def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
-    bench = Bench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
+    bench = SlurmBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
     request = bench.launched()
     assert poll_one(bench.launcher, request).life is Life.ALIVE
     bench.cluster.crash(loses_s=60.0)
@@ -246,7 +246,7 @@ def test_a_clock_set_forward_shortens_no_settle_window(bench):
 
 
 def test_a_clock_set_forward_loses_no_job(tmp_path):
-    bench = Bench(tmp_path, has_accounting=False)
+    bench = SlurmBench(tmp_path, has_accounting=False)
     request = bench.launched()
     bench.cluster.crash(loses_s=60.0)
     bench.poll_for(POLL_S, request)

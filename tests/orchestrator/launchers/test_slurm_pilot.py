@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot_plan import SLOW_START_S, STARTUP_S, lea
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from slurm.request import Container, Runtime
-from tests.orchestrator.launchers.pilot_bench import LIMIT_S, Rig, finish, held_node_s, nodes_asked
+from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
 from trials.classify import Life
 from trials.pilot.files import StepSign, StepStart, write
 from trials.trial import FailureReason
@@ -80,7 +80,7 @@ def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_one
 
 @pytest.mark.parametrize("exit_code", [0, 1])
 def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_asked_for(tmp_path, exit_code):
-    rig = Rig(tmp_path)
+    rig = PilotBench(tmp_path)
     rig.plan = JobPlan(1.0, exit_code=exit_code)
     first = rig.launch()
     for _ in range(5):
@@ -90,7 +90,7 @@ def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_aske
 
 
 def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp_path):
-    rig = Rig(tmp_path)
+    rig = PilotBench(tmp_path)
     rig.cluster.drain_node("n1")
     rig.cluster.drain_node("n2")
     rig.cluster.drain_node("n3")
@@ -116,7 +116,7 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_anoth
 
 
 def test_it_asks_for_what_is_left_to_try(tmp_path):
-    rig = Rig(tmp_path, attempts=5)
+    rig = PilotBench(tmp_path, attempts=5)
     rig.launch()
     assert least_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
 

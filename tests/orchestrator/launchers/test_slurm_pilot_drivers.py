@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.launchers.slurm_pilot_jobs import Pilots
 from slurm.jobs import JobState
-from tests.orchestrator.launchers.pilot_bench import Rig, finish, nodes_asked
+from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish, nodes_asked
 from trials.pilot.files import StepSign, StepStart, write
 
 
@@ -62,9 +62,9 @@ def test_pilots_that_nobody_needs_end_with_their_driver_and_others_stay(rig):
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Rig:
+def full(tmp_path: Path) -> PilotBench:
     """A cluster on which no pilot starts just now."""
-    rig = Rig(tmp_path)
+    rig = PilotBench(tmp_path)
     for node in ("n1", "n2", "n3"):
         rig.cluster.drain_node(node)
     return rig

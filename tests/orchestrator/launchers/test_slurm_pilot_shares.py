@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot_jobs import Pilots
 from orchestrator.launchers.slurm_pilot_plan import TAIL_S, WorkLeft
 from orchestrator.launchers.slurm_watch import Watch
 from slurm.fake_jobs import JobPlan
-from tests.orchestrator.launchers.pilot_bench import LIMIT_S, Rig, finish, held_node_s
+from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
 from trials.classify import Life
 from trials.pilot.files import StepSign
 from trials.trial import FailureReason
@@ -152,7 +152,7 @@ def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
 
 
 def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
-    rig = Rig(tmp_path)
+    rig = PilotBench(tmp_path)
     rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
     rig.launch()
     assert rig.job().limit_s == 2 * 3600.0

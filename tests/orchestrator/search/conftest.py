@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.search import time_limits
-from tests.orchestrator.search.scripted import Rig
+from tests.orchestrator.search.rig import Rig
 
 
 @pytest.fixture

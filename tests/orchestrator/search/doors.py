@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +12,8 @@ from orchestrator.launchers import slurm_files
 from orchestrator.search import attempts
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
-from tests.orchestrator.search.scripted import Killed, Script
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.rig import Killed
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
 from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal
@@ -31,13 +32,26 @@ DOORS: dict[str, tuple[object, str]] = {
 }
 """Every way in which the driver changes or asks anything outside of itself: between two of them, nothing is lost."""
 
+ALSO_ANOTHER = [
+    ("an event into the ledger", False),  # after it came into the journal
+    *((name, True) for name in ("squeue", "scontrol", "sbatch --test-only")),  # who asks changes nothing: before it
+]
+"""Moments (before or after a call) at which the world is as at another one."""
+
+EVERY_CALL = pytest.param(
+    lambda calls: range(1, calls + 1), id="every call", marks=[pytest.mark.walks, pytest.mark.timeout(240)]
+)
+TWO_CALLS = pytest.param(lambda calls: {max(1, calls // 3), max(1, 2 * calls // 3)}, id="two calls")
+ONE_CALL = pytest.param(lambda calls: {max(1, 2 * calls // 3)}, id="one call")
+"""Of so many calls through a door, those at which a driver is killed."""
+
 
 @dataclass
 class Door:
-    """Counts the calls through a door and kills at one of them, before or after it took effect."""
+    """Counts the calls through a door and kills at one of them, before or after it took effect; at 0 at none."""
 
-    kill_at: int
-    after: bool
+    kill_at: int = 0
+    after: bool = False
     calls: int = 0
 
     def guard(self, call: Callable) -> Callable:
@@ -53,18 +67,51 @@ class Door:
         return guarded
 
 
+def at_moments(names: Iterable[str]) -> pytest.MarkDecorator:
+    """A case for each moment at these doors: the door's name, and whether the driver is killed after the call."""
+    moments = [(name, after) for name in names for after in (False, True) if (name, after) not in ALSO_ANOTHER]
+    ids = [f"{'after' if after else 'before'} {name}" for name, after in moments]
+    return pytest.mark.parametrize(("name", "after"), moments, ids=ids)
+
+
 @contextmanager
-def watched(
-    name: str, door: Door, monkeypatch: pytest.MonkeyPatch, doors: Mapping[str, tuple] = DOORS
-) -> Iterator[None]:
+def watched(name: str, door: Door, doors: Mapping[str, tuple] = DOORS) -> Iterator[None]:
     owner, attribute = doors[name][:2]
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, attribute, door.guard(getattr(owner, attribute)))
         yield
 
 
+def undisturbed(
+    drive: Callable[[], SearchRecord], doors: Mapping[str, tuple] = DOORS
+) -> tuple[SearchRecord, dict[str, int]]:
+    """The search whose driver nobody kills, and how many calls went through each door."""
+    counters = {name: Door() for name in doors}
+    with ExitStack() as all_doors:
+        for name, counter in counters.items():
+            all_doors.enter_context(watched(name, counter, doors))
+        search = drive()
+    return search, {name: counter.calls for name, counter in counters.items()}
+
+
+def killed_and_resumed(
+    rig: SlurmRig,
+    name: str,
+    door: Door,
+    doors: Mapping[str, tuple] = DOORS,
+    away_s: float = 7.0,
+    drive: Callable[[SlurmRig], SearchRecord] = lambda rig: rig.open_driver().run(),
+) -> SearchRecord:
+    """The search as the next driver ends it, which comes `away_s` after the first was killed at this door."""
+    with watched(name, door, doors), pytest.raises(Killed):
+        drive(rig)
+    rig.cluster.advance(away_s)
+    return drive(rig)
+
+
 def eventful(path) -> SlurmRig:
     """A short search in which a node fails, a layout does not fit, a job is requeued and the best is repeated."""
+    path.mkdir()
     rig = slurm_rig(path, min_job_age_s=86400.0)
     rig.limits = Limits(4, 2, budget_node_hours=5.0, finalists=1, finalist_repeats=1)
 

@@ -12,9 +12,10 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.limits import layouts_left
 from slurm.fake_jobs import JobPlan, Run, StartedJob
 from slurm.pace import PollPace
-from slurm.shared_answer import Answer
-from tests.orchestrator.search.scripted import Rig, Script
-from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, leave, slurm_rig
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.rig import Rig
+from tests.orchestrator.search.slurm_rig import SlurmRig, leave
 from trials.folder import AttemptFolder, read_json
 from trials.ledger.events import SearchRecord
 from trials.pilot.agent import HEARTBEAT_S
@@ -141,14 +142,13 @@ class PilotRig(SlurmRig):
     begun: set[str] = field(default_factory=set)
 
     def open_driver(self) -> Driver:
-        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), self.slurm.answer_s)  # noqa: E731
         rules, memory = PilotRules(PILOT_NODES, 4, self.longest_s), self.path / "runs" / "rig-aaaaaa" / "launcher.json"
         self.launcher = SlurmPilotLauncher(  # type: ignore[assignment]
             self.slurm,
             self.options,
             rules,
             PollPace(POLL_S),
-            jobs,
+            asking(self.slurm),
             lambda: self._work_left(driver.search),
             self.cluster.advance,
             self.notes.append,
@@ -201,4 +201,4 @@ class PilotRig(SlurmRig):
 
 def pilot_rig(path: Path) -> PilotRig:
     """A rig on four nodes whose controller forgets nothing."""
-    return PilotRig(path, cluster=slurm_rig(path, min_job_age_s=86400.0).cluster)
+    return PilotRig(path, cluster=four_nodes(min_job_age_s=86400.0))

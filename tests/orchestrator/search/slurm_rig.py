@@ -10,18 +10,16 @@ from orchestrator.launchers.base import Launcher
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.search.driver import Driver
 from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake_cluster import FakeCluster
 from slurm.fake_jobs import JobPlan, StartedJob
-from slurm.fake_placement import FakeNode
 from slurm.pace import PollPace
 from slurm.request import JobOptions
-from slurm.shared_answer import Answer
-from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script, measured_outcome
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
+from tests.orchestrator.scripted import Script, measured_outcome
+from tests.orchestrator.search.rig import LAYOUTS, Rig
 from trials.folder import AttemptFolder, read_json, write_json
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, TrialSpec
-
-POLL_S = 30.0
 
 
 def speed_of(spec: TrialSpec) -> float:
@@ -36,7 +34,7 @@ class SlurmRig(Rig):
     `script` decides how each start of a trial's job goes, told its spec and restart.
     """
 
-    cluster: FakeCluster = field(default_factory=lambda: FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)]))
+    cluster: FakeCluster = field(default_factory=four_nodes)
     script: Callable[[TrialSpec, int], Script] = lambda spec, restart: Script(tokens_per_sec=speed_of(spec))
     options: JobOptions = field(default_factory=JobOptions)
     slurm: FakeSlurm = field(init=False)
@@ -48,10 +46,9 @@ class SlurmRig(Rig):
         self.hooks = replace(self.hooks, note=self.notes.append)
 
     def open_driver(self) -> Driver:
-        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), self.slurm.answer_s)  # noqa: E731
         memory = self.path / "runs" / "rig-aaaaaa" / "launcher.json"
         self.launcher = SlurmLauncher(  # type: ignore[assignment]
-            self.slurm, self.options, PollPace(POLL_S), jobs, self._sleep, memory=memory
+            self.slurm, self.options, PollPace(POLL_S), asking(self.slurm), self._sleep, memory=memory
         )
         return super().open_driver()
 
@@ -119,8 +116,7 @@ def one_attempt(search: SearchRecord, trial: str = "t0001") -> Attempt:
 
 def slurm_rig(path: Path, **settings: object) -> SlurmRig:
     """A rig whose cluster has these settings."""
-    nodes = [FakeNode(f"n{i}") for i in range(1, 5)]
-    return SlurmRig(path, cluster=FakeCluster(nodes, settings=replace(FAKE_SETTINGS, **settings)))
+    return SlurmRig(path, cluster=four_nodes(**settings))
 
 
 def _nothing() -> None:

@@ -18,7 +18,8 @@ from orchestrator.search import attempts
 from orchestrator.search.attempts import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import NODE, Rig, Script, ScriptedLauncher, measured_outcome
+from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher, measured_outcome
+from tests.orchestrator.search.rig import Rig
 from trials import folder as folders
 from trials.classify import Ending, Life
 from trials.folder import write_json

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
-from tests.orchestrator.search.scripted import LAYOUTS, Script, ScriptedLauncher, speed_by_layout
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.classify import Ending
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader

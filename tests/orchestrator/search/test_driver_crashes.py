@@ -11,9 +11,10 @@ import pytest
 from orchestrator.search import history as history_module
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import LAYOUTS, Killed, Rig, Script, ScriptedLauncher, raise_killed
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, Killed, Rig, kill_after, raise_killed
 from trials.ledger.database import LedgerFull
-from trials.ledger.events import EventKind, SearchState
+from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
@@ -60,42 +61,56 @@ def kill_before_journal_line(monkeypatch, number: int) -> None:
     monkeypatch.setattr(history_module.Journal, "append", dies)
 
 
-@pytest.mark.walks
-@pytest.mark.timeout(180)  # some fifty searches, each with its own database and every event synced to disk
+def disturbed(path, hooks: Hooks) -> Rig:
+    """A search that retries, fails, measures and measures again."""
+    path.mkdir()
+    limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
+    rig = Rig(path, limits=limits, first=LAYOUTS[1:2], hooks=hooks)
+    rig.launcher.script = one_of_each
+    return rig
+
+
+def story(search) -> list:
+    trials = [(t.layout.key, t.kind, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
+    return [*trials, (search.state, search.end_reason, search.best_trial)]
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
+    """The story of the search whose driver nobody kills, and its events after the first."""
+    events: list[Event] = []
+    rig = disturbed(
+        tmp_path_factory.mktemp("undisturbed") / "rig", Hooks(on_event=lambda _, event: events.append(event))
+    )
+    told = story(rig.open_driver().run())
+    assert len(events) > 34
+    best, today = LAYOUTS[2].key, LAYOUTS[1].key
+    assert [(key, kind) for key, kind, *_ in told[3:-1]] == [(best, "finalist"), (today, "finalist")] * 2
+    return told, events
+
+
+@pytest.mark.parametrize("killed_at", [EVERY_EVENT, EACH_KIND])
 @pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
-def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, monkeypatch, when):
-    """Walks every event of a search that retries, fails, measures and measures again: none twice, none lost."""
-    wanted, wanted_end, number = None, None, 1
-    while True:
-        number += 1
-        limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
-        rig = Rig(tmp_path / str(number), limits=limits, first=LAYOUTS[1:2])
-        rig.path.mkdir()
-        rig.launcher.script = one_of_each
+def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(
+    tmp_path, monkeypatch, wanted, when, killed_at
+):
+    """None twice, none lost."""
+    undisturbed_story, events = wanted
+    for event in killed_at(events):
+        rig = disturbed(tmp_path / str(event.seq), Hooks())
         with monkeypatch.context() as patch:
             if when == "before the journal":
-                kill_before_journal_line(patch, number)
+                kill_before_journal_line(patch, event.seq)
             elif when == "before the ledger":
-                kill_after_journal_line(patch, number)
+                kill_after_journal_line(patch, event.seq)
             else:
-                rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
-            try:
-                rig.open_driver().run()
-                killed = False
-            except Killed:
-                killed = True
+                rig.hooks = kill_after(event)
+            driver = rig.open_driver()
+            with pytest.raises(Killed):
+                driver.run()
         rig.hooks = Hooks()
-        search = rig.open_driver().run()
-        found = [(t.layout.key, t.kind, t.state, t.reason, [a.attempt for a in t.attempts]) for t in search.trials]
-        end = (search.state, search.end_reason, search.best_trial)
-        wanted, wanted_end = wanted or found, wanted_end or end
-        assert (found, end) == (wanted, wanted_end), f"killed after event {number}"
+        assert story(rig.open_driver().run()) == undisturbed_story, f"killed after event {event.seq}, {event.kind}"
         assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
-        if not killed:
-            break
-    assert number > 35
-    best, today = LAYOUTS[2].key, LAYOUTS[1].key
-    assert [(key, kind) for key, kind, *_ in wanted[3:]] == [(best, "finalist"), (today, "finalist")] * 2
 
 
 @pytest.mark.parametrize("error", [Killed(), OSError(28, "No space left on device")])

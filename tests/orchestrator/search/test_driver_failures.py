@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.course import Hooks
-from tests.orchestrator.search.scripted import LAYOUTS, Script, ScriptedLauncher, speed_by_layout
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialState
 

@@ -12,7 +12,8 @@ from orchestrator.search import time_limits
 from orchestrator.search.attempts import longest_attempt_s
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import LAYOUTS, RULES, Killed, Script, ScriptedLauncher, raise_killed
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, raise_killed
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason
 

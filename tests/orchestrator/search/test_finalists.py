@@ -13,7 +13,8 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from search_spaces.memory_floor import MemoryFloor
-from tests.orchestrator.search.scripted import LAYOUTS, RULES, Killed, Rig, Script
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
-from tests.orchestrator.search.scripted import Script
+from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.slurm_rig import slurm_rig
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord

@@ -6,55 +6,64 @@ import pytest
 
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.doors import DOORS, Door, eventful, story, watched
-from tests.orchestrator.search.scripted import Killed, Script
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.doors import (
+    DOORS,
+    EVERY_CALL,
+    TWO_CALLS,
+    Door,
+    at_moments,
+    eventful,
+    killed_and_resumed,
+    story,
+    undisturbed,
+)
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig
 from trials.trial import FailureReason
 
 
-@pytest.mark.walks
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", [name for name in DOORS if name != "scancel"])
-def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, monkeypatch, name, after):
-    (tmp_path / "undisturbed").mkdir()
-    wanted = story(eventful(tmp_path / "undisturbed").open_driver().run())
-    assert len(wanted) == 5
-    for number in range(1, 500):
-        (tmp_path / str(number)).mkdir()
-        rig, door = eventful(tmp_path / str(number)), Door(number, after)
-        try:
-            with watched(name, door, monkeypatch):
-                search = rig.open_driver().run()
-        except Killed:
-            rig.cluster.advance(7.0)
-            search = rig.open_driver().run()
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
+    """The story of the search whose driver nobody kills, and the calls through each door."""
+    search, calls = undisturbed(eventful(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)
+    assert len(search.trials) == 5
+    assert min(calls[name] for name in DOORS if name != "scancel") > 3, "a walk goes through each door"
+    return story(search), calls
+
+
+@at_moments(name for name in DOORS if name != "scancel")
+@pytest.mark.parametrize("killed_at", [EVERY_CALL, TWO_CALLS])
+def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, wanted, name, after, killed_at):
+    undisturbed_story, calls = wanted
+    for number in killed_at(calls[name]):
+        rig = eventful(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after))
         rig.check(search)
-        assert story(search) == wanted, f"killed {'after' if after else 'before'} call {number} of {name}"
-        if door.calls < number:
-            break
-    assert number > 3, "the walk went through this door"
+        assert story(search) == undisturbed_story, f"call {number} of {calls[name]}"
 
 
-@pytest.mark.walks
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", ["scancel", "an event into the journal", "squeue"])
-def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, monkeypatch, name, after):
-    for number in range(1, 100):
-        (tmp_path / str(number)).mkdir()
-        rig, door = slurm_rig(tmp_path / str(number)), Door(number, after)
-        rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
-        rig.hooks = Hooks(cancel_requested=lambda rig=rig: rig.cluster.time > began(rig) + 40)
-        try:
-            with watched(name, door, monkeypatch):
-                search = rig.open_driver().run()
-        except Killed:
-            search = rig.open_driver().run()
+def cancelling(path) -> SlurmRig:
+    """Three jobs that never end, of which the user has enough."""
+    path.mkdir()
+    rig = slurm_rig(path)
+    rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began(rig) + 40)
+    return rig
+
+
+@pytest.fixture(scope="module")
+def calls_of_a_cancel(tmp_path_factory) -> dict[str, int]:
+    return undisturbed(cancelling(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)[1]
+
+
+@at_moments(["scancel", "an event into the journal", "squeue"])
+@pytest.mark.parametrize("killed_at", [EVERY_CALL, TWO_CALLS])
+def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, calls_of_a_cancel, name, after, killed_at):
+    for number in killed_at(calls_of_a_cancel[name]):
+        rig = cancelling(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after), away_s=0.0)
         rig.check(search)
         assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
-        if door.calls < number:
-            break
 
 
 def began(rig: SlurmRig) -> float:

@@ -13,8 +13,9 @@ from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
-from tests.orchestrator.search.scripted import Script
-from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig, speed_of
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.slurm_rig import SlurmRig, one_attempt, slurm_rig, speed_of
 from trials import folder as folders
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason

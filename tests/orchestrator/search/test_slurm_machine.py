@@ -16,8 +16,9 @@ from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
+from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import DOORS, Door, watched
-from tests.orchestrator.search.scripted import Killed, Script
+from tests.orchestrator.search.rig import Killed
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of, take_turns
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Trial
@@ -70,7 +71,7 @@ class SearchOnSlurm(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 6), after=st.booleans())
     def is_killed(self, name: str, number: int, after: bool) -> None:
-        with pytest.MonkeyPatch.context() as patch, watched(name, Door(number, after), patch):
+        with watched(name, Door(number, after)):
             try:
                 self.goes_on(10)
             except Killed:
@@ -191,12 +192,21 @@ class SearchOnSlurm(RuleBasedStateMachine):
         return [job for job in self.rig.cluster.jobs() if job.state is JobState.RUNNING]
 
 
-TestSearchOnSlurm = SearchOnSlurm.TestCase
-TestSearchOnSlurm.settings = settings(
+MANY = settings(
     max_examples=30,
     stateful_step_count=25,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestSearchOnSlurm = pytest.mark.walks(pytest.mark.timeout(300)(TestSearchOnSlurm))
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(300)
+class TestSearchOnSlurm(SearchOnSlurm.TestCase):
+    settings = MANY
+
+
+@pytest.mark.timeout(60)
+class TestSomeSearchesOnSlurm(SearchOnSlurm.TestCase):
+    settings = settings(MANY, max_examples=3, derandomize=True)

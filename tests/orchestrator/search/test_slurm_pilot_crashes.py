@@ -11,9 +11,19 @@ from orchestrator.search import attempts
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
-from tests.orchestrator.search.doors import Door, one_does_not_fit, story, watched
+from tests.orchestrator.search.doors import (
+    EVERY_CALL,
+    ONE_CALL,
+    Door,
+    at_moments,
+    killed_and_resumed,
+    one_does_not_fit,
+    story,
+    undisturbed,
+    watched,
+)
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.scripted import Killed
+from tests.orchestrator.search.rig import Killed
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 from trials.trial import FailureReason, TrialState
@@ -53,34 +63,26 @@ def _cancel_the_last(rig: PilotRig) -> None:
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory) -> list[tuple]:
-    """The story of the search whose driver nobody kills."""
+def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
+    """The story of the search whose driver nobody kills, and the calls through each door."""
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
-    search = rig.open_driver().run()
+    search, calls = undisturbed(rig.open_driver().run, DOORS)
     rig.check_pilots(search)
     assert len(search.trials) == 5
     assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
-    return story(search)
+    assert min(calls.values()) > 1, "a walk goes through each door"
+    return story(search), calls
 
 
-@pytest.mark.walks
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", DOORS)
-def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, monkeypatch, wanted, name, after):
-    for number in range(1, 500, DOORS[name][2]):
-        rig, door = eventful(tmp_path / str(number)), Door(number, after)
-        try:
-            with watched(name, door, monkeypatch, DOORS):
-                search = rig.open_driver().run()
-        except Killed:
-            rig.cluster.advance(7.0)
-            search = rig.open_driver().run()
+@at_moments(DOORS)
+@pytest.mark.parametrize("killed_at", [EVERY_CALL, ONE_CALL])
+def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, wanted, name, after, killed_at):
+    undisturbed_story, calls = wanted
+    for number in sorted(killed_at(calls[name]))[:: DOORS[name][2]]:
+        rig = eventful(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after), DOORS)
         rig.check_pilots(search)
-        assert story(search) == wanted, f"killed {'after' if after else 'before'} call {number} of {name}"
-        if door.calls < number:
-            break
-    assert number > 1, "the walk went through this door"
+        assert story(search) == undisturbed_story, f"call {number} of {calls[name]}"
 
 
 @pytest.mark.walks
@@ -113,13 +115,11 @@ def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, st
     [(20.0, FailureReason.CANCELLED_BY_USER), (400.0, FailureReason.INTERRUPTED)],
     ids=["while it starts", "once it has ended by itself"],
 )
-def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(
-    tmp_path, monkeypatch, after_s, reason
-):
+def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
     """Killed before the pilot's id was written down; then the search is cancelled, and no step begins in it."""
     rig = eventful(tmp_path / "rig")
     rig.startup_s, door = 50.0, Door(1, after=False)
-    with watched("job.json and over.json", door, monkeypatch, DOORS), pytest.raises(Killed):
+    with watched("job.json and over.json", door, DOORS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(after_s)
     rig.hooks = Hooks(cancel_requested=lambda: True)
@@ -129,11 +129,11 @@ def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked
     assert search.trials[0].attempts[0].reason is reason
 
 
-def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path, monkeypatch):
+def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path):
     """Its driver was killed, and the next one finds too little of its time left: the last pilot follows."""
     rig = pilot_rig(tmp_path)
     rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
-    with watched("squeue", Door(3, after=True), monkeypatch, DOORS), pytest.raises(Killed):
+    with watched("squeue", Door(3, after=True), DOORS), pytest.raises(Killed):
         rig.open_driver().run()
     rig.cluster.advance(320.0)
     search = rig.open_driver().run()

@@ -17,9 +17,10 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
+from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import Door, watched
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.scripted import Killed, Script
+from tests.orchestrator.search.rig import Killed
 from tests.orchestrator.search.slurm_rig import speed_of, take_turns
 from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
 from trials.trial import FailureReason
@@ -75,7 +76,7 @@ class SearchInPilots(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 12), after=st.booleans())
     def is_killed(self, name: str, number: int, after: bool) -> None:
-        with pytest.MonkeyPatch.context() as patch, watched(name, Door(number, after), patch, DOORS):
+        with watched(name, Door(number, after), DOORS):
             try:
                 self.goes_on(20)
             except Killed:
@@ -142,8 +143,7 @@ class SearchInPilots(RuleBasedStateMachine):
         return [job for job in self._pilots() if job.run]
 
 
-TestSearchInPilots = SearchInPilots.TestCase
-TestSearchInPilots.settings = settings(
+MANY = settings(
     max_examples=12,
     stateful_step_count=20,
     derandomize=True,
@@ -151,4 +151,14 @@ TestSearchInPilots.settings = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-TestSearchInPilots = pytest.mark.walks(pytest.mark.timeout(300)(TestSearchInPilots))
+
+
+@pytest.mark.walks
+@pytest.mark.timeout(300)
+class TestSearchInPilots(SearchInPilots.TestCase):
+    settings = MANY
+
+
+@pytest.mark.timeout(60)
+class TestSomeSearchesInPilots(SearchInPilots.TestCase):
+    settings = settings(MANY, max_examples=3, derandomize=True)

@@ -11,7 +11,8 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.standing import LATEST, Standing
 from search_spaces.memory_floor import MemoryFloor
 from tests.orchestrator.samplers.histories import history_of
-from tests.orchestrator.search.scripted import LAYOUTS, Rig, Script
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.rig import LAYOUTS, Rig
 from tests.trials.ledger.stories import Story, stories
 from tests.trials.test_pareto import on
 from trials.classify import may_retry

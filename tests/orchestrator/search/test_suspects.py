@@ -11,7 +11,8 @@ import pytest
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.scripted import LAYOUTS, RULES, Killed, Rig, Script, ScriptedLauncher, raise_killed
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, RULES, Killed, Rig, kill_after
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
@@ -131,29 +132,28 @@ def test_fault_38_a_budget_without_room_for_a_second_look_ends_the_search(rig):
 
 
 @pytest.mark.fault(38)
-@pytest.mark.walks
-@pytest.mark.timeout(120)
-def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path):
-    wanted = None
-    for number in range(2, 100):
-        rig = suspect_rig(tmp_path / str(number), lambda spec: spec.trial == "t0001")
+@pytest.mark.parametrize("killed_at", [EVERY_EVENT, EACH_KIND])
+def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path, killed_at):
+    def fresh(name: str) -> Rig:
+        rig = suspect_rig(tmp_path / name, lambda spec: spec.trial == "t0001")
         rig.path.mkdir()
         rig.limits = replace(rig.limits, max_trials=2, finalists=1)
-        rig.hooks = Hooks(on_event=lambda search, event, n=number: raise_killed(event.seq == n))
-        try:
+        return rig
+
+    def story(search: SearchRecord) -> tuple:
+        return [(t.layout.key, t.kind, t.state) for t in search.trials], search.best_trial, search.end_reason
+
+    rig, events = fresh("undisturbed"), []
+    rig.hooks = Hooks(on_event=lambda search, event: events.append(event))
+    wanted = rig.open_driver().run()
+    assert repeats(wanted) == [("t0002", "t0001"), ("t0004", "t0003")]
+    for event in killed_at(events):
+        rig = fresh(str(event.seq))
+        rig.hooks = kill_after(event)
+        with pytest.raises(Killed):
             rig.open_driver().run()
-            killed = False
-        except Killed:
-            killed = True
         rig.hooks = Hooks()
-        search = rig.open_driver().run()
-        found = ([(t.layout.key, t.kind, t.state) for t in search.trials], search.best_trial, search.end_reason)
-        wanted = wanted or found
-        assert found == wanted, f"killed after event {number}"
-        if not killed:
-            assert repeats(search) == [("t0002", "t0001"), ("t0004", "t0003")]
-            return
-    raise AssertionError("the search never ended by itself")
+        assert story(rig.open_driver().run()) == story(wanted), f"killed after event {event.seq}, {event.kind}"
 
 
 def _note_best(bests: list[str], search: SearchRecord, event: Event) -> None:

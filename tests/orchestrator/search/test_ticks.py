@@ -7,9 +7,20 @@ import pytest
 from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
-from tests.orchestrator.search.doors import DOORS, Door, eventful, story, watched
-from tests.orchestrator.search.scripted import Killed, Script
-from tests.orchestrator.search.slurm_rig import POLL_S, SlurmRig, one_attempt, slurm_rig
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.doors import (
+    DOORS,
+    EVERY_CALL,
+    ONE_CALL,
+    Door,
+    at_moments,
+    eventful,
+    killed_and_resumed,
+    story,
+    undisturbed,
+)
+from tests.orchestrator.search.slurm_rig import SlurmRig, one_attempt, slurm_rig
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import FailureReason, TrialState
 
@@ -45,9 +56,7 @@ def rig(tmp_path) -> SlurmRig:
 
 @pytest.mark.parametrize("every_s", [15.0, MINUTE, 5 * MINUTE])
 def test_ticks_find_what_one_driver_finds(tmp_path, every_s):
-    (tmp_path / "stays").mkdir()
     stays = eventful(tmp_path / "stays").open_driver().run()
-    (tmp_path / "ticks").mkdir()
     rig = eventful(tmp_path / "ticks")
     search = tick_to_the_end(rig, every_s)
     rig.check(search)
@@ -132,23 +141,18 @@ def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
     assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
 
 
-@pytest.mark.walks
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("name", [name for name in DOORS if name != "scancel"])
-def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, monkeypatch, name, after):
+@pytest.fixture(scope="module")
+def calls_of_ticks(tmp_path_factory) -> dict[str, int]:
+    rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
+    return undisturbed(lambda: tick_to_the_end(rig))[1]
+
+
+@at_moments(name for name in DOORS if name != "scancel")
+@pytest.mark.parametrize("killed_at", [EVERY_CALL, ONE_CALL])
+def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_ticks, name, after, killed_at):
     """The walk of `test_slurm_crashes`, by ticks; every sixth call, so that all doors together take seconds."""
-    for number in range(1, 500, 6):
-        (tmp_path / str(number)).mkdir()
-        rig, door = eventful(tmp_path / str(number)), Door(number, after)
-        try:
-            with watched(name, door, monkeypatch):
-                search = tick_to_the_end(rig)
-        except Killed:
-            rig.cluster.advance(7.0)
-            search = tick_to_the_end(rig)
+    for number in sorted(killed_at(calls_of_ticks[name]))[::6]:
+        rig = eventful(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after), drive=tick_to_the_end)
         rig.check(search)
-        assert len(search.trials) == 5, f"killed {'after' if after else 'before'} call {number} of {name}"
-        if door.calls < number:
-            break
-    assert number > 3, "the walk went through this door"
+        assert len(search.trials) == 5, f"call {number} of {calls_of_ticks[name]}"

@@ -21,7 +21,7 @@ from orchestrator.service.keeper import (
 from orchestrator.service.place import OwnSearch, ServicePlace
 from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
-from tests.orchestrator.search.scripted import Rig as SearchRig
+from tests.orchestrator.search.rig import Rig as SearchRig
 
 
 class ScriptedExecutor(Executor):

@@ -1,15 +1,18 @@
-"""A SlurmPilotLauncher on a simulated cluster of four nodes. The agent is the test's own."""
+"""Launchers on a simulated cluster of four nodes: one with a job for each attempt, and one with pilots."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
 from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
 from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
-from slurm.fake_jobs import FakeJob, JobPlan
+from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake_jobs import FakeJob, JobPlan, StartedJob
 from slurm.fake_placement import FakeNode
 from slurm.pace import PollPace
 from slurm.request import Container, JobOptions
@@ -18,30 +21,87 @@ from tests.orchestrator.launchers.attempts import attempt_request, poll_one
 from trials.classify import Ending
 from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
 
+POLL_S = 30.0
 LIMIT_S = 600.0
 
 
-class Rig:
-    """Four nodes, pilots of two; `plan` is what a pilot's job does."""
+def four_nodes(plan: Callable[[StartedJob], JobPlan] = lambda job: JobPlan(), **settings: object) -> FakeCluster:
+    """A cluster whose jobs go as planned, and run until they are ended without a plan."""
+    return FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], plan, replace(FAKE_SETTINGS, **settings))
+
+
+def asking(slurm: FakeSlurm) -> Callable[[float], Answer]:
+    """How the launcher of a lone driver comes to know the jobs: it asks whenever it wants to know."""
+
+    def jobs(max_age_s: float) -> Answer:
+        asked_at = slurm.now()
+        return Answer(slurm.jobs(), asked_at, slurm.answer_s)
+
+    return jobs
+
+
+class SlurmBench:
+    """Four nodes, a launcher, and the moments (simulated seconds since the beginning) at which each was asked."""
+
+    def __init__(self, root: Path, **settings: object):
+        self.root = root
+        self.cluster = four_nodes(**settings)
+        self.slurm = FakeSlurm(self.cluster)
+        self.began = self.cluster.time
+        self.asked: dict[str, list[float]] = {"submit": [], "jobs": [], "cancel": [], "accounted": []}
+        for name in self.asked:
+            setattr(self.slurm, name, self._noting(name, getattr(self.slurm, name)))
+        self.notes: list[str] = []
+        self.launcher = self.new_launcher()
+
+    def _noting(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
+        def noted(*arguments: object) -> object:
+            self.asked[name].append(self.cluster.time - self.began)
+            return method(*arguments)
+
+        return noted
+
+    def new_launcher(self) -> SlurmLauncher:
+        pace, advance = PollPace(POLL_S), self.cluster.advance
+        return SlurmLauncher(self.slurm, JobOptions(), pace, asking(self.slurm), advance, self.notes.append)
+
+    def request(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
+        request = replace(attempt_request(self.root, "hang", trial=trial), submitted_at=self.cluster.time)
+        return replace(request, **changes)
+
+    def launched(self, trial: str = "t0001", **changes: object) -> LaunchRequest:
+        request = self.request(trial, **changes)
+        assert self.launcher.launch(request)
+        self.cluster.advance(POLL_S)
+        return request
+
+    def poll_for(self, seconds: float, *requests: LaunchRequest) -> None:
+        """As a driver does: every half second."""
+        for _ in range(int(2 * seconds)):
+            self.launcher.poll([request.spec.attempt_key for request in requests])
+            self.cluster.advance(0.5)
+
+
+class PilotBench:
+    """Four nodes, and a launcher of pilots of two; `plan` is what a pilot's job does. The agent is the test's own."""
 
     def __init__(self, root: Path, attempts: int = 1):
         self.root = root
         self.work = WorkLeft(attempts, parallel=1)
         self.plan = JobPlan()
         self.notes: list[str] = []
-        self.cluster = FakeCluster([FakeNode(f"n{i}") for i in range(1, 5)], lambda job: self.plan)
+        self.cluster = four_nodes(lambda job: self.plan)
         self.slurm = FakeSlurm(self.cluster)
         self.launcher = self.new_launcher()
 
     def new_launcher(self, container: Container | None = None) -> SlurmPilotLauncher:
-        jobs = lambda max_age_s: Answer(self.slurm.jobs(), self.slurm.now(), 0.0)  # noqa: E731
         rules, options = PilotRules(2, 2), JobOptions(container=container)
         return SlurmPilotLauncher(
             self.slurm,
             options,
             rules,
             PollPace(5.0),
-            jobs,
+            asking(self.slurm),
             lambda: self.work,
             self.cluster.advance,
             self.notes.append,

@@ -1,0 +1,237 @@
+"""The launcher of a simulated clock, whose attempts end as scripts say: for searches, replays and single jobs."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
+from search_spaces.errors import OutsideRefused
+from trials.classify import Ending, Life
+from trials.folder import write_json
+from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
+
+NODE = socket.gethostname()
+FINGERPRINT = {"torch": "2.14.0", "python": "3.11.2", "kernel": "1e3", "host": "node01", "executable": sys.executable}
+
+
+@dataclass(frozen=True)
+class Script:
+    """How one attempt goes: it waits `waits_s`, runs `duration_s`, and leaves an outcome or ends as `reason` says.
+
+    `look`, given the request and how many looks this makes, says what is seen of it; where it says None, the rest does.
+    """
+
+    waits_s: float = 0.0
+    duration_s: float = 60.0
+    tokens_per_sec: float | None = 1000.0
+    reason: FailureReason | None = None
+    excerpt: str = "it broke"
+    leaves_outcome: bool = True
+    flags: tuple[str, ...] = ()
+    peak_memory_gib: float | None = None
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    look: Callable[[LaunchRequest, int], Ending | None] = lambda request, number: None
+
+
+@dataclass
+class Job:
+    request: LaunchRequest
+    script: Script
+    started_at: float
+    node: str
+    cancelled: bool = False
+    seen_alive: bool = False
+    looks: int = 0
+
+
+@dataclass
+class ScriptedLauncher(Launcher):
+    """`script` decides how each attempt goes; jobs outlive the driver, as Slurm's do.
+
+    `refuses` refuses all; `meets` is what the next launches meet, one each: no free slot (None), or an exception.
+    An attempt runs on the first of the `nodes` that it does not keep away from, where there is one. `on_cancel` says
+    which of these keys could not be reached.
+    """
+
+    script: Callable[[TrialSpec], Script] = lambda spec: Script()
+    refuses: str | None = None
+    nodes: tuple[str, ...] = (NODE,)
+    name = "scripted"
+    meets: list[Exception | None] = field(default_factory=list)
+    on_wait: Callable[[], object] = lambda: None
+    on_cancel: Callable[[set[str]], set[str]] = lambda keys: set()
+    jobs: dict[str, Job] = field(default_factory=dict)
+    launched: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    clock: float = 1_000_000.0
+    most_in_flight: int = 0
+    unknown: set[str] = field(default_factory=set)
+
+    @property
+    def requests(self) -> list[LaunchRequest]:
+        return [job.request for job in self.jobs.values()]
+
+    def _launch(self, request: LaunchRequest) -> str | None:
+        if self.refuses:
+            raise LaunchRefused(self.refuses)
+        if self.meets:
+            if (met := self.meets.pop(0)) is None:
+                return None
+            raise met
+        key = request.spec.attempt_key
+        assert key not in self.jobs, f"{key} was launched twice"
+        script = self.script(request.spec)
+        node = next((node for node in self.nodes if node not in request.exclude), self.nodes[0])
+        self.jobs[key] = Job(request, script, self.clock + script.waits_s, node)
+        self.launched.append(key)
+        self.most_in_flight = max(self.most_in_flight, sum(not self._is_over(job) for job in self.jobs.values()))
+        return f"job-{len(self.launched)}"
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        return {key: f"job-{self.launched.index(key) + 1}" for key in requests if key in self.jobs}
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        return {key: self._ending(key) for key in keys}
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        self.cancelled += keys
+        for key in self.jobs.keys() & set(keys):
+            self.jobs[key].cancelled = True
+        return self.on_cancel(set(keys))
+
+    def now(self) -> float:
+        return self.clock
+
+    def wait(self, seconds: float) -> None:
+        running = [job for job in self.jobs.values() if not self._is_over(job)]
+        ends = [self._next_change(job) for job in running if job.seen_alive]
+        self.clock = max(self.clock + seconds, min(ends, default=0.0) if len(ends) == len(running) else 0.0)
+        self.on_wait()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _next_change(self, job: Job) -> float:
+        if self.clock < job.started_at:
+            return min(job.started_at, self.clock + 600.0)  # a driver looks now and then at what only waits
+        return job.started_at + job.script.duration_s
+
+    def _is_over(self, job: Job) -> bool:
+        return job.cancelled or self.clock >= job.started_at + job.script.duration_s
+
+    def _ending(self, key: str) -> Ending:
+        job = self.jobs.get(key)
+        if job is None or key in self.unknown:
+            return Ending(Life.UNKNOWN)
+        job.looks += 1
+        if (seen := job.script.look(job.request, job.looks)) is not None:
+            return seen
+        if not self._is_over(job):
+            job.seen_alive = True
+            if self.clock < job.started_at:
+                return Ending(Life.ALIVE, detail="Priority")
+            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=(job.node,))
+        if job.script.leaves_outcome and not job.cancelled:
+            write_json(job.request.folder.outcome(), self._outcome(job).to_json())
+        launcher_knows = job.script.reason if not job.script.leaves_outcome else None
+        detail = job.script.excerpt if launcher_knows else None
+        ended_at = min(self.clock, job.started_at + job.script.duration_s)
+        return Ending(Life.ENDED, True, False, launcher_knows, detail, (job.node,), job.started_at, ended_at)
+
+    def _outcome(self, job: Job) -> Outcome:
+        spec, script = job.request.spec, job.script
+        if script.reason is None and script.tokens_per_sec is not None:
+            outcome = measured_outcome(spec, script.tokens_per_sec, script.flags, script.peak_memory_gib)
+            return replace(outcome, started_at=utc_text(job.started_at), fingerprint=script.fingerprint)
+        if script.reason is FailureReason.DOMINATED and script.tokens_per_sec is not None:
+            seen = measured_outcome(spec, script.tokens_per_sec)
+            return replace(seen, status=OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
+        ids = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+        return Outcome(*ids, OutcomeStatus.FAILED, reason=script.reason, excerpt=script.excerpt)
+
+
+def measured_outcome(
+    spec: TrialSpec, tokens_per_sec: float, flags: tuple[str, ...] = (), peak_memory_gib: float | None = None
+) -> Outcome:
+    """An outcome that classify believes, with a 1 % interval."""
+    tokens = spec.global_batch_size * spec.model.seq_length
+    layout = spec.layout
+    return Outcome(
+        spec.search_id,
+        spec.trial,
+        spec.attempt,
+        spec.nonce,
+        OutcomeStatus.MEASURED,
+        measured={
+            "measured_steps": spec.measure.min_steps,
+            "step_time_s": tokens / tokens_per_sec,
+            "tokens_per_sec": tokens_per_sec,
+            "tokens_per_sec_low": tokens_per_sec * 0.995,
+            "tokens_per_sec_high": tokens_per_sec * 1.005,
+            "tokens_per_sec_per_gpu": tokens_per_sec / spec.num_gpus,
+            "samples_per_sec": tokens_per_sec / spec.model.seq_length,
+            **({} if peak_memory_gib is None else {"peak_memory_gib": peak_memory_gib}),
+        },
+        proof={
+            "world_size": spec.num_gpus,
+            "tensor_parallel": layout.tensor_parallel,
+            "pipeline_parallel": layout.pipeline_parallel,
+            "data_parallel": layout.data_parallel,
+            "parameters": spec.model.parameters,
+            "local_parameters_sum": spec.model.parameters,
+            "micro_batches_per_step": layout.grad_accum_steps,
+            "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
+        },
+        flags=flags,
+    )
+
+
+def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[Ending] = ()) -> ScriptedLauncher:
+    """A launcher that has no slot at first, and whose attempts end one after the other like this.
+
+    A number is a step time in seconds; an exception is raised when the attempt is looked at, or when it is launched
+    where it is an answer from outside. What is `seen` comes before the first one's end.
+    """
+    left = iter(endings)
+
+    def script(spec: TrialSpec) -> Script:
+        ending = next(left)
+        if isinstance(ending, OutsideRefused):
+            raise ending
+        if isinstance(ending, BaseException):
+            return Script(duration_s=0.0, look=lambda request, number: _raise(ending))
+        if isinstance(ending, FailureReason):
+            return Script(duration_s=0.0, reason=ending, excerpt="its words", leaves_outcome=False)
+        speed = spec.global_batch_size * spec.model.seq_length / ending
+        look = lambda request, number: seen[number - 1] if number <= len(seen) else None  # noqa: E731
+        return Script(duration_s=0.0, tokens_per_sec=speed, fingerprint=FINGERPRINT, look=look)
+
+    return ScriptedLauncher(script, meets=[None], clock=1e9)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def one_job(ending: Ending, leave: Callable[[LaunchRequest, int], object], lasts: int = 1) -> ScriptedLauncher:
+    """A launcher that is asked twice for its only attempt, which lives for so many looks and then ends like this.
+
+    `leave` leaves what its ranks have written by each look.
+    """
+
+    def look(request: LaunchRequest, number: int) -> Ending:
+        leave(request, number)
+        return ending if number > lasts else Ending(Life.ALIVE, started=True)
+
+    script = Script(duration_s=0.0, look=look)
+    return ScriptedLauncher(lambda spec: script, meets=[LaunchPostponed("the queue is full")], clock=0.0)
+
+
+def leave_words_of_a_rank(request: LaunchRequest, excerpt: str) -> None:
+    """The outcome of an attempt whose rank 1 has failed with these words."""
+    ids = (request.spec.search_id, request.spec.trial, request.spec.attempt, request.spec.nonce)
+    outcome = Outcome(*ids, OutcomeStatus.FAILED, reason=FailureReason.SCRIPT_ERROR, rank=1, excerpt=excerpt)
+    write_json(request.folder.outcome(), outcome.to_json())

@@ -1,0 +1,91 @@
+"""A search on a simulated clock, whose attempts end as scripts say, and whose driver can be killed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.samplers.ordered import GridSampler
+from orchestrator.search.attempts import TrialProgram
+from orchestrator.search.course import Goal, Hooks
+from orchestrator.search.driver import Driver
+from orchestrator.search.history import History
+from orchestrator.search.limits import Limits
+from search_spaces.cluster import ACCELERATORS, Cluster
+from search_spaces.layout import Layout
+from search_spaces.memory_floor import MemoryFloor
+from search_spaces.model_shape import ModelShape
+from tests.orchestrator.scripted import Script, ScriptedLauncher
+from trials.folder import SearchFolder
+from trials.ledger.events import Event, EventKind
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+from trials.ranking import Objective
+from trials.trial import MeasureRules, TrialSpec
+
+MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+RULES = MeasureRules(min_steps=5, time_limit_s=570.0)
+
+
+LAYOUTS = tuple(
+    Layout(tensor_parallel=tp, data_parallel=4 // tp, micro_batch_size=mb, grad_accum_steps=16 * tp // (4 * mb))
+    for tp in (1, 2, 4)
+    for mb in (1, 2, 4)
+)
+
+
+def speed_by_layout(spec: TrialSpec) -> Script:
+    """Each of LAYOUTS is faster than the one before."""
+    return Script(tokens_per_sec=1000.0 + 100 * LAYOUTS.index(spec.layout))
+
+
+class Killed(BaseException):
+    """Stands for the driver's process being killed at this instruction."""
+
+
+def raise_killed(now: bool) -> None:
+    if now:
+        raise Killed
+
+
+def kill_after(killing: Event) -> Hooks:
+    """Kills the driver once this event is true."""
+    return Hooks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
+
+
+EVERY_EVENT = pytest.param(list, id="every event", marks=[pytest.mark.walks, pytest.mark.timeout(180)])
+EACH_KIND = pytest.param(lambda events: {event.kind: event for event in events}.values(), id="the last of each kind")
+"""Of a search's events, those at which a driver is killed."""
+
+
+@dataclass
+class Rig:
+    """A search of nine layouts for one node of four ranks. `open_driver` may be called again, as after a crash."""
+
+    path: Path
+    launcher: ScriptedLauncher = field(default_factory=ScriptedLauncher)
+    limits: Limits = field(default_factory=lambda: Limits(max_trials=9, parallel_trials=2))
+    layouts: tuple[Layout, ...] = LAYOUTS
+    first: tuple[Layout, ...] = ()
+    hooks: Hooks = field(default_factory=Hooks)
+    num_nodes: int = 1
+    fencing: int = 0
+    floor: MemoryFloor | None = None
+    others: tuple[Objective, ...] = ()
+
+    def open_driver(self) -> Driver:
+        folder = SearchFolder(self.path / "runs" / "rig-aaaaaa")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        self.fencing += 1
+        ledger = LedgerWriter(f"sqlite:///{self.path / 'ledger.db'}")
+        history = History(folder.search_id, Journal(folder.journal), ledger, self.fencing, self.launcher.now)
+        if history.is_empty:
+            spec = {"name": "rig", "folder": str(folder.path)}
+            history.record(EventKind.SEARCH_CREATED, spec=spec, code_hash="0" * 64)
+        cluster = Cluster(ACCELERATORS["cpu"], 4, self.num_nodes)
+        baseline = self.first[0] if self.first else None
+        program = TrialProgram(folder, MODEL, cluster, RULES, "python3", baseline=baseline)
+        goal = Goal(Objective.TOKENS_PER_SEC, 16, self.first, self.floor, self.others)
+        return Driver(history, program, GridSampler(self.layouts), self.launcher, goal, self.limits, self.hooks)
