@@ -189,6 +189,7 @@ class TestPage:
 
 
 @pytest.mark.processes
+@pytest.mark.walks
 @pytest.mark.timeout(900)
 def test_the_quickest_twin_trains_an_epoch_and_ends_in_a_recipe(tmp_path: Path):
     [twin] = [twin for twin in TWINS if twin.name == "zero-mini"]

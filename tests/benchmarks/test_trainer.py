@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WITH_A_SMALL_MODEL = "from benchmarks import trainer; trainer.STEPS_MODEL = trainer.STARTUP_MODEL; trainer.main()"
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_each_engine_is_compared_with_plain_pytorch_in_its_steps_and_its_start(tmp_path):

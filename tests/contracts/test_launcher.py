@@ -40,22 +40,20 @@ def ray_runtime() -> Iterator[RayRuntime]:
     runtime.close()
 
 
-IN_SECONDS = [
-    pytest.param("local", marks=[pytest.mark.processes, pytest.mark.timeout(180)]),
-    pytest.param("ray", marks=[pytest.mark.processes, pytest.mark.timeout(300)]),
-    "recorded",
-    "fake_slurm",
-]
+PROCESSES = [pytest.mark.processes, pytest.mark.timeout(300)]
+HERE = [pytest.param("local", marks=PROCESSES), "recorded", "fake_slurm"]
+RAY, SLURM, PILOT = (
+    pytest.param(name, marks=[*PROCESSES, pytest.mark.walks]) for name in ("ray", "slurm", "slurm_pilot")
+)
+IN_SECONDS = [*HERE, RAY, PILOT]
 """All but a real Slurm, which needs more than a minute to end a job at its limit; a pilot ends its steps itself."""
+EVERYWHERE = pytest.mark.parametrize(
+    "bench", [*HERE, *(pytest.param(name, marks=PROCESSES) for name in ("ray", "slurm", "slurm_pilot"))], indirect=True
+)
+"""What shows that a launcher is wired to what it launches with; the rest is a walk where that is another system."""
 
 
-ON_SLURM = [
-    pytest.param("slurm", marks=[pytest.mark.processes, pytest.mark.timeout(300)]),
-    pytest.param("slurm_pilot", marks=[pytest.mark.processes, pytest.mark.timeout(300)]),
-]
-
-
-@pytest.fixture(params=[*IN_SECONDS, *ON_SLURM])
+@pytest.fixture(params=[*HERE, RAY, SLURM, PILOT])
 def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr("slurm.client.CANCEL_TIMEOUT_S", 120.0)  # COMPLETING was seen to last 40 s
     if request.param == "recorded":
@@ -79,6 +77,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         launcher.close()
 
 
+@EVERYWHERE
 def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
     request = bench.request("measure")
     assert bench.launcher.launch(request)
@@ -115,6 +114,7 @@ def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -
     assert not bench.has_processes(request)
 
 
+@EVERYWHERE
 def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench: Bench) -> None:
     request = bench.request("hang")
     bench.launcher.launch(request)
@@ -145,7 +145,7 @@ def test_an_attempt_it_never_saw_is_unknown(bench: Bench) -> None:
     assert poll_one(bench.launcher, bench.request("measure")).life is Life.UNKNOWN
 
 
-@pytest.mark.parametrize("bench", [*IN_SECONDS, ON_SLURM[1]], indirect=True)
+@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     request = bench.request("hang", time_limit_s=0.5)
     bench.launcher.launch(request)
@@ -155,7 +155,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     assert not bench.has_processes(request)
 
 
-@pytest.mark.parametrize("bench", [*IN_SECONDS, ON_SLURM[1]], indirect=True)
+@pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)
@@ -194,6 +194,7 @@ def test_an_attempt_that_was_never_accepted_is_not_adopted(bench: Bench) -> None
     assert verdict_on(request, wait_until_ended(bench.launcher, request)).state is TrialState.MEASURED
 
 
+@EVERYWHERE
 def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twice(bench: Bench) -> None:
     request, launcher = bench.take_over()
     assert list(launcher.adopt({request.spec.attempt_key: request})) == [request.spec.attempt_key]
@@ -213,11 +214,7 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
         assert verdict.reason is FailureReason.INTERRUPTED
 
 
-@pytest.mark.parametrize(
-    "bench",
-    ["fake_slurm", *ON_SLURM],
-    indirect=True,
-)
+@pytest.mark.parametrize("bench", ["fake_slurm", SLURM, PILOT], indirect=True)
 def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(bench: Bench) -> None:
     request, launcher = bench.take_over()
     key = request.spec.attempt_key

@@ -25,7 +25,7 @@ any_number_of_ledgers = settings(
 )
 
 
-ON_POSTGRES = pytest.param("postgres", marks=[pytest.mark.processes, pytest.mark.timeout(120)])
+ON_POSTGRES = pytest.param("postgres", marks=[pytest.mark.processes, pytest.mark.walks, pytest.mark.timeout(120)])
 
 
 @pytest.fixture(params=["sqlite", ON_POSTGRES])

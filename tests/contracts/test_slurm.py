@@ -19,6 +19,8 @@ FAKE, REAL, REAL_WITHOUT_ACCOUNTING = (
     pytest.param("slurm_sandbox_accounting", marks=[pytest.mark.processes, pytest.mark.timeout(360)]),
     pytest.param("slurm_sandbox", marks=[pytest.mark.processes, pytest.mark.timeout(360)]),
 )
+REAL_IN_A_WALK = pytest.param(*REAL.values, marks=[*REAL.marks, pytest.mark.walks])
+"""Where Slurm takes its time: until it kills, or is back."""
 
 
 @pytest.fixture(params=[*FAKE, REAL])
@@ -96,6 +98,7 @@ def test_a_cancelled_job_ends(bench: Bench) -> None:
     assert described.ended_at is not None
 
 
+@pytest.mark.parametrize("bench", [*FAKE, REAL_IN_A_WALK], indirect=True)
 def test_a_cancelled_job_that_ignores_sigterm_is_killed(bench: Bench) -> None:
     job = bench.until(bench.submit("ignore_sigterm"), JobState.RUNNING)
     bench.until_ready(job.name)
@@ -249,6 +252,7 @@ def test_accounting_has_the_last_word_or_is_not_there(bench: Bench) -> None:
     assert bench.slurm.accounted(["no-such-job"], before) == ()
 
 
+@pytest.mark.parametrize("bench", [*FAKE, REAL_IN_A_WALK], indirect=True)
 def test_without_a_controller_nothing_is_known_and_nothing_submitted(bench: Bench) -> None:
     name = bench.submit("hang")
     running = bench.until(name, JobState.RUNNING)

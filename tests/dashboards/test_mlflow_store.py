@@ -75,6 +75,7 @@ def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, c
     assert sync.check() is None
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(180)
 def test_a_fresh_store_may_be_opened_by_several_processes_at_once(tmp_path):

@@ -90,6 +90,7 @@ def port() -> Iterator[int]:
 
 
 @processes
+@pytest.mark.walks
 @pytest.mark.timeout(900)
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)

@@ -40,6 +40,8 @@ def end(sandbox: SlurmSandbox | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.walks
+@pytest.mark.minutes
 @pytest.mark.timeout(1500)
 def test_every_command_of_the_page_does_what_it_shows(home, tmp_path):
     commands = commands_of(PAGE.read_text())

@@ -50,6 +50,7 @@ def test_the_notebook_in_git_holds_no_output_and_no_machine():
 
 
 @pytest.mark.processes
+@pytest.mark.walks
 @pytest.mark.timeout(900)
 def test_the_notebook_does_what_it_says(tmp_path, kernels):
     notebook = nbformat.read(TOUR, as_version=4)

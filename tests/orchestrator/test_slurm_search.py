@@ -154,6 +154,7 @@ def requeue(search: DisturbedSearch) -> None:
     bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
 
 
+@pytest.mark.walks
 @pytest.mark.fault(2, 9, 14, 18, 19)
 def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_driver(tmp_path, cluster):
     undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))

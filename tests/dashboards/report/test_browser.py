@@ -32,7 +32,7 @@ def address(tmp_path_factory) -> str:
 
 
 @pytest.mark.security("reports")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.walks)])
 def test_every_figure_is_drawn_in_its_colours_without_a_word_to_the_console_or_the_network(tab, address, scheme):
     tab.look(height=TALL, scheme=scheme)
     tab.open(address)
@@ -76,6 +76,7 @@ def test_the_table_is_sorted_by_mouse_and_keyboard_and_filtered_and_a_log_opens(
     assert tab.complaints() == []
 
 
+@pytest.mark.walks
 def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_smaller_than_a_finger(tab, address):
     tab.look(width=390, height=2 * TALL)
     tab.open(address)
@@ -92,6 +93,7 @@ def test_on_a_phone_nothing_is_wider_than_the_page_and_what_is_touched_is_no_sma
     assert tab.ask(f"{touched}.filter(e => {small}).map(e => e.outerHTML.slice(0, 99))") == []
 
 
+@pytest.mark.walks
 def test_in_print_every_figure_is_drawn_on_white_and_what_only_works_on_a_screen_is_left_out(tab, address):
     tab.look(height=600, scheme="dark")
     tab.open(address)
@@ -107,6 +109,7 @@ def test_in_print_every_figure_is_drawn_on_white_and_what_only_works_on_a_screen
     assert tab.ask("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
 
 
+@pytest.mark.walks
 def test_a_screen_reader_is_told_what_each_figure_shows_and_what_each_cell_is(tab, address):
     tab.look()
     tab.open(address)

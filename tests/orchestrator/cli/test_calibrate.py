@@ -30,6 +30,7 @@ def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_sec
     assert (again.code, again.json["error"]["key"]) == (2, "--out")
 
 
+@pytest.mark.walks
 def test_a_rank_that_dies_leaves_no_file_and_its_log_is_named(tmp_path):
     search = write_search(tmp_path, TINY_SEARCH)
     python = python_that_begins_with(DYING_RANK, tmp_path)
@@ -58,6 +59,7 @@ sys.meta_path.insert(0, Breaking())
 """
 
 
+@pytest.mark.walks
 def test_it_is_one_job_on_two_nodes_of_a_real_slurm_and_tells_what_joins_them(tmp_path, slurm_sandbox):
     two_nodes = TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")
     search = write_search(tmp_path, two_nodes)

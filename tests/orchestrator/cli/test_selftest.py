@@ -32,6 +32,7 @@ def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told
     assert answer.json["detail"] is None
 
 
+@pytest.mark.walks
 def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
     path = write_search(tmp_path, TINY_SEARCH)
@@ -107,6 +108,7 @@ def test_the_job_has_the_account_and_the_like_that_the_shell_sets_as_a_searchs_h
     assert (answer.json["error"]["file"], answer.json["error"]["key"]) == ("SBATCH_ACCOUNT", "launcher.slurm.account")
 
 
+@pytest.mark.walks
 def test_a_selftest_is_one_job_on_two_nodes_of_a_real_slurm_and_only_a_whole_one_is_kept(tmp_path, slurm_sandbox):
     path = write_search(
         tmp_path, TINY_SEARCH.replace("gpus_per_node: 2, num_nodes: 1", "gpus_per_node: 1, num_nodes: 2")

@@ -174,6 +174,7 @@ class TestOnLoopback:
         assert verdict_on(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
 
 
+@pytest.mark.walks
 class TestOnTwoNodes:
     @pytest.fixture
     def launcher(self, cluster: Any) -> Iterator[RayLauncher]:

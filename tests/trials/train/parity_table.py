@@ -50,7 +50,7 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--covering", action="store_true", help="only the cases of `make test`")
+    parser.add_argument("--covering", action="store_true", help="only the covering array, which `make check` trains")
     only_covering = parser.parse_args().covering
     rows = []
     with closing(WarmRanks()) as ranks:

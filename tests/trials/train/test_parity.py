@@ -6,10 +6,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from search_spaces.covering import cover
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
-from trials.parity_cases import SHAPES, case_of, compiled_cases, covering_cases, named_case
+from trials.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
 from trials.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
 from trials.train.reductions import Reduction
 from trials.train.selftest.training import STEPS, optimisation_of
@@ -25,14 +27,23 @@ def parity(ranks: WarmRanks) -> Parity:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.walks)])
 def test_the_reference_learns_and_every_step_of_it_is_clipped(parity, shape, precision):
     reference = parity.reference(shape, precision)
     assert reference.losses[-1] < reference.losses[0] - 10 * CPU_TOLERANCES[precision]
     assert min(reference.grad_norms) > optimisation_of(precision).max_grad_norm
 
 
-@pytest.mark.parametrize("given", covering_cases(), ids=lambda given: given.name)
+def cases() -> list[ParameterSet]:
+    """All; those beside the few that show every value of every axis under each engine are walks."""
+    given = covering_cases()
+    shown = [[(case.layout.engine, *value) for value in axis_values(case).items()] for case in given]
+    few = cover(shown, [case.layout.num_gpus**2 for case in given])
+    marks = [() if number in few else pytest.mark.walks for number in range(len(given))]
+    return [pytest.param(case, id=case.name, marks=mark) for case, mark in zip(given, marks, strict=True)]
+
+
+@pytest.mark.parametrize("given", cases())
 def test_ten_steps_of_a_layout_are_those_of_a_plain_gpt(parity, given, record_property):
     trained = parity.train(given)
     difference, tolerance = parity.difference(given, trained), tolerance_of(given, "cpu")
@@ -49,6 +60,7 @@ def test_no_step_in_fp16_is_lost_to_a_loss_scale_that_has_yet_to_settle(parity):
     assert difference.value <= tolerance_of(given, "cpu"), f"{given.name} differs by {difference}"
 
 
+@pytest.mark.walks
 @pytest.mark.parametrize("given", compiled_cases(), ids=lambda given: given.name)
 def test_so_are_those_of_a_compiled_one(parity, given):
     if shutil.which("g++") is None:
