@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search import history as history_module
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, Killed, Rig, kill_after, raise_killed
+from tests.orchestrator.search.doors import Door, at_moments, watched
+from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, Killed, Rig, raise_killed
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.journal import Journal
@@ -38,34 +38,11 @@ def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
     assert rig.open_driver().run().state is SearchState.COMPLETED
 
 
-def kill_after_journal_line(monkeypatch, number: int) -> None:
-    """Kill the driver between the journal's line and the ledger's transaction of event `number`."""
-    apply = history_module.LedgerWriter.apply
-
-    def dies(self, search_id, event, after=None):
-        if event.seq == number:
-            raise Killed
-        apply(self, search_id, event, after)
-
-    monkeypatch.setattr(history_module.LedgerWriter, "apply", dies)
-
-
-def kill_before_journal_line(monkeypatch, number: int) -> None:
-    """Kill the driver after what event `number` tells of has happened, and before it is written down."""
-    append = history_module.Journal.append
-
-    def dies(self, event):
-        raise_killed(event.seq == number)
-        append(self, event)
-
-    monkeypatch.setattr(history_module.Journal, "append", dies)
-
-
-def disturbed(path, hooks: Hooks) -> Rig:
+def disturbed(path) -> Rig:
     """A search that retries, fails, measures and measures again."""
     path.mkdir()
     limits = Limits(max_trials=3, parallel_trials=2, finalists=1, finalist_repeats=2)
-    rig = Rig(path, limits=limits, first=LAYOUTS[1:2], hooks=hooks)
+    rig = Rig(path, limits=limits, first=LAYOUTS[1:2])
     rig.launcher.script = one_of_each
     return rig
 
@@ -79,9 +56,8 @@ def story(search) -> list:
 def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
     """The story of the search whose driver nobody kills, and its events after the first."""
     events: list[Event] = []
-    rig = disturbed(
-        tmp_path_factory.mktemp("undisturbed") / "rig", Hooks(on_event=lambda _, event: events.append(event))
-    )
+    rig = disturbed(tmp_path_factory.mktemp("undisturbed") / "rig")
+    rig.hooks = Hooks(on_event=lambda search, event: events.append(event))
     told = story(rig.open_driver().run())
     assert len(events) > 34
     best, today = LAYOUTS[2].key, LAYOUTS[1].key
@@ -89,27 +65,16 @@ def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
     return told, events
 
 
+@at_moments(["an event into the journal", "an event into the ledger"])
 @pytest.mark.parametrize("killed_at", [EVERY_EVENT, EACH_KIND])
-@pytest.mark.parametrize("when", ["before the journal", "before the ledger", "before the next step"])
-def test_killed_after_any_event_and_resumed_the_search_ends_with_the_same_trials(
-    tmp_path, monkeypatch, wanted, when, killed_at
-):
+def test_killed_at_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, wanted, name, after, killed_at):
     """None twice, none lost."""
     undisturbed_story, events = wanted
     for event in killed_at(events):
-        rig = disturbed(tmp_path / str(event.seq), Hooks())
-        with monkeypatch.context() as patch:
-            if when == "before the journal":
-                kill_before_journal_line(patch, event.seq)
-            elif when == "before the ledger":
-                kill_after_journal_line(patch, event.seq)
-            else:
-                rig.hooks = kill_after(event)
-            driver = rig.open_driver()
-            with pytest.raises(Killed):
-                driver.run()
-        rig.hooks = Hooks()
-        assert story(rig.open_driver().run()) == undisturbed_story, f"killed after event {event.seq}, {event.kind}"
+        rig = disturbed(tmp_path / str(event.seq))
+        with watched(name, Door(event.seq, after)), pytest.raises(Killed):
+            rig.open_driver().run()
+        assert story(rig.open_driver().run()) == undisturbed_story, f"killed at event {event.seq}, {event.kind}"
         assert len(set(rig.launcher.launched)) == len(rig.launcher.launched)
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.jobs import JobState
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.doors import DOORS, Door, watched
-from tests.orchestrator.search.rig import Killed
-from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of, take_turns
+from tests.orchestrator.search.machine import MANY, DisturbedSearch
+from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Trial
 
@@ -27,16 +22,14 @@ SECONDS = st.sampled_from([1.0, 20.0, 60.0, 300.0, 1800.0])
 NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
 
 
-class SearchOnSlurm(RuleBasedStateMachine):
-    """Turns of the driver between things that go wrong; at the end all is put right and the search runs out."""
+class SearchOnSlurm(DisturbedSearch):
+    """With a job for each attempt; at the end all is put right."""
+
+    rig: SlurmRig
 
     def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="parlay-machine-"))
-        self.rig: SlurmRig = slurm_rig(self.folder)
+        super().__init__(slurm_rig)
         self.rig.script = self._script
-        self.driver: Driver | None = None
-        self.cancelling = False
         self.ended: dict[str, Trial] = {}
         self.books_are_uncertain = False
         self.requeued = False
@@ -49,7 +42,6 @@ class SearchOnSlurm(RuleBasedStateMachine):
     )
     def a_search(self, trials: int, parallel: int, budget: float | None, accounting: bool) -> None:
         self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
-        self.rig.hooks = type(self.rig.hooks)(cancel_requested=lambda: self.cancelling, note=self.rig.notes.append)
         if not accounting:
             self.rig.cluster.accounting_down(10**9)
 
@@ -62,28 +54,6 @@ class SearchOnSlurm(RuleBasedStateMachine):
             Script(tokens_per_sec=None, leaves_outcome=False),
         ]
         return kinds[(int(spec.trial[1:]) * 7 + len(spec.layout.key)) % len(kinds)]
-
-    # -- the driver
-
-    @rule(turns=st.integers(1, 20))
-    def goes_on(self, turns: int) -> None:
-        take_turns(self._the_driver(), self.rig.launcher, turns)
-
-    @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 6), after=st.booleans())
-    def is_killed(self, name: str, number: int, after: bool) -> None:
-        with watched(name, Door(number, after)):
-            try:
-                self.goes_on(10)
-            except Killed:
-                self.driver = None
-
-    @rule()
-    def the_driver_is_replaced(self) -> None:
-        self.driver = None
-
-    @rule()
-    def the_user_cancels(self) -> None:
-        self.cancelling = True
 
     # -- time and Slurm
 
@@ -163,50 +133,27 @@ class SearchOnSlurm(RuleBasedStateMachine):
         if self.driver is not None and limit is not None and not (self.books_are_uncertain or self.requeued):
             assert self.driver.search.node_hours_used <= limit + 1e-9
 
-    def teardown(self) -> None:
-        try:
-            self._ends_well()
-        finally:
-            shutil.rmtree(self.folder)
-
-    def _ends_well(self) -> None:
-        """Everything is put right, and the search runs out."""
+    def ends_well(self) -> None:
         cluster = self.rig.cluster
         for node in cluster.nodes:
             cluster.resume_node(node)
         self.rig.slurm.failing_cancels = 0
         cluster.advance(4000.0)
-        search = self._the_driver().run()
+        search = self.the_driver().run()
         self.rig.check(search, books_are_uncertain=self.books_are_uncertain, requeued=self.requeued)
         with closing(LedgerReader(f"sqlite:///{self.folder / 'ledger.db'}")) as reader:
             assert reader.search(search.search_id) == search
-
-    def _the_driver(self) -> Driver:
-        if self.driver is None:
-            self.driver = self.rig.open_driver()
-            if not self.driver.search.state.is_ended:
-                self.driver.recover()
-        return self.driver
 
     def _running(self) -> list:
         return [job for job in self.rig.cluster.jobs() if job.state is JobState.RUNNING]
 
 
-MANY = settings(
-    max_examples=30,
-    stateful_step_count=25,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
 @pytest.mark.walks
 @pytest.mark.timeout(300)
 class TestSearchOnSlurm(SearchOnSlurm.TestCase):
-    settings = MANY
+    settings = settings(MANY, max_examples=30, stateful_step_count=25)
 
 
 @pytest.mark.timeout(60)
 class TestSomeSearchesOnSlurm(SearchOnSlurm.TestCase):
-    settings = settings(MANY, max_examples=3, derandomize=True)
+    settings = settings(MANY, max_examples=3, stateful_step_count=25, derandomize=True)

@@ -3,40 +3,32 @@ Slurm charged is booked."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S
-from orchestrator.search.course import Hooks
-from orchestrator.search.driver import Driver
 from orchestrator.search.limits import Limits
 from slurm.fake_jobs import FakeJob
 from tests.orchestrator.scripted import Script
-from tests.orchestrator.search.doors import Door, watched
+from tests.orchestrator.search.machine import MANY, DisturbedSearch
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
-from tests.orchestrator.search.rig import Killed
-from tests.orchestrator.search.slurm_rig import speed_of, take_turns
+from tests.orchestrator.search.slurm_rig import speed_of
 from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
 from trials.trial import FailureReason
 
 SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
 
 
-class SearchInPilots(RuleBasedStateMachine):
-    """Turns of the driver between things that go wrong; at the end all is put right and the search runs out."""
+class SearchInPilots(DisturbedSearch):
+    """With attempts as steps of pilots."""
+
+    doors = DOORS
+    rig: PilotRig
 
     def __init__(self) -> None:
-        super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="parlay-pilots-"))
-        self.rig: PilotRig = pilot_rig(self.folder)
-        self.driver: Driver | None = None
-        self.cancelling = False
+        super().__init__(pilot_rig)
 
     @initialize(
         trials=st.integers(1, 5),
@@ -57,7 +49,6 @@ class SearchInPilots(RuleBasedStateMachine):
     ) -> None:
         self.rig.limits = Limits(trials, parallel, budget_node_hours=budget, finalists=1, finalist_repeats=1)
         self.rig.startup_s, self.rig.longest_s = startup_s, longest_s
-        self.rig.hooks = Hooks(cancel_requested=lambda: self.cancelling, note=self.rig.notes.append)
 
         def script(spec, restart: int) -> Script:
             if has_dirty_gpu and (spec.trial, spec.attempt) == ("t0001", "a1"):
@@ -67,24 +58,6 @@ class SearchInPilots(RuleBasedStateMachine):
             return Script(duration_s=200.0 if spec.trial == "t0003" else 60.0, tokens_per_sec=speed_of(spec))
 
         self.rig.script = script
-
-    # -- the driver
-
-    @rule(turns=st.integers(1, 30))
-    def goes_on(self, turns: int) -> None:
-        take_turns(self._the_driver(), self.rig.launcher, turns)
-
-    @rule(name=st.sampled_from(sorted(DOORS)), number=st.integers(1, 12), after=st.booleans())
-    def is_killed(self, name: str, number: int, after: bool) -> None:
-        with watched(name, Door(number, after), DOORS):
-            try:
-                self.goes_on(20)
-            except Killed:
-                self.driver = None
-
-    @rule()
-    def the_user_cancels(self) -> None:
-        self.cancelling = True
 
     # -- time and Slurm
 
@@ -121,19 +94,9 @@ class SearchInPilots(RuleBasedStateMachine):
         if self.driver is not None and limit is not None:
             assert self.driver.search.node_hours_used <= limit + 1e-9
 
-    def teardown(self) -> None:
-        try:
-            self.rig.cluster.advance(400.0)
-            self.rig.check_pilots(self._the_driver().run(), slack_s=1.0)
-        finally:
-            shutil.rmtree(self.folder)
-
-    def _the_driver(self) -> Driver:
-        if self.driver is None:
-            self.driver = self.rig.open_driver()
-            if not self.driver.search.state.is_ended:
-                self.driver.recover()
-        return self.driver
+    def ends_well(self) -> None:
+        self.rig.cluster.advance(400.0)
+        self.rig.check_pilots(self.the_driver().run(), slack_s=1.0)
 
     def _pilots(self) -> list[FakeJob]:
         """Those that can be ended: without a controller nobody is told for how long they had their nodes."""
@@ -143,22 +106,12 @@ class SearchInPilots(RuleBasedStateMachine):
         return [job for job in self._pilots() if job.run]
 
 
-MANY = settings(
-    max_examples=12,
-    stateful_step_count=20,
-    derandomize=True,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
 @pytest.mark.walks
 @pytest.mark.timeout(300)
 class TestSearchInPilots(SearchInPilots.TestCase):
-    settings = MANY
+    settings = settings(MANY, max_examples=12, stateful_step_count=20, derandomize=True)
 
 
 @pytest.mark.timeout(60)
 class TestSomeSearchesInPilots(SearchInPilots.TestCase):
-    settings = settings(MANY, max_examples=3, derandomize=True)
+    settings = settings(MANY, max_examples=3, stateful_step_count=20, derandomize=True)

@@ -1,0 +1,74 @@
+"""A search that hypothesis drives on a simulated Slurm, in turns between things that go wrong."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from orchestrator.search.driver import Driver
+from tests.orchestrator.search.doors import DOORS, Door, watched
+from tests.orchestrator.search.rig import Killed
+from tests.orchestrator.search.slurm_rig import SlurmRig, take_turns
+
+MANY = settings(
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a counterexample here takes minutes to shrink
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+class DisturbedSearch(RuleBasedStateMachine):
+    """The driver's turns and deaths. What goes wrong, and what must hold, are a subclass's."""
+
+    doors: ClassVar[Mapping[str, tuple]] = DOORS
+
+    def __init__(self, make_rig: Callable[[Path], SlurmRig]) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="parlay-machine-"))
+        self.rig = make_rig(self.folder)
+        self.rig.hooks = replace(self.rig.hooks, cancel_requested=lambda: self.cancelling)
+        self.driver: Driver | None = None
+        self.cancelling = False
+
+    @rule(turns=st.integers(1, 30))
+    def goes_on(self, turns: int) -> None:
+        take_turns(self.the_driver(), self.rig.launcher, turns)
+
+    @rule(door=st.integers(0, 11), number=st.integers(1, 12), after=st.booleans())
+    def is_killed(self, door: int, number: int, after: bool) -> None:
+        name = sorted(self.doors)[door % len(self.doors)]
+        with watched(name, Door(number, after), self.doors):
+            try:
+                self.goes_on(20)
+            except Killed:
+                self.driver = None
+
+    @rule()
+    def the_user_cancels(self) -> None:
+        self.cancelling = True
+
+    def teardown(self) -> None:
+        try:
+            self.ends_well()
+        finally:
+            shutil.rmtree(self.folder)
+
+    @abstractmethod
+    def ends_well(self) -> None:
+        """The search runs out, and all that must hold of it does."""
+
+    def the_driver(self) -> Driver:
+        if self.driver is None:
+            self.driver = self.rig.open_driver()
+            if not self.driver.search.state.is_ended:
+                self.driver.recover()
+        return self.driver
