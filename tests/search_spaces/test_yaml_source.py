@@ -57,7 +57,14 @@ def test_row_2_the_same_key_twice_is_refused_with_both_lines():
 @pytest.mark.bad_input(3)
 @pytest.mark.parametrize(
     "text",
-    ["a: !!python/object/apply:os.system ['true']", "a: !!str 1", "a: !mine {}", "!!map {a: 1}", "? !!str a\n: 1"],
+    [
+        "a: !!python/object/apply:os.system ['true']",
+        "a: !!python/name:os.system",
+        "a: !!str 1",
+        "a: !mine {}",
+        "!!map {a: 1}",
+        "? !!str a\n: 1",
+    ],
 )
 def test_row_3_tags_are_refused(text: str):
     problem = the_problem(text)
@@ -160,7 +167,7 @@ def test_row_27_keys_of_the_search_file_are_no_secrets():
 
 
 @pytest.mark.bad_input(50)
-@pytest.mark.parametrize("escape", [r"\e[31m", r"\x07", r"\u202e", r"\0", r"\n"])
+@pytest.mark.parametrize("escape", [r"\e[31m", r"\x07", r"\u202e", r"\u200b", r"\x9b31m", r"\0", r"\n", r"\r"])
 def test_row_50_control_characters_written_as_escapes_are_refused_and_shown_escaped(escape: str):
     problem = the_problem(f'name: "a{escape}b"')
     assert problem.code == "control_character"
