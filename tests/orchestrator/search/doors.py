@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -32,18 +32,20 @@ DOORS: dict[str, tuple[object, str]] = {
 }
 """Every way in which the driver changes or asks anything outside of itself: between two of them, nothing is lost."""
 
-ALSO_ANOTHER = [
-    ("an event into the ledger", False),  # after it came into the journal
-    *((name, True) for name in ("squeue", "scontrol", "sbatch --test-only")),  # who asks changes nothing: before it
-]
-"""Moments (before or after a call) at which the world is as at another one."""
+ASKING = {"squeue", "scontrol", "sbatch --test-only"}
+"""Doors that change nothing: who is killed after such a call left what one leaves who was killed before it."""
 
-EVERY_CALL = pytest.param(
-    lambda calls: range(1, calls + 1), id="every call", marks=[pytest.mark.walks, pytest.mark.timeout(240)]
-)
-TWO_CALLS = pytest.param(lambda calls: {max(1, calls // 3), max(1, 2 * calls // 3)}, id="two calls")
-ONE_CALL = pytest.param(lambda calls: {max(1, 2 * calls // 3)}, id="one call")
-"""Of so many calls through a door, those at which a driver is killed."""
+
+def every_call(calls: int) -> Sequence[int]:
+    return range(1, calls + 1)
+
+
+def two_calls(calls: int) -> Sequence[int]:
+    return sorted({max(1, calls // 3), max(1, 2 * calls // 3)})
+
+
+def one_call(calls: int) -> Sequence[int]:
+    return [max(1, 2 * calls // 3)]
 
 
 @dataclass
@@ -67,11 +69,27 @@ class Door:
         return guarded
 
 
-def at_moments(names: Iterable[str]) -> pytest.MarkDecorator:
-    """A case for each moment at these doors: the door's name, and whether the driver is killed after the call."""
-    moments = [(name, after) for name in names for after in (False, True) if (name, after) not in ALSO_ANOTHER]
-    ids = [f"{'after' if after else 'before'} {name}" for name, after in moments]
-    return pytest.mark.parametrize(("name", "after"), moments, ids=ids)
+def walks(names: Iterable[str], every: Callable, some: Callable) -> pytest.MarkDecorator:
+    """A case for each moment at these doors: the name, whether it is after a call, and at which calls the driver dies.
+
+    With the mark `walks` all moments at `every` call, but for those at which the world is as at another: before the
+    ledger is after the journal. Without it each door at `some` calls, and where it changes anything only after them:
+    before one door is after another.
+    """
+    every_moment = [(name, after) for name in names for after in (False, True) if not (after and name in ASKING)]
+    marks = [pytest.mark.walks, pytest.mark.timeout(240)]
+    cases = [
+        pytest.param(*moment, every, id=f"{_words(*moment)}, {every.__name__}", marks=marks)
+        for moment in every_moment
+        if moment != ("an event into the ledger", False)
+    ]
+    few = [(name, after) for name, after in every_moment if after or name in ASKING]
+    cases += [pytest.param(*moment, some, id=f"{_words(*moment)}, {some.__name__}") for moment in few]
+    return pytest.mark.parametrize(("name", "after", "killed_at"), cases)
+
+
+def _words(name: str, after: bool) -> str:
+    return f"{'after' if after else 'before'} {name}"
 
 
 @contextmanager

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search.attempts import TrialProgram
 from orchestrator.search.course import Goal, Hooks
@@ -55,9 +53,12 @@ def kill_after(killing: Event) -> Hooks:
     return Hooks(on_event=lambda search, event: raise_killed(event.seq == killing.seq))
 
 
-EVERY_EVENT = pytest.param(list, id="every event", marks=[pytest.mark.walks, pytest.mark.timeout(180)])
-EACH_KIND = pytest.param(lambda events: {event.kind: event for event in events}.values(), id="the last of each kind")
-"""Of a search's events, those at which a driver is killed."""
+def every_event(events: list[Event]) -> list[Event]:
+    return events
+
+
+def the_last_of_each_kind(events: list[Event]) -> list[Event]:
+    return list({event.kind: event for event in events}.values())
 
 
 @dataclass

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from tests.orchestrator.search.doors import Door, at_moments, watched
-from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, Killed, Rig, raise_killed
+from tests.orchestrator.search.doors import Door, walks, watched
+from tests.orchestrator.search.rig import LAYOUTS, Killed, Rig, every_event, raise_killed, the_last_of_each_kind
 from trials.ledger.database import LedgerFull
 from trials.ledger.events import Event, EventKind, SearchState
 from trials.ledger.journal import Journal
@@ -65,8 +65,7 @@ def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
     return told, events
 
 
-@at_moments(["an event into the journal", "an event into the ledger"])
-@pytest.mark.parametrize("killed_at", [EVERY_EVENT, EACH_KIND])
+@walks(["an event into the journal", "an event into the ledger"], every_event, the_last_of_each_kind)
 def test_killed_at_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, wanted, name, after, killed_at):
     """None twice, none lost."""
     undisturbed_story, events = wanted

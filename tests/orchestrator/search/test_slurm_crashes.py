@@ -9,14 +9,14 @@ from orchestrator.search.limits import Limits
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import (
     DOORS,
-    EVERY_CALL,
-    TWO_CALLS,
     Door,
-    at_moments,
     eventful,
+    every_call,
     killed_and_resumed,
     story,
+    two_calls,
     undisturbed,
+    walks,
 )
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig
 from trials.trial import FailureReason
@@ -31,8 +31,7 @@ def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
     return story(search), calls
 
 
-@at_moments(name for name in DOORS if name != "scancel")
-@pytest.mark.parametrize("killed_at", [EVERY_CALL, TWO_CALLS])
+@walks([name for name in DOORS if name != "scancel"], every_call, two_calls)
 def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, wanted, name, after, killed_at):
     undisturbed_story, calls = wanted
     for number in killed_at(calls[name]):
@@ -56,8 +55,7 @@ def calls_of_a_cancel(tmp_path_factory) -> dict[str, int]:
     return undisturbed(cancelling(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)[1]
 
 
-@at_moments(["scancel", "an event into the journal", "squeue"])
-@pytest.mark.parametrize("killed_at", [EVERY_CALL, TWO_CALLS])
+@walks(["scancel", "an event into the journal", "squeue"], every_call, two_calls)
 def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, calls_of_a_cancel, name, after, killed_at):
     for number in killed_at(calls_of_a_cancel[name]):
         rig = cancelling(tmp_path / str(number))

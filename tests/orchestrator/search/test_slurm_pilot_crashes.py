@@ -12,14 +12,14 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from slurm.fake import FakeSlurm
 from tests.orchestrator.search.doors import (
-    EVERY_CALL,
-    ONE_CALL,
     Door,
-    at_moments,
+    every_call,
     killed_and_resumed,
+    one_call,
     one_does_not_fit,
     story,
     undisturbed,
+    walks,
     watched,
 )
 from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
@@ -74,11 +74,10 @@ def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
     return story(search), calls
 
 
-@at_moments(DOORS)
-@pytest.mark.parametrize("killed_at", [EVERY_CALL, ONE_CALL])
+@walks(DOORS, every_call, one_call)
 def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, wanted, name, after, killed_at):
     undisturbed_story, calls = wanted
-    for number in sorted(killed_at(calls[name]))[:: DOORS[name][2]]:
+    for number in killed_at(calls[name])[:: DOORS[name][2]]:
         rig = eventful(tmp_path / str(number))
         search = killed_and_resumed(rig, name, Door(number, after), DOORS)
         rig.check_pilots(search)

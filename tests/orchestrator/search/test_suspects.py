@@ -12,7 +12,7 @@ from orchestrator.search.attempts import LAUNCHER_GRACE_S
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from tests.orchestrator.search.rig import EACH_KIND, EVERY_EVENT, LAYOUTS, RULES, Killed, Rig, kill_after
+from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig, every_event, kill_after, the_last_of_each_kind
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
@@ -132,7 +132,10 @@ def test_fault_38_a_budget_without_room_for_a_second_look_ends_the_search(rig):
 
 
 @pytest.mark.fault(38)
-@pytest.mark.parametrize("killed_at", [EVERY_EVENT, EACH_KIND])
+@pytest.mark.parametrize(
+    "killed_at",
+    [pytest.param(every_event, marks=[pytest.mark.walks, pytest.mark.timeout(120)]), the_last_of_each_kind],
+)
 def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path, killed_at):
     def fresh(name: str) -> Rig:
         rig = suspect_rig(tmp_path / name, lambda spec: spec.trial == "t0001")

@@ -11,14 +11,13 @@ from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import (
     DOORS,
-    EVERY_CALL,
-    ONE_CALL,
     Door,
-    at_moments,
     eventful,
     killed_and_resumed,
+    one_call,
     story,
     undisturbed,
+    walks,
 )
 from tests.orchestrator.search.slurm_rig import SlurmRig, one_attempt, slurm_rig
 from trials.ledger.events import EndReason, SearchRecord
@@ -141,17 +140,21 @@ def test_a_user_who_cancels_is_obeyed_at_the_next_tick(rig):
     assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
 
 
+def every_sixth_call(calls: int) -> range:
+    """So that all doors together take seconds."""
+    return range(1, calls + 1, 6)
+
+
 @pytest.fixture(scope="module")
 def calls_of_ticks(tmp_path_factory) -> dict[str, int]:
     rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
     return undisturbed(lambda: tick_to_the_end(rig))[1]
 
 
-@at_moments(name for name in DOORS if name != "scancel")
-@pytest.mark.parametrize("killed_at", [EVERY_CALL, ONE_CALL])
+@walks([name for name in DOORS if name != "scancel"], every_sixth_call, one_call)
 def test_a_tick_that_is_killed_at_any_call_costs_nothing(tmp_path, calls_of_ticks, name, after, killed_at):
-    """The walk of `test_slurm_crashes`, by ticks; every sixth call, so that all doors together take seconds."""
-    for number in sorted(killed_at(calls_of_ticks[name]))[::6]:
+    """The walk of `test_slurm_crashes`, by ticks."""
+    for number in killed_at(calls_of_ticks[name]):
         rig = eventful(tmp_path / str(number))
         search = killed_and_resumed(rig, name, Door(number, after), drive=tick_to_the_end)
         rig.check(search)
