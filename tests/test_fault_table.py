@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.fault_table import PAGE, fault_tests, page_with, section
+from tests.fault_table import PAGE, page_with, section
 from tests.faults import FAULTS
+from tests.sources import all_tests
 
 pytestmark = pytest.mark.timeout(60)  # every file of tests is parsed
 ADVICE = "python -m tests.fault_table --write"
 
 
-def test_a_fault_stands_in_the_name_and_in_the_mark_of_its_test():
-    named = [test for test in fault_tests() if len(test.marked) < 2]
-    wrong = [test for test in named if test.marked != (test.named,) or test.named not in FAULTS]
-    assert wrong == [], "name such a test test_fault_NN_... and mark it @pytest.mark.fault(NN)"
-
-
-def test_a_story_of_several_faults_is_named_after_none():
-    stories = [test for test in fault_tests() if len(test.marked) > 1]
-    assert [test for test in stories if test.named is not None or not FAULTS.keys() >= set(test.marked)] == []
+def test_marks_are_faults_that_there_are():
+    assert [test for test in all_tests() if not set(test.marked("fault")) <= FAULTS.keys()] == []
 
 
 def test_every_fault_has_a_test_of_its_own():
-    tested = {test.named for test in fault_tests()}
+    marks = [test.marked("fault") for test in all_tests()]
     assert list(FAULTS) == list(range(1, 48))
-    assert set(FAULTS) - tested == set(), "a fault without a test"
+    assert FAULTS.keys() - {numbers[0] for numbers in marks if len(numbers) == 1} == set(), "a fault without a test"
+
+
+def test_no_name_carries_the_number_of_a_fault_or_of_a_line():
+    numbered = [test for test in all_tests() if re.match(r"test_(faults?|rows?|lines?)_[0-9]", test.name)]
+    assert numbered == [], "the mark says it: @pytest.mark.fault(N), @pytest.mark.bad_input(N)"
 
 
 def test_the_page_says_what_the_tests_say():
     page = PAGE.read_text(encoding="utf-8")
-    assert page_with(page, section(fault_tests())) == page, ADVICE
+    assert page_with(page, section(all_tests())) == page, ADVICE
 
 
 def test_the_section_is_replaced_where_it_stands():

@@ -38,7 +38,7 @@ def test_a_search_sent_live_and_one_sent_after_its_end_are_the_same(home, tmp_pa
 
 
 @pytest.mark.fault(34)
-def test_fault_34_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
+def test_a_lost_reply_makes_no_second_run_and_no_second_point(sync, client, tmp_path, request, monkeypatch):
     search = ended_search().record
     folder = search_folder(tmp_path, search)
     for call in ("create_run", "log_batch", "set_terminated"):

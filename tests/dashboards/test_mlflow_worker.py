@@ -76,7 +76,7 @@ def test_of_the_records_handed_over_meanwhile_only_the_newest_is_sent():
 
 @pytest.mark.security("secrets")
 @pytest.mark.fault(33)
-def test_fault_33_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
+def test_a_store_that_fails_is_noted_once_without_its_secrets_and_tried_again():
     sync, notes = FakeSync(failures=3), []
     worker = MlflowWorker(sync, FOLDER, notes.append)
     worker.hand(RECORDS[-1])
@@ -89,7 +89,7 @@ def test_fault_33_a_store_that_fails_is_noted_once_without_its_secrets_and_tried
 
 
 @pytest.mark.fault(33)
-def test_fault_33_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
+def test_a_store_that_never_answers_costs_the_search_its_timeout_and_names_what_is_missing():
     sync = FakeSync()
     sync.gate.clear()
     worker = MlflowWorker(sync, FOLDER, print)

@@ -94,9 +94,7 @@ def port() -> Iterator[int]:
 @pytest.mark.timeout(900)
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
-def test_fault_33_a_server_killed_in_the_middle_and_started_again_has_everything_once(
-    tmp_path, monkeypatch, port, store
-):
+def test_a_server_killed_in_the_middle_and_started_again_has_everything_once(tmp_path, monkeypatch, port, store):
     from mlflow.tracking import MlflowClient
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")  # the first answer of a server that has just started

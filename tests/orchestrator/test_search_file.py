@@ -134,7 +134,7 @@ def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tm
 
 
 @pytest.mark.bad_input(10)
-def test_row_10_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
+def test_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL + "baseline: {micro_batch_size: 1, grad_accum_steps: 3}\n")
     with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16") as caught:
         candidates_of(spec)
@@ -147,7 +147,7 @@ def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
 
 
 @pytest.mark.bad_input(14)
-def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
+def test_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
     spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
     with pytest.raises(InputError, match="world removed 1") as caught:
         candidates_of(spec)
@@ -156,7 +156,7 @@ def test_row_14_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
 
 
 @pytest.mark.bad_input(15)
-def test_row_15_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
+def test_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
     monkeypatch.setattr(space, "MOST_POINTS", 50)
     monkeypatch.setattr(space, "DRAWN_POINTS", 50)
     axes = ["space.tensor_parallel=[1, 2, 4]", "space.micro_batch_size={min: 1, max: 30, step: 1}"]

@@ -22,7 +22,7 @@ def test_a_newer_search_file_is_refused(tmp_path: Path):
         ("micro_batch_size: 5", "batch", "micro batch 5 x data 4 = 20 sequences do not divide the global batch 16"),
     ],
 )
-def test_rows_7_and_10_a_baseline_that_does_not_come_out_is_refused_with_all_numbers(tmp_path, baseline, code, words):
+def test_a_baseline_that_does_not_come_out_is_refused_with_all_numbers(tmp_path, baseline, code, words):
     problem = the_problem(tmp_path, MINIMAL + f"baseline:\n  {baseline}\n")
     assert (problem.code, problem.key, problem.line) == (code, "baseline", 7)
     assert words in problem.message
@@ -84,7 +84,7 @@ tracking: {mlflow_uri: ./mlruns}
         ("measure: {time_limit_s: 10m}", "measure.time_limit_s", "did you mean time_limit?"),
     ],
 )
-def test_row_1_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path, text: str, key: str, fix: str):
+def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path, text: str, key: str, fix: str):
     problem = the_problem(tmp_path, MINIMAL + text + "\n")
     assert (problem.code, problem.key, problem.fix, problem.line) == ("unknown_key", key, fix, 7)
 
@@ -112,7 +112,7 @@ def test_data_parallel_is_refused_with_why(tmp_path: Path, where: str):
         ("constraints: [1]", "constraints", "keys and values"),
     ],
 )
-def test_row_6_a_value_of_another_type_is_refused(tmp_path: Path, line: str, key: str, rule: str):
+def test_a_value_of_another_type_is_refused(tmp_path: Path, line: str, key: str, rule: str):
     problem = the_problem(tmp_path, MINIMAL + line + "\n")
     assert (problem.code, problem.key, problem.rule, problem.line) == ("type", key, rule, 7)
     assert problem.fix
@@ -127,7 +127,7 @@ COUNTS = (
 
 @pytest.mark.bad_input(12, 18)
 @pytest.mark.parametrize("key", COUNTS)
-def test_row_12_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: str):
+def test_a_count_is_a_whole_number_of_at_least_one(tmp_path: Path, key: str):
     for text, value in [("0", 0), ("-1", -1), ("2.0", 2.0), ("true", True), ("'2'", "2"), ("1_000", "1_000")]:
         problem = the_problem(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
         assert (problem.key, problem.value) == (key, value), text
@@ -143,7 +143,7 @@ def test_a_count_that_is_null_is_none(tmp_path: Path, key: str):
 
 @pytest.mark.bad_input(13)
 @pytest.mark.parametrize("key", [*COUNTS, "search.budget_node_hours", "measure.memory_limit_gib"])
-def test_row_13_absurd_numbers_are_refused(tmp_path: Path, key: str):
+def test_absurd_numbers_are_refused(tmp_path: Path, key: str):
     for text in ("1000000000000", "1e12", ".nan", ".inf", "-.inf", "1_000", "9" * 40):
         problem = the_problem(tmp_path, WITH_A_CLUSTER, f"{key}={text}")
         assert (problem.key, problem.code in ("bounds", "type")) == (key, True), text
@@ -153,7 +153,7 @@ def test_row_13_absurd_numbers_are_refused(tmp_path: Path, key: str):
 
 @pytest.mark.bad_input(13)
 @pytest.mark.parametrize("value", ["0", "-1", ".nan", ".inf", "1e12", "true", "4GiB"])
-def test_row_13_memory_to_stay_free_is_a_number_of_gib(tmp_path: Path, value: str):
+def test_memory_to_stay_free_is_a_number_of_gib(tmp_path: Path, value: str):
     problem = the_problem(tmp_path, MINIMAL, "measure.memory_limit_gib=8", f"constraints.min_free_memory_gib={value}")
     assert (problem.key, problem.code in ("bounds", "type")) == ("constraints.min_free_memory_gib", True)
 
@@ -200,7 +200,7 @@ def test_memory_to_stay_free_of_trials_that_cannot_say_what_they_took_is_refused
         ("[]", ""),
     ],
 )
-def test_row_16_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis: str, key: str):
+def test_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path, axis: str, key: str):
     problem = the_problem(tmp_path, MINIMAL + f"  micro_batch_size: {axis}\n")
     assert (problem.key, problem.line) == (f"space.micro_batch_size{key}", 7)
     assert problem.rule
@@ -208,7 +208,7 @@ def test_row_16_an_axis_that_leads_nowhere_is_refused_at_its_line(tmp_path: Path
 
 
 @pytest.mark.bad_input(17)
-def test_row_17_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
+def test_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL + "objective: tokens_per_second\n")
     assert problem.rule == "one of tokens_per_sec, tokens_per_sec_per_gpu, node_hours_per_billion_tokens"
     assert problem.fix == "did you mean tokens_per_sec?"
@@ -225,7 +225,7 @@ def test_row_17_an_unknown_objective_is_refused_with_the_known_ones(tmp_path: Pa
         ("3", "objective", "3"),
     ],
 )
-def test_row_17_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, given: str, key: str, words: str):
+def test_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, given: str, key: str, words: str):
     problem = the_problem(tmp_path, MINIMAL + f"objective: {given}\n")
     assert problem.key == key
     assert words in problem.message
@@ -235,7 +235,7 @@ def test_row_17_a_list_of_objectives_holds_different_known_ones(tmp_path: Path, 
 @pytest.mark.bad_input(18)
 @pytest.mark.parametrize("key", ["max_trials", "parallel_trials", "finalist_repeats", "budget_node_hours"])
 @pytest.mark.parametrize("value", [0, -3])
-def test_row_18_limits_are_positive(tmp_path: Path, key: str, value: int):
+def test_limits_are_positive(tmp_path: Path, key: str, value: int):
     problem = the_problem(tmp_path, MINIMAL, f"search.{key}={value}")
     assert (problem.code, problem.key, problem.value) == ("bounds", f"search.{key}", value)
 
@@ -252,7 +252,7 @@ def test_row_18_limits_are_positive(tmp_path: Path, key: str, value: int):
         ("{ci_relative_width: 0}", "ci_relative_width"),
     ],
 )
-def test_row_19_too_little_to_measure_is_refused(tmp_path: Path, measure: str, key: str):
+def test_too_little_to_measure_is_refused(tmp_path: Path, measure: str, key: str):
     problem = the_problem(tmp_path, MINIMAL + f"measure: {measure}\n")
     assert (problem.key, f"{key}: {problem.value}" in measure) == (f"measure.{key}", True)
     assert problem.rule
@@ -260,7 +260,7 @@ def test_row_19_too_little_to_measure_is_refused(tmp_path: Path, measure: str, k
 
 
 @pytest.mark.bad_input(20)
-def test_row_20_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_path: Path):
+def test_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_path: Path):
     for text in ("soon", "10:99", "0", "1.5", "1h30m", "-5", "400-00", "12:30:00:00"):
         problem = the_problem(tmp_path, MINIMAL, f"measure.time_limit={text}")
         assert (problem.code, problem.key, str(problem.value)) == ("duration", "measure.time_limit", text)
@@ -271,7 +271,7 @@ def test_row_20_a_time_limit_in_a_wrong_form_is_refused_with_the_grammar(tmp_pat
 @pytest.mark.parametrize(
     "line", ["ledger: {url: 'postgresql://me:hunter2@db/l'}", "tracking: {mlflow_uri: 'https://me:hunter2@host'}"]
 )
-def test_row_27_credentials_in_an_address_are_refused_and_not_repeated(tmp_path: Path, line: str):
+def test_credentials_in_an_address_are_refused_and_not_repeated(tmp_path: Path, line: str):
     problem = the_problem(tmp_path, MINIMAL + line + "\n")
     assert (problem.code, problem.line) == ("secret", 7)
     assert "hunter2" not in str(problem)
@@ -285,7 +285,7 @@ def test_row_27_credentials_in_an_address_are_refused_and_not_repeated(tmp_path:
         *("\N{CYRILLIC SMALL LETTER A}bc", "a\nb", "x\n"),
     ],
 )
-def test_row_31_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str):
+def test_a_search_name_outside_its_pattern_is_refused(tmp_path: Path, name: str):
     text = MINIMAL.replace("name: small", f"name: {json.dumps(name, ensure_ascii=False)}")
     problem = the_problem(tmp_path, text)
     assert (problem.code, problem.rule) in [
@@ -348,7 +348,7 @@ def test_an_empty_tracking_address_is_said_to_be_empty(tmp_path: Path):
 
 @pytest.mark.bad_input(34)
 @pytest.mark.parametrize("url", ["mysql://db/l", "ledger.db", "sqllite:///l.db", "/home/me/l.db"])
-def test_row_34_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str):
+def test_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str):
     problem = the_problem(tmp_path, MINIMAL, f"ledger.url={url}")
     assert (problem.code, problem.key) == ("ledger_url", "ledger.url")
 
@@ -366,14 +366,14 @@ def test_row_34_a_ledger_of_an_unknown_kind_is_refused(tmp_path: Path, url: str)
         ("http://", "http://127.0.0.1:5000"),
     ],
 )
-def test_row_35_a_store_mlflow_does_not_have_is_refused_with_the_fix(tmp_path: Path, uri: str, fix: str):
+def test_a_store_mlflow_does_not_have_is_refused_with_the_fix(tmp_path: Path, uri: str, fix: str):
     problem = the_problem(tmp_path, MINIMAL, f"tracking.mlflow_uri='{uri}'")
     assert (problem.code, problem.key, problem.value) == ("mlflow_uri", "tracking.mlflow_uri", uri)
     assert fix in problem.fix
 
 
 @pytest.mark.bad_input(49)
-def test_row_49_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Path):
+def test_an_unknown_path_in_set_is_refused_with_a_suggestion(tmp_path: Path):
     problem = the_problem(tmp_path, MINIMAL, "serch.max_trials=3")
     assert (problem.file, problem.key, problem.fix) == ("--set", "serch", "did you mean search?")
 

@@ -110,7 +110,7 @@ def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
 
 
 @pytest.mark.bad_input(23)
-def test_row_23_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
+def test_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
     assert {(p.code, p.key, p.value, p.file) for p in problems} == {
         ("site_refused", "launcher.slurm.partition", "nosuch", "--set")
@@ -122,7 +122,7 @@ def test_row_23_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_
 
 
 @pytest.mark.bad_input(22)
-def test_row_22_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
+def test_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
     problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
     assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
     assert "Requested node configuration is not available" in problems[0].message
@@ -170,7 +170,7 @@ def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
         ("job_submit/lua: only on Tuesdays\nUnspecified error", "launcher.slurm", 13),
     ],
 )
-def test_row_20_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, line):
+def test_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, line):
     slurm.submissions_refused(f"allocation failure: {words}")
     problem = refused(slurm, loaded(tmp_path))[0]
     assert (problem.key, problem.line) == (key, line)
@@ -282,7 +282,7 @@ def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slu
         ("launcher.slurm.gpus_per_node=9", "launcher.slurm", "Requested node configuration is not available"),
     ],
 )
-def test_rows_20_22_and_23_a_real_slurm_names_what_it_refuses(tmp_path, slurm_sandbox, change, key, words):
+def test_a_real_slurm_names_what_it_refuses(tmp_path, slurm_sandbox, change, key, words):
     write_search(tmp_path, SEARCH)
     answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", change, "--json")
     assert (answer.code, answer.json["error"]["key"]) == (2, key)

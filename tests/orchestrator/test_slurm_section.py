@@ -93,13 +93,13 @@ def test_what_does_not_belong_into_a_script_is_refused_in_the_words_of_its_rule(
         ('container: [apptainer, "a\\nb"]', "container[1]"),
     ],
 )
-def test_rows_23_26_and_30_a_line_break_or_nul_is_refused_by_the_file_already(tmp_path, line, key):
+def test_a_line_break_or_nul_is_refused_by_the_file_already(tmp_path, line, key):
     problem = the_problem(tmp_path, "comment: mine", line)
     assert (problem.code, problem.key, problem.line) == ("control_character", f"launcher.slurm.{key}", FIRST_LINE + 1)
 
 
 @pytest.mark.bad_input(27)
-def test_row_27_what_looks_like_a_secret_is_refused(tmp_path):
+def test_what_looks_like_a_secret_is_refused(tmp_path):
     problem = the_problem(tmp_path, "env: {WANDB_API_KEY: 0123456789abcdef0123456789abcdef01234567}")
     assert problem.key == "launcher.slurm.env.WANDB_API_KEY"
     assert "0123456789" not in f"{problem}{problem.value}"

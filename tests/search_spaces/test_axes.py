@@ -47,7 +47,7 @@ def test_an_axis_is_a_value_a_list_or_a_range(given, values):
         (list(range(10_001)), "10001 values"),
     ],
 )
-def test_row_16_repeats_and_ranges_that_lead_nowhere_are_refused(given, words):
+def test_repeats_and_ranges_that_lead_nowhere_are_refused(given, words):
     with pytest.raises(InputError, match=words):
         axis_values(given)
 

@@ -28,7 +28,7 @@ from search_spaces.errors import InputError
         ("08", 480),
     ],
 )
-def test_row_6_durations_are_read_in_slurms_grammar_or_with_a_unit(given, seconds):
+def test_durations_are_read_in_slurms_grammar_or_with_a_unit(given, seconds):
     assert seconds_of(given) == seconds
 
 
@@ -40,7 +40,7 @@ def test_row_6_durations_are_read_in_slurms_grammar_or_with_a_unit(given, second
         *(0, -1, 1.5, True, None, [], "0", "0s", "367d", 10**30, "999999999-00", "9" * 400),
     ],
 )
-def test_row_20_a_duration_in_another_form_is_refused_with_the_grammar(given):
+def test_a_duration_in_another_form_is_refused_with_the_grammar(given):
     with pytest.raises(InputError, match=r"duration is") as caught:
         seconds_of(given)
     assert caught.value.problems[0].fix == "for example 10m, 2h or 01:30:00"

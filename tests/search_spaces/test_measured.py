@@ -66,7 +66,7 @@ def test_a_trials_duration_is_recorded_or_a_minute_and_fifteen_steps():
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
+def test_missing_unknown_and_repeated_columns_are_all_named():
     text = table({k: v for k, v in ROW.items() if k != "step_time_s"} | {"step_tim_s": "1"})
     with pytest.raises(InputError) as caught:
         parse_table(text, "table.csv")
@@ -80,7 +80,7 @@ def test_row_43_missing_unknown_and_repeated_columns_are_all_named():
 
 @pytest.mark.bad_input(43)
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "p:TP,p:MBS,objective\n1,2,3.0\n"])
-def test_row_43_what_is_no_measured_table_is_told_so_once(text: str):
+def test_what_is_no_measured_table_is_told_so_once(text: str):
     with pytest.raises(InputError) as caught:
         parse_table(text, "table.csv")
     (problem,) = caught.value.problems
@@ -118,7 +118,7 @@ def test_row_43_what_is_no_measured_table_is_told_so_once(text: str):
         ({"accelerator": "a40-48gb"}, "precision", "cannot be told from the rest"),
     ],
 )
-def test_row_43_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
+def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
     read = parsed(ROW, ROW | change, ROW)
     (problem,) = read.problems
     assert (problem.file, problem.line, problem.key) == ("table.csv", 4, key)
@@ -129,13 +129,13 @@ def test_row_43_a_bad_row_is_reported_with_its_line_and_the_others_are_read(chan
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_a_trial_that_is_there_twice_is_reported():
+def test_a_trial_that_is_there_twice_is_reported():
     (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
     assert (problem.code, problem.fix) == ("duplicate_trial", "take one of the two rows out")
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_rows_of_another_length_and_broken_quotes_are_reported():
+def test_rows_of_another_length_and_broken_quotes_are_reported():
     short = table(ROW) + "a,b\n"
     assert "2 cells where the header has 27" in parse_table(short, "t.csv").problems[0].message
     with pytest.raises(InputError) as caught:
@@ -145,7 +145,7 @@ def test_row_43_rows_of_another_length_and_broken_quotes_are_reported():
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_a_quote_that_stays_open_in_the_header_is_reported():
+def test_a_quote_that_stays_open_in_the_header_is_reported():
     with pytest.raises(InputError) as caught:
         parse_table(table(ROW).replace("problem,", '"problem,'), "t.csv")
     (problem,) = caught.value.problems
@@ -165,7 +165,7 @@ def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
+def test_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
     with pytest.raises(InputError, match="fix: name a measured table that is there"):
         read_table(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
@@ -174,7 +174,7 @@ def test_row_43_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
 
 
 @pytest.mark.bad_input(43)
-def test_row_43_what_cannot_be_told_is_told_the_column_to_fill_in():
+def test_what_cannot_be_told_is_told_the_column_to_fill_in():
     (problem,) = parsed(ROW | {"source": "somebody"}).problems
     assert problem.fix == f"fill column engine in: one of {', '.join(ENGINES)}"
     assert not parsed(ROW | {"source": "somebody", "engine": "torch"}).problems

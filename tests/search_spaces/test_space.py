@@ -125,7 +125,7 @@ def test_several_numbers_of_nodes_are_several_worlds():
 
 
 @pytest.mark.bad_input(7)
-def test_row_7_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
+def test_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
     rejected = the_rejection({"tensor_parallel": [2], "pipeline_parallel": [3]})
     assert rejected.problem.code == "world"
     assert (
@@ -136,7 +136,7 @@ def test_row_7_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers(
 
 
 @pytest.mark.bad_input(21)
-def test_row_21_more_nodes_than_there_are_are_rejected():
+def test_more_nodes_than_there_are_are_rejected():
     assert "2 nodes are asked for, the cluster has 1" in the_rejection({"num_nodes": [2]}).problem.message
 
 
@@ -150,14 +150,14 @@ def test_row_21_more_nodes_than_there_are_are_rejected():
         ({"vocab_size": 50257}, "vocab", "tensor 2 does not divide vocab_size 50257"),
     ],
 )
-def test_row_8_what_tensor_parallelism_splits_must_divide(changes, code, words):
+def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
     problems = broken_rules(Layout(tensor_parallel=2, data_parallel=2), workload(**changes))
     assert code in [problem.code for problem in problems]
     assert any(words in problem.message for problem in problems)
 
 
 @pytest.mark.bad_input(9)
-def test_row_9_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
+def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
     rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
     assert rejected.problem.code == "layers"
     assert "pipeline 4 has more stages than the model's 3 layers" in rejected.problem.message
@@ -165,20 +165,20 @@ def test_row_9_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
 
 
 @pytest.mark.bad_input(9)
-def test_row_9_a_chunk_without_a_layer_is_rejected():
+def test_a_chunk_without_a_layer_is_rejected():
     rejected = the_rejection({"pipeline_parallel": [2], "virtual_pipeline_stages": [4]})
     assert rejected.problem.code == "interleave"
     assert "pipeline 2 x 4 chunks = 8, more than the model's 6 layers" in rejected.problem.message
 
 
 @pytest.mark.bad_input(9)
-def test_row_9_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
+def test_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
     codes = rejections(search_space(workload(), {"micro_batch_size": [4, 16], "pipeline_parallel": [1, 4]}))
     assert [r.fields["grad_accum_steps"] for r in codes["torch.micro_batches"]] == [1]
 
 
 @pytest.mark.bad_input(10)
-def test_row_10_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
+def test_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
     rejected = the_rejection({"micro_batch_size": [3]})
     assert rejected.problem.code == "batch"
     assert "micro batch 3 x data 4 = 12 sequences do not divide the global batch 16" in rejected.problem.message
@@ -186,7 +186,7 @@ def test_row_10_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbe
 
 
 @pytest.mark.bad_input(11)
-def test_row_11_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
+def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
     two_nodes = {"num_nodes": 2, "gpus_per_node": 4}
     space = search_space(workload(**two_nodes), {"tensor_parallel": [4, 8]})
     (rejected,) = rejections(space)["tp_across_nodes"]
@@ -199,13 +199,13 @@ def test_row_11_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_name
 
 
 @pytest.mark.bad_input(11)
-def test_row_11_a_tensor_group_that_would_straddle_two_nodes_is_rejected():
+def test_a_tensor_group_that_would_straddle_two_nodes_is_rejected():
     space = search_space(workload(num_nodes=3, gpus_per_node=4, global_batch_size=12), {"tensor_parallel": [2, 3]})
     assert list(rejections(space)) == ["tp_across_nodes"]
 
 
 @pytest.mark.bad_input(14)
-def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_to_relax():
+def test_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_to_relax():
     axes = {"tensor_parallel": [5, 8, 16], "micro_batch_size": [32]}
     with pytest.raises(InputError) as caught:
         search_space(workload(), {**axes, "tensor_parallel": [1, 8, 16]})
@@ -217,13 +217,13 @@ def test_row_14_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and
 
 
 @pytest.mark.bad_input(14)
-def test_row_14_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
+def test_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
     with pytest.raises(InputError, match=r"torch\.fsdp removed 1"):
         search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
 
 
 @pytest.mark.bad_input(15)
-def test_row_15_over_a_million_points_need_the_sampling_switch():
+def test_over_a_million_points_need_the_sampling_switch():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
     with pytest.raises(InputError, match="1030301 combinations of 101 tensor_parallel x 101") as caught:
         search_space(workload(), many)
@@ -232,7 +232,7 @@ def test_row_15_over_a_million_points_need_the_sampling_switch():
 
 @pytest.mark.bad_input(15)
 @pytest.mark.timeout(30)
-def test_row_15_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
+def test_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
     one, again, other = (search_space(workload(), many, sample_seed=seed) for seed in (1, 1, 2))
     assert one.is_sampled

@@ -47,7 +47,7 @@ def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
 
 
 @pytest.mark.bad_input(2)
-def test_row_2_the_same_key_twice_is_refused_with_both_lines():
+def test_the_same_key_twice_is_refused_with_both_lines():
     problem = the_problem("a:\n  b: 1\n  b: 2\n")
     assert (problem.code, problem.key, problem.line) == ("duplicate_key", "a.b", 3)
     assert "line 2" in problem.message
@@ -66,7 +66,7 @@ def test_row_2_the_same_key_twice_is_refused_with_both_lines():
         "? !!str a\n: 1",
     ],
 )
-def test_row_3_tags_are_refused(text: str):
+def test_tags_are_refused(text: str):
     problem = the_problem(text)
     assert problem.rule == "tags (!) are not read"
     assert problem.line == 1
@@ -74,12 +74,12 @@ def test_row_3_tags_are_refused(text: str):
 
 @pytest.mark.bad_input(4)
 @pytest.mark.parametrize("text", ["a: &x [1]\nb: *x", "a: &x 1", "a: *x", "a: &x {<<: *x}"])
-def test_row_4_anchors_and_aliases_are_refused(text: str):
+def test_anchors_and_aliases_are_refused(text: str):
     assert the_problem(text).rule == "anchors (&) and aliases (*) are not read"
 
 
 @pytest.mark.bad_input(4)
-def test_row_4_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
+def test_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
     path = tmp_path / "large.yaml"
     path.write_bytes(b"a: " + b"x" * MAX_BYTES)
     with pytest.raises(InputError, match="larger than 1048576 bytes"):
@@ -87,7 +87,7 @@ def test_row_4_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
 
 
 @pytest.mark.bad_input(4)
-def test_row_4_nesting_over_twenty_is_refused_and_twenty_is_read():
+def test_nesting_over_twenty_is_refused_and_twenty_is_read():
     assert "nested more than 20 deep" in the_problem("a: " + "[" * 20 + "]" * 20).message
     assert parsed("a: " + "[" * 19 + "]" * 19).data
     assert "nested more than 20 deep" in the_problem("a: " + "[" * 500_000).message
@@ -114,21 +114,21 @@ def test_row_4_nesting_over_twenty_is_refused_and_twenty_is_read():
         (b"a: 1\n[x, y]: b\n", 2, "as a key"),
     ],
 )
-def test_row_5_what_is_not_plain_yaml_is_refused_with_its_line(text: bytes, line: int, words: str):
+def test_what_is_not_plain_yaml_is_refused_with_its_line(text: bytes, line: int, words: str):
     problem = the_problem(text)
     assert words in problem.message
     assert problem.line == line
 
 
 @pytest.mark.bad_input(6)
-def test_row_6_words_that_yaml_1_1_would_change_stay_text():
+def test_words_that_yaml_1_1_would_change_stay_text():
     assert parsed("a: [yes, no, on, off, 08, 010, 0x10, 1_000, 12:30:00, 2026-11-20]").data["a"] == [
         *("yes", "no", "on", "off", "08", "010", "0x10", "1_000", "12:30:00", "2026-11-20")
     ]
 
 
 @pytest.mark.bad_input(6)
-def test_row_6_numbers_and_switches_are_what_they_look_like():
+def test_numbers_and_switches_are_what_they_look_like():
     values = parsed("a: [1, -3, 1e3, 1.5, .5, true, False, null, ~, 0, '1', \"true\"]").data["a"]
     assert values == [1, -3, 1000.0, 1.5, 0.5, True, False, None, None, 0, "1", "true"]
     assert [type(v) for v in values[:4]] == [int, int, float, float]
@@ -136,7 +136,7 @@ def test_row_6_numbers_and_switches_are_what_they_look_like():
 
 @pytest.mark.bad_input(13)
 @pytest.mark.parametrize("number", ["9" * 5000, "1e999999999"])
-def test_row_13_a_monstrous_number_is_read_without_harm(number: str):
+def test_a_monstrous_number_is_read_without_harm(number: str):
     assert parsed(f"a: {number}").data["a"] in (number, float("inf"))
 
 
@@ -153,7 +153,7 @@ def test_row_13_a_monstrous_number_is_read_without_harm(number: str):
         "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
     ],
 )
-def test_row_27_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
+def test_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
     problem = the_problem(f"a: 1\n{line}\n")
     assert (problem.code, problem.line) == ("secret", 2)
     secret = line.split(":", 1)[1].strip()
@@ -162,13 +162,13 @@ def test_row_27_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
 
 
 @pytest.mark.bad_input(27)
-def test_row_27_keys_of_the_search_file_are_no_secrets():
+def test_keys_of_the_search_file_are_no_secrets():
     assert parsed("objective: tokens_per_sec\nurl: postgresql://parlay@db/ledger\nmlflow_uri: http://127.0.0.1:5000\n")
 
 
 @pytest.mark.bad_input(50)
 @pytest.mark.parametrize("escape", [r"\e[31m", r"\x07", r"\u202e", r"\u200b", r"\x9b31m", r"\0", r"\n", r"\r"])
-def test_row_50_control_characters_written_as_escapes_are_refused_and_shown_escaped(escape: str):
+def test_control_characters_written_as_escapes_are_refused_and_shown_escaped(escape: str):
     problem = the_problem(f'name: "a{escape}b"')
     assert problem.code == "control_character"
     assert is_printable(str(problem).replace("\n", ""))
@@ -214,7 +214,7 @@ def test_a_value_from_set_says_so_and_the_rest_keeps_its_line():
 @pytest.mark.parametrize(
     "override", ["a", "=1", "a..b=1", ".a=1", "a b=1", "a\x1b=1", "a.b={", "a=[1", ".".join("a" * 30) + "=1"]
 )
-def test_row_49_bad_syntax_in_set_is_refused(override: str):
+def test_bad_syntax_in_set_is_refused(override: str):
     with pytest.raises(InputError) as caught:
         with_overrides(parsed("a: 1"), [override])
     (problem,) = caught.value.problems
@@ -224,7 +224,7 @@ def test_row_49_bad_syntax_in_set_is_refused(override: str):
 
 @pytest.mark.bad_input(49)
 @pytest.mark.parametrize("text", ["{python} x.py", "'it's", "@file", "a: b: c"])
-def test_row_49_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
+def test_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
     with pytest.raises(InputError) as caught:
         with_overrides(parsed("a: 1"), [f"trainer.template={text}"])
     assert caught.value.problems[0].message.startswith("not YAML")
@@ -234,13 +234,13 @@ def test_row_49_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
 
 
 @pytest.mark.bad_input(49)
-def test_row_49_setting_a_key_below_a_value_is_refused():
+def test_setting_a_key_below_a_value_is_refused():
     with pytest.raises(InputError, match="model is 'gpt2-tiny', which has no keys to set"):
         with_overrides(parsed("model: gpt2-tiny"), ["model.num_layers=2"])
 
 
 @pytest.mark.bad_input(27)
-def test_row_27_a_secret_in_set_is_refused():
+def test_a_secret_in_set_is_refused():
     with pytest.raises(InputError) as caught:
         with_overrides(parsed("a: 1"), ["ledger.password=hunter2"])
     assert caught.value.problems[0].code == "secret"

@@ -89,7 +89,7 @@ class TestWhatCountsFirst:
         assert classify(SPEC, failed(FailureReason.GPU_OOM, words), ENDED).reason is FailureReason.GPU_OOM
 
     @pytest.mark.fault(47)
-    def test_fault_47_our_code_that_cannot_be_found_is_the_machines_fault(self):
+    def test_our_code_that_cannot_be_found_is_the_machines_fault(self):
         absent = "Error while finding module specification for 'trials.train' (ModuleNotFoundError: No module named"
         told = replace(ENDED, detail=f"rank 1 exited with code 1\n/usr/bin/python3: {absent} 'trials')")
         assert classify(SPEC, None, told).reason is FailureReason.LAUNCH_FAILURE
@@ -129,7 +129,7 @@ class TestWhatIsNotBelieved:
     @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])
     @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True, [768.0], {"value": 768.0}])
     @pytest.mark.fault(26)
-    def test_fault_26_a_rate_that_is_not_a_positive_number(self, name, value):
+    def test_a_rate_that_is_not_a_positive_number(self, name, value):
         assert name in self.fault(measured=MEASURED | {name: value})
 
     @pytest.mark.bad_input(41)
@@ -146,7 +146,7 @@ class TestWhatIsNotBelieved:
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("name", ["mfu", "hfu"])
     @pytest.mark.fault(26)
-    def test_fault_26_more_than_the_hardware_can(self, name):
+    def test_more_than_the_hardware_can(self, name):
         assert "above the hardware's peak" in self.fault(measured=MEASURED | {name: 1.01})
 
     @pytest.mark.parametrize(

@@ -282,43 +282,43 @@ class TestSuspicion:
     HOT = (1.0,) * 6 + (1.1,) * 6 + (1.2,) * 6
 
     @pytest.mark.fault(38)
-    def test_fault_38_steps_that_grow_by_fifteen_percent_drift(self):
+    def test_steps_that_grow_by_fifteen_percent_drift(self):
         assert slows_down(self.HOT)
         assert slows_down((1.0,) * 6 + (1.1,) * 6 + (1.15,) * 6)
         assert not slows_down((1.0,) * 6 + (1.1,) * 6 + (1.14,) * 6)
 
     @pytest.mark.fault(38)
-    def test_fault_38_steps_that_get_faster_do_not(self):
+    def test_steps_that_get_faster_do_not(self):
         assert not slows_down(self.HOT[::-1])
 
     @pytest.mark.fault(38)
-    def test_fault_38_few_steps_tell_nothing(self):
+    def test_few_steps_tell_nothing(self):
         assert not slows_down((1.0,) * 7 + (2.0,) * 7)
         assert slows_down((1.0,) * 7 + (2.0,) * 8)
 
     @pytest.mark.fault(38)
-    def test_fault_38_a_wide_spread_hides_a_drift(self):
+    def test_a_wide_spread_hides_a_drift(self):
         assert not slows_down((1.0, 1.0, 1.0, 1.0, 1.3, 1.3, *self.HOT[6:]))
 
     @pytest.mark.fault(38)
-    def test_fault_38_one_stray_step_in_ten_hides_none(self):
+    def test_one_stray_step_in_ten_hides_none(self):
         first, last = [1.0] * 9 + [5.0], [1.2] * 9 + [0.5]
         assert slows_down([*first, *[1.1] * 10, *last])
 
     @pytest.mark.fault(38)
-    def test_fault_38_noise_is_no_drift(self):
+    def test_noise_is_no_drift(self):
         draw = random.Random(11)
         runs = [[draw.lognormvariate(0, 0.2) for _ in range(40)] for _ in range(2000)]
         assert sum(map(slows_down, runs)) == 0
 
     @pytest.mark.fault(38)
-    def test_fault_38_a_device_far_behind_the_median_is_slow(self):
+    def test_a_device_far_behind_the_median_is_slow(self):
         assert slow_ranks([1.0, 1.01, 1.2, 0.99]) == (2,)
         assert slow_ranks([1.0, 1.14, 1.08, 0.94]) == ()
         assert slow_ranks([1.0, 1.16]) == (1,)
 
     @pytest.mark.fault(38)
-    def test_fault_38_without_a_comparison_none_is(self):
+    def test_without_a_comparison_none_is(self):
         assert slow_ranks([7.0]) == ()
         assert slow_ranks([]) == ()
 

@@ -254,7 +254,7 @@ class TestMemoryToSpare:
         assert ranking.best is ranking.fastest is ranking.ordered[0]
 
     @pytest.mark.fault(38)
-    def test_fault_38_suspect_runs_are_never_chosen_for_their_memory(self):
+    def test_suspect_runs_are_never_chosen_for_their_memory(self):
         assert self.chosen((300.0, 10.0), (299.0, 5.0), flags=("suspect_node",)) == ["t0001", "t0002"]
 
     def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
@@ -303,7 +303,7 @@ class TestSuspects:
     FLAG = ("suspect_node",)
 
     @pytest.mark.fault(38)
-    def test_fault_38_two_suspect_runs_may_be_the_best_where_no_other_layout_has_a_clean_one(self):
+    def test_two_suspect_runs_may_be_the_best_where_no_other_layout_has_a_clean_one(self):
         twice = [
             trial(1, 300.0, flags=self.FLAG),
             replace(again(2, 1, 320.0), attempts=trial(2, 320.0, flags=self.FLAG).attempts),
@@ -315,18 +315,18 @@ class TestSuspects:
         assert rank([*twice, once, trial(4, 10.0)], SPEED, 8).best.trial == "t0004"
 
     @pytest.mark.fault(38)
-    def test_fault_38_a_second_look_makes_no_finalist(self):
+    def test_a_second_look_makes_no_finalist(self):
         trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
         assert second_looks(trials) == {"t0002"}
         assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]
 
     @pytest.mark.fault(38)
-    def test_fault_38_the_repeat_after_it_makes_one(self):
+    def test_the_repeat_after_it_makes_one(self):
         trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0), again(4, 1, 121.0)]
         assert names(rank(trials, SPEED, 8).ordered) == ["t0002", "t0003"]
 
     @pytest.mark.fault(38)
-    def test_fault_38_other_suspicions_are_not_cleared_by_another_node(self):
+    def test_other_suspicions_are_not_cleared_by_another_node(self):
         assert not needs_second_look(trial(1, 100.0, flags=("fingerprint_changed",)))
         assert second_looks([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
 

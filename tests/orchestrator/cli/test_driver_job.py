@@ -65,7 +65,7 @@ def assert_done_once(bench: Bench, folder: SearchFolder) -> None:
 
 
 @pytest.mark.fault(15)
-def test_fault_15_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(bench):
+def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(bench):
     folder, first = submitted(bench)
     until(lambda: num_ended(folder), lambda ended: ended == FREE)
     waiting = link_behind(bench, folder, first)

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.mark.fault(41)
-def test_fault_41_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_to_relax(
-    tmp_path, monkeypatch, capfd
-):
+def test_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_to_relax(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     code = run(["run", str(write_recorded_search(tmp_path, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY))])
     out, err = capfd.readouterr()
@@ -119,9 +117,7 @@ def search_killed_before_its_last_events(tmp_path: Path) -> SearchFolder:
 
 
 @pytest.mark.fault(45)
-def test_fault_45_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(
-    tmp_path, monkeypatch, capfd
-):
+def test_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     folder = search_killed_before_its_last_events(tmp_path)
     program = folder.code / "trials" / "measure.py"

@@ -209,7 +209,7 @@ def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_tw
 
 
 @pytest.mark.fault(14)
-def test_fault_14_a_search_that_is_driven_is_not_driven_twice(tmp_path):
+def test_a_search_that_is_driven_is_not_driven_twice(tmp_path):
     driver = start("run", write_search(tmp_path), *ENDLESS, cwd=tmp_path)
     try:
         wait_for(lambda: running_attempts(tmp_path))
@@ -236,7 +236,7 @@ def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_r
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("launcher", ["ray", "local"])
-def test_fault_16_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(tmp_path, launcher):
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(tmp_path, launcher):
     driver = start("run", write_search(tmp_path), "--launcher", launcher, *ENDLESS, "--json", cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
     driver.send_signal(signal.SIGINT)
@@ -265,7 +265,7 @@ def test_a_submitted_driver_takes_nothing_from_the_working_directory(tmp_path):
 
 
 @pytest.mark.fault(16)
-def test_fault_16_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
+def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
     driver = start("run", write_search(tmp_path), *UNTRACKED, cwd=tmp_path)
     wait_for(lambda: running_attempts(tmp_path))
     driver.send_signal(signal.SIGINT)
@@ -306,7 +306,7 @@ def test_a_search_nobody_drives_can_be_cancelled(tmp_path):
 
 
 @pytest.mark.fault(33)
-def test_fault_33_an_mlflow_that_is_down_changes_nothing(tmp_path):
+def test_an_mlflow_that_is_down_changes_nothing(tmp_path):
     changes = ("--set", "tracking.mlflow_uri=http://127.0.0.1:9", "--set", "search.max_trials=2")
     answer = parlay("run", write_search(tmp_path), *changes, "--json", cwd=tmp_path)
     assert answer.code == 0, answer.err

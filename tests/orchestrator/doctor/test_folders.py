@@ -44,14 +44,14 @@ def test_a_folder_that_will_be_made_is_tried_where_it_will_be_and_nothing_is_lef
         ("ext4", False, False, Level.OK),
     ],
 )
-def test_row_32_a_folder_that_nodes_may_not_share_is_a_warning(kind, runs_on_nodes, is_sandbox, level):
+def test_a_folder_that_nodes_may_not_share_is_a_warning(kind, runs_on_nodes, is_sandbox, level):
     finding = sharing_finding(Path("/data/runs"), kind, runs_on_nodes, is_sandbox)
     assert finding.level is level
     assert level is Level.OK or "--submit-test" in (finding.fix or "")
 
 
 @pytest.mark.bad_input(32)
-def test_row_32_a_folder_that_takes_no_file_is_an_error_in_the_systems_words(tmp_path, monkeypatch):
+def test_a_folder_that_takes_no_file_is_an_error_in_the_systems_words(tmp_path, monkeypatch):
     def full(path: Path) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 

@@ -36,12 +36,12 @@ def test_other_work_on_this_machine_is_told(monkeypatch, words, found):
 
 @pytest.mark.bad_input(47)
 @pytest.mark.parametrize(("found", "level"), [("3.10.14", Level.ERROR), ("3.11.0", Level.OK), ("3.13.0rc1", Level.OK)])
-def test_row_47_an_unsupported_python_is_an_error(found, level):
+def test_an_unsupported_python_is_an_error(found, level):
     assert python_finding(found, ">=3.11").level is level
 
 
 @pytest.mark.bad_input(47)
-def test_row_47_a_library_below_its_floor_or_missing_is_named_with_what_is_needed():
+def test_a_library_below_its_floor_or_missing_is_named_with_what_is_needed():
     found = {"ray": "2.9.3", "numpy": "2.4.0"}
     [fault] = library_findings(WANTED, found.get)
     assert (fault.name, fault.level) == ("library", Level.ERROR)
@@ -57,7 +57,7 @@ def test_row_47_a_library_below_its_floor_or_missing_is_named_with_what_is_neede
     ("umask", "level"),
     [(0o000, Level.WARNING), (0o020, Level.WARNING), (0o022, Level.OK), (0o002, Level.OK), (None, Level.OK)],
 )
-def test_row_47_a_umask_that_lets_everybody_write_is_warned_of(umask, level):
+def test_a_umask_that_lets_everybody_write_is_warned_of(umask, level):
     assert umask_finding(umask).level is level
 
 

@@ -80,7 +80,7 @@ def test_a_ledger_is_opened_and_counted(tmp_path):
         ("sqlite:///{folder}/other.db", "file is not a database"),
     ],
 )
-def test_rows_33_and_34_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url, words):
+def test_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url, words):
     (tmp_path / "other.db").write_text("this is no database, " * 100)
     finding = ledger(url.replace("{folder}", str(tmp_path)))
     assert finding.level is Level.ERROR
@@ -90,7 +90,7 @@ def test_rows_33_and_34_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do
 
 
 @pytest.mark.bad_input(33)
-def test_row_33_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
+def test_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
     finding = ledger(f"sqlite:///{tmp_path}/ledger.db")
     assert (finding.name, finding.level) == ("ledger_url", Level.ERROR)

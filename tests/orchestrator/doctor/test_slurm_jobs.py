@@ -62,7 +62,7 @@ def test_a_search_that_the_cluster_takes(tmp_path, slurm):
 
 
 @pytest.mark.bad_input(20)
-def test_row_20_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, slurm):
+def test_two_hours_in_a_partition_of_one_are_an_error_though_sbatch_would_take_them(tmp_path, slurm):
     slurm.partition_limits["main"] = replace(MAIN, max_time_s=3600.0)
     findings = [f for f in examined(slurm, tmp_path) if f.name == "time_limit"]
     assert [f.level for f in findings] == [Level.ERROR, Level.ERROR]

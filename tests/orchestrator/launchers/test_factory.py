@@ -52,7 +52,7 @@ def test_a_single_run_needs_no_pilot(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.fault(36)
-def test_fault_36_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
+def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_sockets(rank_slots: int, num_gpus: int) -> RayRuntime:
@@ -66,7 +66,7 @@ def test_fault_36_when_ray_cannot_start_plain_processes_take_over_and_it_is_said
 
 @pytest.mark.timeout(60)  # the first import of Ray takes seconds
 @pytest.mark.fault(36)
-def test_fault_36_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_said(
+def test_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/parlay-gone-{os.getpid()}")  # short: Ray's sockets lie below it

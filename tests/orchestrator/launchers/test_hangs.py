@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[3]
 @pytest.mark.fault(23)
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_fault_23_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):
+def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):
     spec = make_spec(Layout(tensor_parallel=2), measure=replace(ENDLESS, time_limit_s=30.0))
     folder = SearchFolder(tmp_path / spec.search_id).attempt(spec.trial, spec.attempt)
     request = written(LaunchRequest(spec, folder, sys.executable, str(REPOSITORY), time_limit_s=100.0))

@@ -50,7 +50,7 @@ def test_the_nodes_together_ran_from_the_first_start_to_the_last_end(folder: Att
 
 
 @pytest.mark.fault(47)
-def test_fault_47_a_rank_that_could_not_reach_its_files_is_the_cause_whatever_the_others_made_of_it(
+def test_a_rank_that_could_not_reach_its_files_is_the_cause_whatever_the_others_made_of_it(
     folder: AttemptFolder,
 ) -> None:
     folder.rank_log(1).write_text("OSError: [Errno 116] Stale file handle\n")

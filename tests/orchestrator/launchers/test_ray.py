@@ -130,7 +130,7 @@ class TestOnLoopback:
         assert not poll_one(loopback, waiting).started
 
     @pytest.mark.fault(35)
-    def test_fault_35_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
+    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
         request = attempt_request(tmp_path, "hang")
         loopback.launch(request)
         wait_until_started(loopback, request)
@@ -158,7 +158,7 @@ class TestOnLoopback:
         assert loopback.cancel(requests) == set()
 
     @pytest.mark.fault(35)
-    def test_fault_35_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
+    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
         self, loopback: RayLauncher, tmp_path: Path
     ) -> None:
         request = attempt_request(tmp_path, "hang")
@@ -273,7 +273,7 @@ def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
 
 
 @pytest.mark.fault(16)
-def test_fault_16_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
+def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
     program = (
         "import os, psutil, signal\nfrom orchestrator.ray_runtime import RayRuntime\n"
         "heard = []\n"

@@ -21,7 +21,7 @@ from trials.trial import FailureReason
 @pytest.mark.fault(20)
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-def test_fault_20_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox: SlurmSandbox):
+def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox: SlurmSandbox):
     slurm = SlurmClient(os.environ | slurm_sandbox.environment)
     jobs = lambda max_age_s: Answer(slurm.jobs(), slurm.now(), 0.0)  # noqa: E731
     launcher = SlurmLauncher(slurm, JobOptions(), PollPace(0.5), jobs, lambda seconds: time.sleep(min(seconds, 0.5)))

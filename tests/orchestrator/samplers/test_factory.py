@@ -39,7 +39,7 @@ def test_random_is_another_order_for_another_seed_and_none_of_the_candidates_own
 
 
 @pytest.mark.fault(44)
-def test_fault_44_deephyper_failing_is_noted_and_random_goes_on(monkeypatch):
+def test_deephyper_failing_is_noted_and_random_goes_on(monkeypatch):
     def fail(*_):
         raise ValueError("no fit")
 

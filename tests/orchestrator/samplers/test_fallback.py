@@ -58,7 +58,7 @@ def test_a_sampler_that_works_is_not_replaced():
 
 
 @pytest.mark.fault(44)
-def test_fault_44_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
+def test_one_that_raises_is_replaced_from_then_on_and_that_is_said_once():
     notes: list[str] = []
     breaking = Breaking(broken_at=2)
     sampler = FallbackSampler(breaking, GridSampler(CANDIDATES[::-1]), notes.append)
@@ -70,7 +70,7 @@ def test_fault_44_one_that_raises_is_replaced_from_then_on_and_that_is_said_once
 
 
 @pytest.mark.fault(44)
-def test_fault_44_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
+def test_one_that_fails_when_asked_whether_to_stop_is_replaced_as_well():
     class Undecided(GridSampler):
         def has_converged(self, history):
             raise ArithmeticError("no surrogate")
@@ -93,7 +93,7 @@ def test_when_the_second_raises_too_there_is_nothing_left_to_hide_it():
 
 
 @pytest.mark.fault(44)
-def test_fault_44_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
+def test_one_that_hangs_is_left_behind_for_good_and_that_is_said_once():
     notes: list[str] = []
     hanging = Hanging()
     sampler = FallbackSampler(hanging, GridSampler(CANDIDATES), notes.append, time_limit_s=0.0)

@@ -67,7 +67,7 @@ def when_all_others_ended(rig: Rig, then: Callable[[], None]) -> Callable[..., N
 
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("shown", [None, b"", CUT, b"\xc3"])
-def test_fault_25_an_outcome_that_comes_late_is_waited_for_while_others_go_on(rig, shown):
+def test_an_outcome_that_comes_late_is_waited_for_while_others_go_on(rig, shown):
     rig.launcher = LateLauncher(shown=shown)
     events = []
     rig.hooks = Hooks(on_event=lambda search, event: events.append((event.kind, event.data.get("trial"))))
@@ -84,7 +84,7 @@ def test_fault_25_an_outcome_that_comes_late_is_waited_for_while_others_go_on(ri
     ("shown", "reason"),
     [(None, FailureReason.SCRIPT_ERROR), (b"", FailureReason.RESULT_INVALID), (CUT, FailureReason.RESULT_INVALID)],
 )
-def test_fault_25_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig, shown, reason):
+def test_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig, shown, reason):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher(shown=shown, late_s=1e9)
     begun = rig.launcher.clock
@@ -95,7 +95,7 @@ def test_fault_25_one_that_never_comes_is_waited_for_until_the_grace_is_over(rig
 
 
 @pytest.mark.fault(19)
-def test_fault_19_of_nodes_that_were_silent_for_long_nothing_is_waited_for(rig):
+def test_of_nodes_that_were_silent_for_long_nothing_is_waited_for(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher(late_s=1e9, was_silent=True)
     begun = rig.launcher.clock
@@ -105,7 +105,7 @@ def test_fault_19_of_nodes_that_were_silent_for_long_nothing_is_waited_for(rig):
 
 
 @pytest.mark.fault(25)
-def test_fault_25_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
+def test_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher(node=NODE, late_s=1e9)
     begun = rig.launcher.clock
@@ -114,7 +114,7 @@ def test_fault_25_what_this_machine_wrote_is_there_at_once_or_not_at_all(rig):
 
 
 @pytest.mark.fault(25)
-def test_fault_25_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
+def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
     """What NFS needs to ask its server; a local file system always knows."""
     opened: list[tuple[Path, int]] = []
 
@@ -137,7 +137,7 @@ def quickly(monkeypatch) -> None:
 
 
 @pytest.mark.fault(28)
-def test_fault_28_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, quickly, monkeypatch):
+def test_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_trial(rig, quickly, monkeypatch):
     rig.launcher.script = lambda spec: Script(leaves_outcome=spec.trial != "t0001")
     hanging = rig.path / "runs" / "rig-aaaaaa" / "trials" / "t0001" / "a1" / "outcome.r0.json"
     is_back, read_plain = threading.Event(), folders.read_plain
@@ -162,7 +162,7 @@ def test_fault_28_a_folder_that_hangs_when_it_is_read_holds_up_only_its_own_tria
 
 
 @pytest.mark.fault(28)
-def test_fault_28_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig):
+def test_a_folder_that_cannot_be_written_holds_up_only_its_own_trial(rig):
     folder = rig.path / "runs" / "rig-aaaaaa" / "trials" / "t0001"
     folder.mkdir(parents=True)
     notes: list[str] = []
@@ -241,7 +241,7 @@ def test_what_a_call_raises_is_raised_also_a_time_out_of_its_own():
 
 
 @pytest.mark.fault(43)
-def test_fault_43_a_sampler_that_repeats_itself_has_run_out(rig, monkeypatch):
+def test_a_sampler_that_repeats_itself_has_run_out(rig, monkeypatch):
     ask = GridSampler.ask
     monkeypatch.setattr(GridSampler, "ask", lambda self, count, history: [*ask(self, 4, []), *ask(self, 4, [])])
     search = rig.open_driver().run()

@@ -102,7 +102,7 @@ def test_what_the_user_runs_today_is_measured_first_and_once(rig):
 
 
 @pytest.mark.fault(43)
-def test_fault_43_the_space_running_out_ends_the_search(rig):
+def test_the_space_running_out_ends_the_search(rig):
     rig.limits = replace(rig.limits, max_trials=50)
     search = rig.open_driver().run()
     assert (len(search.trials), search.end_reason) == (9, EndReason.SPACE_EXHAUSTED)

@@ -41,7 +41,7 @@ def test_a_retry_that_succeeds_is_the_trials_value(rig):
 
 
 @pytest.mark.fault(41)
-def test_fault_41_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
+def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.NO_FEASIBLE_LAYOUT)
@@ -50,7 +50,7 @@ def test_fault_41_every_layout_failing_is_a_clean_end_without_a_feasible_layout(
 
 
 @pytest.mark.fault(42)
-def test_fault_42_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
+def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
     rig.limits = replace(rig.limits, parallel_trials=1)
     rig.launcher.script = lambda spec: Script(
         reason=FailureReason.SCRIPT_ERROR, excerpt=f"{spec.trial}\nNameError: name 'x' is not defined"
@@ -95,7 +95,7 @@ def test_an_attempt_nobody_knows_of_is_unknown_not_dead(rig):
     "broken", [{"nonce": "0" * 32}, {"schema": "parlay.outcome/99"}, {"status": "splendid"}, {"proof": {}}]
 )
 @pytest.mark.fault(26)
-def test_fault_26_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
+def test_an_outcome_that_cannot_be_believed_is_result_invalid_and_never_best(rig, broken, monkeypatch):
     rig.limits = replace(rig.limits, max_trials=1)
     outcome = ScriptedLauncher._outcome
     monkeypatch.setattr(ScriptedLauncher, "_outcome", lambda self, job: Broken(outcome(self, job), broken))
@@ -113,7 +113,7 @@ class Broken:
 
 
 @pytest.mark.fault(27)
-def test_fault_27_a_full_disk_is_said_once_and_stops_nothing(rig):
+def test_a_full_disk_is_said_once_and_stops_nothing(rig):
     rig.limits = replace(rig.limits, max_trials=2)
     notes, launch, failures = [], rig.launcher.launch, iter([True, True, True, False, False])
 
@@ -131,7 +131,7 @@ def test_fault_27_a_full_disk_is_said_once_and_stops_nothing(rig):
 
 
 @pytest.mark.fault(28)
-def test_fault_28_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
+def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
     verdict, unreadable = TrialProgram.verdict, iter(range(4))
 
     def fails_for_the_first(self, trial, attempt, ending, now):
@@ -146,7 +146,7 @@ def test_fault_28_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, 
 
 
 @pytest.mark.fault(45)
-def test_fault_45_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
+def test_a_measurement_with_other_software_is_marked_and_never_the_best(rig, monkeypatch):
     outcome = ScriptedLauncher._outcome
 
     def newer_torch_for_the_fastest(self, job):

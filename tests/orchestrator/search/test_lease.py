@@ -74,14 +74,14 @@ class TestTakingIt:
         assert Lease.from_json(stored) == lease
 
     @pytest.mark.fault(14)
-    def test_fault_14_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
+    def test_a_second_driver_is_refused_with_host_process_and_heartbeat(self, folder):
         theirs = other_driver(folder)
         with pytest.raises(LeaseHeld, match=r"process 4711 on login2, last heard of at 2026-05-28T20:26:40") as caught:
             acquire(folder, NOON + LEASE_DURATION_S - 1)
         assert caught.value.lease == theirs
 
     @pytest.mark.fault(14)
-    def test_fault_14_it_is_free_once_its_heartbeat_is_older_than_it_lasts(self, folder):
+    def test_it_is_free_once_its_heartbeat_is_older_than_it_lasts(self, folder):
         other_driver(folder)
         assert acquire(folder, NOON + LEASE_DURATION_S).fencing == 2
 
@@ -287,7 +287,7 @@ class TestRealProcesses:
         return [driver.stdout.readline().split() for driver in drivers]
 
     @pytest.mark.fault(14)
-    def test_fault_14_of_drivers_that_start_together_one_gets_it(self, folder):
+    def test_of_drivers_that_start_together_one_gets_it(self, folder):
         for expected in (1, 2, 3):
             drivers = self.drivers(folder, 4)
             answers = self.race(drivers)

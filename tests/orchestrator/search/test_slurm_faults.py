@@ -40,7 +40,7 @@ def run_until_killed(rig: SlurmRig, monkeypatch, **replaced) -> None:
 
 
 @pytest.mark.fault(1)
-def test_fault_01_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkeypatch):
+def test_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkeypatch):
     run_until_killed(rig, monkeypatch, submit=killed)
     assert rig.cluster.jobs() == []
     search = rig.open_driver().run()
@@ -50,7 +50,7 @@ def test_fault_01_a_driver_killed_before_sbatch_submits_once_after_its_resume(ri
 
 
 @pytest.mark.fault(2)
-def test_fault_02_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig, monkeypatch):
+def test_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig, monkeypatch):
     submit = rig.slurm.submit
 
     def accepted_then_killed(request):
@@ -65,7 +65,7 @@ def test_fault_02_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_
 
 
 @pytest.mark.fault(3)
-def test_fault_03_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
+def test_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
     rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
     search = rig.open_driver().run()
     rig.check(search)
@@ -74,7 +74,7 @@ def test_fault_03_a_submission_that_timed_out_and_was_accepted_is_adopted(rig):
 
 
 @pytest.mark.fault(3)
-def test_fault_03_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_booked(rig):
+def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_booked(rig):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.slurm.submissions_time_out(times=1, appears_after_s=0.0)
@@ -92,7 +92,7 @@ def test_fault_03_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of
 
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("late_s", [30.0, SETTLE_S - 5])
-def test_fault_04_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
+def test_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
     rig.slurm.submissions_time_out(times=1, appears_after_s=late_s)
     search = rig.open_driver().run()
     rig.check(search)
@@ -100,7 +100,7 @@ def test_fault_04_a_job_that_appears_within_the_settle_window_is_adopted_and_not
 
 
 @pytest.mark.fault(4)
-def test_fault_04_a_submission_that_never_was_is_repeated_after_the_window_and_not_before(rig):
+def test_a_submission_that_never_was_is_repeated_after_the_window_and_not_before(rig):
     began = rig.cluster.time
     rig.slurm.submissions_time_out(times=1, appears_after_s=None)
     search = rig.open_driver().run()
@@ -111,7 +111,7 @@ def test_fault_04_a_submission_that_never_was_is_repeated_after_the_window_and_n
 
 
 @pytest.mark.fault(4)
-def test_fault_04_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
+def test_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
     rig = slurm_rig(tmp_path, min_job_age_s=86400.0)
     rig.limits = Limits(max_trials=3, parallel_trials=2)
     rig.script = lambda spec, restart: Script(duration_s=400.0, tokens_per_sec=speed_of(spec))
@@ -124,7 +124,7 @@ def test_fault_04_a_twin_that_appears_after_the_window_is_cancelled(tmp_path):
 
 
 @pytest.mark.fault(5)
-def test_fault_05_an_id_with_a_warning_is_an_accepted_job(rig):
+def test_an_id_with_a_warning_is_an_accepted_job(rig):
     rig.slurm.warning = "sbatch: warning: can't run 1 processes on 2 nodes, setting nnodes to 1"
     search = rig.open_driver().run()
     rig.check(search)
@@ -132,7 +132,7 @@ def test_fault_05_an_id_with_a_warning_is_an_accepted_job(rig):
 
 
 @pytest.mark.fault(6)
-def test_fault_06_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
+def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
     rig.slurm.submissions_busy(for_s=900.0)
     search = rig.open_driver().run()
     rig.check(search)
@@ -141,7 +141,7 @@ def test_fault_06_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
 
 
 @pytest.mark.fault(6)
-def test_fault_06_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
+def test_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
     submit, asked = rig.slurm.submit, []
     monkeypatch.setattr(rig.slurm, "submit", lambda request: asked.append(rig.slurm.now()) or submit(request))
     rig.slurm.submissions_busy(for_s=3600.0)
@@ -153,7 +153,7 @@ def test_fault_06_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
 
 
 @pytest.mark.fault(7)
-def test_fault_07_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig):
+def test_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig):
     rig.slurm.submissions_refused("Invalid account or account/partition combination specified")
     search = rig.open_driver().run()
     assert (search.state, search.end_reason) == (SearchState.FAILED, EndReason.SITE_REFUSED)
@@ -163,7 +163,7 @@ def test_fault_07_what_slurm_refuses_for_good_ends_the_search_with_its_words(rig
 
 
 @pytest.mark.fault(8)
-def test_fault_08_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(rig, monkeypatch):
+def test_an_hour_without_an_answer_freezes_the_states_and_slows_the_questions(rig, monkeypatch):
     jobs, asked = rig.slurm.jobs, []
     monkeypatch.setattr(rig.slurm, "jobs", lambda: asked.append(rig.cluster.time) or jobs())
     rig.cluster.at(rig.cluster.time + 40, lambda: rig.cluster.controller_hung(3600.0))
@@ -176,7 +176,7 @@ def test_fault_08_an_hour_without_an_answer_freezes_the_states_and_slows_the_que
 
 
 @pytest.mark.fault(9)
-def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
+def test_a_controller_that_was_down_changes_nothing(rig):
     rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.controller_down(300.0))
     search = rig.open_driver().run()
     rig.check(search, books_are_uncertain=True)
@@ -185,7 +185,7 @@ def test_fault_09_a_controller_that_was_down_changes_nothing(rig):
 
 
 @pytest.mark.fault(9)
-def test_fault_09_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_reserved(rig):
+def test_what_a_job_used_while_its_controller_was_away_is_booked_whatever_was_reserved(rig):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.cluster.at(rig.cluster.time + 100, lambda: rig.cluster.controller_down(3600.0))
@@ -197,7 +197,7 @@ def test_fault_09_what_a_job_used_while_its_controller_was_away_is_booked_whatev
 
 
 @pytest.mark.fault(9)
-def test_fault_09_a_controller_that_is_down_at_the_start_is_no_spent_budget(rig):
+def test_a_controller_that_is_down_at_the_start_is_no_spent_budget(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1, budget_node_hours=750 / 3600)
     rig.cluster.controller_down(60.0)
     search = rig.open_driver().run()
@@ -206,7 +206,7 @@ def test_fault_09_a_controller_that_is_down_at_the_start_is_no_spent_budget(rig)
 
 
 @pytest.mark.fault(10)
-def test_fault_10_without_accounting_results_and_the_controller_tell(tmp_path):
+def test_without_accounting_results_and_the_controller_tell(tmp_path):
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=3, parallel_trials=2)
     rig.cluster.purges_at_once = True
@@ -216,7 +216,7 @@ def test_fault_10_without_accounting_results_and_the_controller_tell(tmp_path):
 
 
 @pytest.mark.fault(10)
-def test_fault_10_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
+def test_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
     rig.cluster.purges_at_once = True
     rig.cluster.accounting_down(10**6)
     search = rig.open_driver().run()
@@ -225,7 +225,7 @@ def test_fault_10_a_dead_accounting_daemon_is_no_death_of_a_job(rig):
 
 
 @pytest.mark.fault(11)
-def test_fault_11_accounting_that_lags_or_lies_is_not_believed_before_it_is_final(rig):
+def test_accounting_that_lags_or_lies_is_not_believed_before_it_is_final(rig):
     rig.cluster.purges_at_once = True
     rig.cluster.accounting.lag_s = 120.0
     rig.cluster.accounting_down(90.0, lies_s=200.0)
@@ -238,7 +238,7 @@ def test_fault_11_accounting_that_lags_or_lies_is_not_believed_before_it_is_fina
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("user", ["bob", "ann"])  # ann is who searches: squeue shows her other jobs too
-def test_fault_12_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user):
+def test_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(rig, user):
     stranger = FakeStranger(rig, user)
     rig.cluster.at(rig.cluster.time + 25, stranger.takes_the_ids)
     rig.limits = Limits(max_trials=2, parallel_trials=1)
@@ -250,7 +250,7 @@ def test_fault_12_a_strangers_job_under_our_id_is_neither_adopted_nor_cancelled(
 
 
 @pytest.mark.fault(13)
-def test_fault_13_a_job_purged_before_the_first_look_is_told_by_its_outcome(tmp_path):
+def test_a_job_purged_before_the_first_look_is_told_by_its_outcome(tmp_path):
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.cluster.purges_at_once = True
     rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=speed_of(spec))
@@ -261,7 +261,7 @@ def test_fault_13_a_job_purged_before_the_first_look_is_told_by_its_outcome(tmp_
 
 
 @pytest.mark.fault(13)
-def test_fault_13_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
+def test_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
     rig.cluster.purges_at_once = True
     rig.script = lambda spec, restart: Script(duration_s=2.0, tokens_per_sec=None, leaves_outcome=False)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
@@ -270,7 +270,7 @@ def test_fault_13_a_job_purged_without_an_outcome_is_told_by_accounting(rig):
 
 
 @pytest.mark.fault(13)
-def test_fault_13_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
+def test_a_job_that_came_and_went_while_no_driver_was_there_is_not_submitted_again(tmp_path, monkeypatch):
     rig = slurm_rig(tmp_path, has_accounting=False)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     submit = rig.slurm.submit
@@ -289,7 +289,7 @@ def test_fault_13_a_job_that_came_and_went_while_no_driver_was_there_is_not_subm
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("hang", [False, True])
-def test_fault_17_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
+def test_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.slurm.failing_cancels, rig.slurm.cancels_hang = 3, hang
     asked = iter([False] * 20)
@@ -302,7 +302,7 @@ def test_fault_17_a_cancel_that_fails_is_repeated_until_nothing_runs(rig, hang):
 
 
 @pytest.mark.fault(14)
-def test_fault_14_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(rig):
+def test_a_driver_that_is_taken_over_between_two_launches_launches_nothing_more(rig):
     def taken_over() -> None:
         if rig.cluster.jobs():
             raise LeaseLost("another driver has come")

@@ -28,7 +28,7 @@ def rig(tmp_path) -> SlurmRig:
 
 
 @pytest.mark.fault(18)
-def test_fault_18_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
+def test_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
     rig.cluster.at(rig.cluster.time + 45, lambda: rig.cluster.requeue("1"))
@@ -41,7 +41,7 @@ def test_fault_18_a_requeued_job_is_the_next_restart_of_its_attempt(rig):
 
 
 @pytest.mark.fault(18)
-def test_fault_18_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
+def test_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
 
     rig.script = lambda spec, restart: Script(duration_s=60.0, tokens_per_sec=5000.0 if restart == 0 else 1000.0)
@@ -53,7 +53,7 @@ def test_fault_18_an_outcome_of_the_run_before_the_requeue_is_ignored(rig):
 
 
 @pytest.mark.fault(18)
-def test_fault_18_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_files(rig):
+def test_a_requeue_that_only_accounting_remembers_is_counted_by_the_jobs_own_files(rig):
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.script = lambda spec, restart: Script(duration_s=100.0, tokens_per_sec=1000.0 + restart)
     driver = rig.open_driver()
@@ -69,7 +69,7 @@ def test_fault_18_a_requeue_that_only_accounting_remembers_is_counted_by_the_job
 
 
 @pytest.mark.fault(18)
-def test_fault_18_a_requeued_job_is_queued_until_it_starts_again(rig):
+def test_a_requeued_job_is_queued_until_it_starts_again(rig):
     """Also where it is seen while its first run is cleaned up: Slurm calls it begun anew by then."""
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.cluster.on_start = lambda job: JobPlan(400.0, completing_s=3 * POLL_S)
@@ -113,7 +113,7 @@ def turns_of_a_second(rig: SlurmRig, driver: Driver, seconds: float) -> None:
 
 
 @pytest.mark.fault(19)
-def test_fault_19_a_failed_node_costs_a_retry_elsewhere(rig):
+def test_a_failed_node_costs_a_retry_elsewhere(rig):
     rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.fail_node("n1"))
     rig.cluster.at(rig.cluster.time + 25, lambda: rig.cluster.resume_node("n1"))
     rig.limits = Limits(max_trials=1, parallel_trials=1)
@@ -126,7 +126,7 @@ def test_fault_19_a_failed_node_costs_a_retry_elsewhere(rig):
 
 
 @pytest.mark.fault(19)
-def test_fault_19_the_slot_of_a_failed_node_is_free_again_soon(rig):
+def test_the_slot_of_a_failed_node_is_free_again_soon(rig):
     rig.cluster.at(rig.cluster.time + 20, lambda: rig.cluster.fail_node("n1"))
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     began = rig.cluster.cluster_time
@@ -136,7 +136,7 @@ def test_fault_19_the_slot_of_a_failed_node_is_free_again_soon(rig):
 
 
 @pytest.mark.fault(19)
-def test_fault_19_nodes_that_keep_failing_are_tried_twice_again_and_no_more(rig):
+def test_nodes_that_keep_failing_are_tried_twice_again_and_no_more(rig):
     rig.script = lambda spec, restart: Script(duration_s=None)
     for index in range(1, 5):
         _fail_whatever_runs(rig, at=rig.cluster.time + 200.0 * index)
@@ -147,7 +147,7 @@ def test_fault_19_nodes_that_keep_failing_are_tried_twice_again_and_no_more(rig)
 
 
 @pytest.mark.fault(20)
-def test_fault_20_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(rig):
+def test_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more(rig):
     rig.script = lambda spec, restart: Script(duration_s=None)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     search = rig.open_driver().run()
@@ -158,7 +158,7 @@ def test_fault_20_a_job_that_slurm_ends_at_its_limit_is_a_time_limit_and_no_more
 
 
 @pytest.mark.fault(24)
-def test_fault_24_a_job_that_fails_after_its_result_is_measured_and_flagged(rig):
+def test_a_job_that_fails_after_its_result_is_measured_and_flagged(rig):
     start = rig._start
 
     def fails_afterwards(job):
@@ -173,7 +173,7 @@ def test_fault_24_a_job_that_fails_after_its_result_is_measured_and_flagged(rig)
 
 
 @pytest.mark.fault(22)
-def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
+def test_what_the_kernel_killed_for_memory_is_host_oom(rig):
     start = rig._start
 
     def out_of_memory(job):
@@ -186,7 +186,7 @@ def test_fault_22_what_the_kernel_killed_for_memory_is_host_oom(rig):
 
 
 @pytest.mark.fault(28)
-def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
+def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_watch, "FOLDER_ANSWERS_WITHIN_S", 0.1)
     monkeypatch.setattr(attempts, "FOLDER_ANSWERS_WITHIN_S", 0.1)
     rig = slurm_rig(tmp_path, has_accounting=False)
@@ -220,7 +220,7 @@ def test_fault_28_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_
 
 @pytest.mark.fault(40)
 @pytest.mark.parametrize("jump_s", [-7200.0, 7200.0])
-def test_fault_40_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(rig, jump_s):
+def test_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(rig, jump_s):
     def jump() -> None:
         rig.cluster.clock_ahead_s = jump_s
 
@@ -232,7 +232,7 @@ def test_fault_40_a_clock_that_jumps_gives_no_negative_duration_and_no_lost_job(
 
 
 @pytest.mark.fault(46)
-def test_fault_46_a_requeue_that_breaks_the_budget_cancels_what_waits(rig):
+def test_a_requeue_that_breaks_the_budget_cancels_what_waits(rig):
     rig.script = lambda spec, restart: Script(duration_s=500.0, tokens_per_sec=speed_of(spec))
     longest_h = 720 / 3600
     rig.limits = Limits(max_trials=5, parallel_trials=3, budget_node_hours=3 * longest_h + 0.01)
@@ -245,7 +245,7 @@ def test_fault_46_a_requeue_that_breaks_the_budget_cancels_what_waits(rig):
 
 
 @pytest.mark.fault(46)
-def test_fault_46_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_taken_yet(rig, monkeypatch):
+def test_a_requeue_that_breaks_the_budget_gives_up_what_no_queue_has_taken_yet(rig, monkeypatch):
     rig.script = lambda spec, restart: Script(duration_s=590.0, tokens_per_sec=speed_of(spec))
     rig.limits = Limits(max_trials=2, parallel_trials=2, budget_node_hours=2 * 720 / 3600)
     rig.cluster.requeue_wait_s = 0.0

@@ -45,7 +45,7 @@ def repeats(search: SearchRecord) -> list[tuple[str, str]]:
 
 
 @pytest.mark.fault(38)
-def test_fault_38_a_suspect_run_is_measured_once_more_at_once_and_elsewhere(rig):
+def test_a_suspect_run_is_measured_once_more_at_once_and_elsewhere(rig):
     search = rig.open_driver().run()
     assert repeats(search) == [("t0003", "t0002")]
     suspect, again = search.trial("t0002").last_attempt, search.trial("t0003").last_attempt
@@ -56,13 +56,13 @@ def test_fault_38_a_suspect_run_is_measured_once_more_at_once_and_elsewhere(rig)
 
 
 @pytest.mark.fault(38)
-def test_fault_38_the_suspect_node_serves_other_layouts(rig):
+def test_the_suspect_node_serves_other_layouts(rig):
     search = rig.open_driver().run()
     assert search.trial("t0004").last_attempt.exclude == ()
 
 
 @pytest.mark.fault(38)
-def test_fault_38_the_second_look_counts_and_the_suspect_run_does_not(tmp_path):
+def test_the_second_look_counts_and_the_suspect_run_does_not(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: spec.trial == "t0004")  # the fastest of the four
     search = rig.open_driver().run()
     assert repeats(search) == [("t0005", "t0004")]
@@ -71,7 +71,7 @@ def test_fault_38_the_second_look_counts_and_the_suspect_run_does_not(tmp_path):
 
 @pytest.mark.fault(38)
 @pytest.mark.parametrize("finalists", [0, 2])
-def test_fault_38_a_slow_layout_that_was_looked_at_again_is_no_finalist(tmp_path, finalists):
+def test_a_slow_layout_that_was_looked_at_again_is_no_finalist(tmp_path, finalists):
     rig = suspect_rig(tmp_path, lambda spec: spec.trial == "t0001")  # the slowest of the four
     rig.limits = replace(rig.limits, finalists=finalists)
     search = rig.open_driver().run()
@@ -81,7 +81,7 @@ def test_fault_38_a_slow_layout_that_was_looked_at_again_is_no_finalist(tmp_path
 
 
 @pytest.mark.fault(38)
-def test_fault_38_a_layout_that_stays_suspect_is_looked_at_once_and_never_wins_over_others(tmp_path):
+def test_a_layout_that_stays_suspect_is_looked_at_once_and_never_wins_over_others(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: False)
     rig.launcher.script = lambda spec: (
         Script(tokens_per_sec=9000.0, flags=SUSPECT)
@@ -94,7 +94,7 @@ def test_fault_38_a_layout_that_stays_suspect_is_looked_at_once_and_never_wins_o
 
 
 @pytest.mark.fault(38)
-def test_fault_38_where_every_run_is_suspect_two_that_agree_are_an_answer_and_one_is_none(tmp_path):
+def test_where_every_run_is_suspect_two_that_agree_are_an_answer_and_one_is_none(tmp_path):
     rig = suspect_rig(tmp_path, lambda spec: True)
     bests = []
     rig.hooks = Hooks(on_event=lambda search, event: _note_best(bests, search, event))
@@ -105,7 +105,7 @@ def test_fault_38_where_every_run_is_suspect_two_that_agree_are_an_answer_and_on
 
 
 @pytest.mark.fault(38)
-def test_fault_38_with_no_other_node_left_it_is_measured_again_where_it_was(rig):
+def test_with_no_other_node_left_it_is_measured_again_where_it_was(rig):
     rig.launcher.nodes, rig.num_nodes = ("n1",), 1
     search = rig.open_driver().run()
     assert repeats(search) == [("t0003", "t0002")]
@@ -113,7 +113,7 @@ def test_fault_38_with_no_other_node_left_it_is_measured_again_where_it_was(rig)
 
 
 @pytest.mark.fault(38)
-def test_fault_38_second_looks_wait_for_a_free_place(rig):
+def test_second_looks_wait_for_a_free_place(rig):
     rig.limits = replace(rig.limits, parallel_trials=2)
     search = rig.open_driver().run()
     assert rig.launcher.most_in_flight == 2
@@ -122,7 +122,7 @@ def test_fault_38_second_looks_wait_for_a_free_place(rig):
 
 @pytest.mark.fault(38)
 @pytest.mark.usefixtures("constant_limits")
-def test_fault_38_a_budget_without_room_for_a_second_look_ends_the_search(rig):
+def test_a_budget_without_room_for_a_second_look_ends_the_search(rig):
     longest_s = rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
     rig.launcher.script = lambda spec: Script(duration_s=290.0, flags=SUSPECT if spec.trial == "t0002" else ())
     rig.limits = replace(rig.limits, budget_node_hours=(1.5 * 290.0 + longest_s) / 3600)
@@ -136,7 +136,7 @@ def test_fault_38_a_budget_without_room_for_a_second_look_ends_the_search(rig):
     "killed_at",
     [pytest.param(every_event, marks=[pytest.mark.walks, pytest.mark.timeout(120)]), the_last_of_each_kind],
 )
-def test_fault_38_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path, killed_at):
+def test_killed_after_any_event_and_resumed_the_same_runs_are_looked_at_again(tmp_path, killed_at):
     def fresh(name: str) -> Rig:
         rig = suspect_rig(tmp_path / name, lambda spec: spec.trial == "t0001")
         rig.path.mkdir()
@@ -168,7 +168,7 @@ def _note_best(bests: list[str], search: SearchRecord, event: Event) -> None:
 
 
 @pytest.mark.fault(37)
-def test_fault_37_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(tmp_path):
+def test_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewhere(tmp_path):
     rig = SlurmRig(tmp_path)
     rig.limits = Limits(max_trials=3, parallel_trials=1)
     rig.script = lambda spec, restart: (
@@ -188,7 +188,7 @@ def test_fault_37_a_node_with_a_gpu_in_use_is_left_and_the_trial_measured_elsewh
 
 
 @pytest.mark.fault(37)
-def test_fault_37_gpus_in_use_wherever_a_trial_goes_end_it_after_two_retries(tmp_path):
+def test_gpus_in_use_wherever_a_trial_goes_end_it_after_two_retries(tmp_path):
     rig = SlurmRig(tmp_path)
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.script = lambda spec, restart: Script(duration_s=5.0, reason=FailureReason.DIRTY_GPU, excerpt="in use")

@@ -35,7 +35,7 @@ def killed_after(number: int, journal: Path, url: str) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [1, 18, 40])
 @pytest.mark.fault(30)
-def test_fault_30_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp_path, number):
+def test_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catches_up(tmp_path, number):
     journal, url = Journal(tmp_path / "journal.jsonl"), f"sqlite:///{tmp_path}/ledger.db"
     done = killed_after(number, journal.path, url)
 
@@ -60,7 +60,7 @@ def test_fault_30_a_killed_driver_leaves_a_whole_journal_and_a_ledger_that_catch
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [1, 17, 30])
 @pytest.mark.fault(14)
-def test_fault_14_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damages_nothing(tmp_path, number):
+def test_a_driver_stopped_anywhere_and_taken_over_stops_when_it_wakes_and_damages_nothing(tmp_path, number):
     journal = Journal(tmp_path / "journal.jsonl")
     command = [sys.executable, "-m", "tests.trials.ledger.drive_forever", str(journal.path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": REPOSITORY}

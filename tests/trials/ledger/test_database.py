@@ -122,7 +122,7 @@ def test_the_newest_migration_is_the_one_the_code_names():
 
 @pytest.mark.parametrize("opened_by", [LedgerReader, LedgerWriter])
 @pytest.mark.fault(32)
-def test_fault_32_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, opened_by):
+def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, story, newer_parlay, opened_by):
     opened = opened_by(url)
     if opened_by is LedgerReader:
         opened.searches()
@@ -135,7 +135,7 @@ def test_fault_32_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path
 
 @pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
 @pytest.mark.fault(32)
-def test_fault_32_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
+def test_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0007'")
         connection.commit()
@@ -160,7 +160,7 @@ def overwritten_in_the_middle(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [garbage, cut_in_half, overwritten_in_the_middle])
 @pytest.mark.fault(30)
-def test_fault_30_a_damaged_ledger_is_said_so_put_aside_and_made_anew(path, url, story, damage):
+def test_a_damaged_ledger_is_said_so_put_aside_and_made_anew(path, url, story, damage):
     damage(path)
     with pytest.raises(LedgerDamaged, match=r"the ledger is damaged: .*(malformed|not a database)") as caught:
         LedgerReader(url).search(SEARCH_ID)
@@ -241,7 +241,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.fault(29)
-def test_fault_29_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
+def test_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
     story, writer = measured_story(), LedgerWriter(url)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -63,7 +63,7 @@ def until_refused(act: Callable[[int], object]) -> OSError:
 
 
 @pytest.mark.fault(27)
-def test_fault_27_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(small_disk):
+def test_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_is_room(small_disk):
     story = measured_story()
     journal = Journal(small_disk / "journal.jsonl")
     for event in story.events:
@@ -80,7 +80,7 @@ def test_fault_27_a_journal_on_a_full_disk_is_as_it_was_and_goes_on_when_there_i
 
 
 @pytest.mark.fault(27)
-def test_fault_27_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
+def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tmp_path):
     url = f"sqlite:///{small_disk}/ledger.db"
     ledger = LedgerWriter(url)
     history = History(SEARCH_ID, Journal(tmp_path / "journal.jsonl"), ledger, 1, lambda: NOON)
@@ -104,7 +104,7 @@ def test_fault_27_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small
 
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("kind", ["write", "read"])
-def test_fault_29_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
+def test_a_ledger_locked_by_another_process_is_waited_for_and_no_write_is_lost(tmp_path, monkeypatch, kind):
     path, story = tmp_path / "ledger.db", measured_story()
     writer = LedgerWriter(f"sqlite:///{path}")
     writer.apply(SEARCH_ID, story.events[0])
@@ -138,7 +138,7 @@ def looked_at_from_outside(path: Path) -> list[str]:
 
 @pytest.mark.fault(29)
 @pytest.mark.parametrize("second", [LedgerWriter, lambda url: request_cancel(url, SEARCH_ID, at=NOON)])
-def test_fault_29_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_the_first(tmp_path, second):
+def test_a_second_writer_of_the_process_and_a_reader_outside_take_no_write_from_the_first(tmp_path, second):
     path, story = tmp_path / "ledger.db", measured_story()
     url = f"sqlite:///{path}"
     first = LedgerWriter(url)
@@ -157,7 +157,7 @@ def test_fault_29_a_second_writer_of_the_process_and_a_reader_outside_take_no_wr
 
 
 @pytest.mark.fault(30)
-def test_fault_30_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
+def test_a_driver_killed_inside_a_transaction_leaves_the_ledger_as_it_was_before(tmp_path):
     url, story = f"sqlite:///{tmp_path}/ledger.db", measured_story()
     command = [sys.executable, "-m", "tests.trials.ledger.die_in_transaction", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as driver:
@@ -175,7 +175,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.fault(31)
-def test_fault_31_a_postgres_that_is_killed_and_started_again_is_found_again_and_nothing_is_lost(server):
+def test_a_postgres_that_is_killed_and_started_again_is_found_again_and_nothing_is_lost(server):
     story, writer, reader = measured_story(), LedgerWriter(server.url), LedgerReader(server.url)
     for number, event in enumerate(story.events):
         if number == 4:
@@ -192,7 +192,7 @@ def test_fault_31_a_postgres_that_is_killed_and_started_again_is_found_again_and
 
 
 @pytest.mark.fault(31)
-def test_fault_31_a_transaction_whose_reply_was_lost_is_tried_again_and_changes_nothing(server, monkeypatch):
+def test_a_transaction_whose_reply_was_lost_is_tried_again_and_changes_nothing(server, monkeypatch):
     import psycopg
 
     story, writer = measured_story(), LedgerWriter(server.url)

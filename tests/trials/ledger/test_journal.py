@@ -272,7 +272,7 @@ class TestHeldInTheSystemCall:
 
 @pytest.mark.parametrize("fails_in", ["write", "fsync"])
 @pytest.mark.fault(27)
-def test_fault_27_a_full_disk_changes_nothing_and_the_event_can_be_appended_later(path, monkeypatch, fails_in):
+def test_a_full_disk_changes_nothing_and_the_event_can_be_appended_later(path, monkeypatch, fails_in):
     *first, last = measured_story().events
     journal = written(path, first)
     before, write = path.read_bytes(), os.write

@@ -110,13 +110,13 @@ def os_error(code: int, path: str | None = None) -> OSError:
         (os_error(errno.ECONNRESET), FailureReason.SCRIPT_ERROR),
     ],
 )
-def test_fault_47_what_a_rank_cannot_read_or_write_of_its_own_files_is_the_machines(error, reason):
+def test_what_a_rank_cannot_read_or_write_of_its_own_files_is_the_machines(error, reason):
     assert reason_of(error, FOLDER) is reason
     assert reason_of(wrapped(error), FOLDER) is reason
 
 
 @pytest.mark.fault(47)
-def test_fault_47_what_is_wrong_with_the_data_stays_what_it_is():
+def test_what_is_wrong_with_the_data_stays_what_it_is():
     error = TrialFailure(FailureReason.SCRIPT_ERROR, "tokens.bin cannot be read")
     error.__cause__ = os_error(errno.EIO)
     assert reason_of(error, FOLDER) is FailureReason.SCRIPT_ERROR

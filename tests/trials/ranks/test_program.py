@@ -40,13 +40,13 @@ def left_with(path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseExceptio
         (OSError(errno.ESTALE, "stale file handle"), FILES_FAILED),
     ],
 )
-def test_fault_47_a_rank_whose_own_files_fail_leaves_with_a_code_of_its_own(tmp_path, monkeypatch, failure, code):
+def test_a_rank_whose_own_files_fail_leaves_with_a_code_of_its_own(tmp_path, monkeypatch, failure, code):
     write_json(tmp_path / "spec.json", make_spec(Layout()).to_json())
     assert left_with(tmp_path / "spec.json", monkeypatch, failure) == code
 
 
 @pytest.mark.fault(47)
-def test_fault_47_a_spec_that_is_not_there_is_not_bad_usage_and_one_that_is_damaged_is(tmp_path, monkeypatch, capsys):
+def test_a_spec_that_is_not_there_is_not_bad_usage_and_one_that_is_damaged_is(tmp_path, monkeypatch, capsys):
     path = tmp_path / "moved" / "spec.json"
     assert left_with(path, monkeypatch) == FILES_FAILED
     assert f"{path}: " in capsys.readouterr().err

@@ -66,7 +66,7 @@ def gpu(monkeypatch, clock):
 
 
 @pytest.mark.fault(37)
-def test_fault_37_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbers(gpu, clock):
+def test_memory_in_use_before_we_took_any_is_a_dirty_gpu_with_the_numbers(gpu, clock):
     gpu(lambda now, index: 41.5 if index == 1 else 0.5)
     with pytest.raises(TrialFailure, match=r"GPU 1 of .*: 41\.50 of 80\.00 GiB are in use") as failure:
         open_device(SPEC, local_rank=1)
@@ -83,7 +83,7 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_is_shown(mon
 
 
 @pytest.mark.fault(37)
-def test_fault_37_memory_that_the_driver_is_still_taking_back_is_waited_for(gpu, clock):
+def test_memory_that_the_driver_is_still_taking_back_is_waited_for(gpu, clock):
     gpu(lambda now, index: 41.5 if now < 3.0 else 0.5)
     open_device(SPEC, local_rank=0)
     assert 3.0 <= clock.now < 4.0
@@ -91,7 +91,7 @@ def test_fault_37_memory_that_the_driver_is_still_taking_back_is_waited_for(gpu,
 
 @pytest.mark.fault(37)
 @pytest.mark.parametrize(("beyond_gib", "is_dirty"), [(-0.01, False), (0.01, True)])
-def test_fault_37_our_own_context_and_a_little_more_is_no_dirt(gpu, beyond_gib, is_dirty):
+def test_our_own_context_and_a_little_more_is_no_dirt(gpu, beyond_gib, is_dirty):
     gpu(lambda now, index: CONTEXT_GIB + DIRTY_GIB + beyond_gib)
     if is_dirty:
         with pytest.raises(TrialFailure):

@@ -20,7 +20,7 @@ DP2 = replace(ONE, data_parallel=2)
 
 @pytest.mark.fault(21)
 @pytest.mark.parametrize("layout", [ONE, DP2], ids=["one-rank", "two-ranks"])
-def test_fault_21_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
+def test_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
     large = replace(MODEL, hidden_size=512, ffn_hidden_size=2048, vocab_size=8192)
     trial = start(make_spec(layout, model=large, measure=replace(RULES, memory_limit_gib=0.4)))
     outcome = trial.wait_for_outcome()
@@ -38,7 +38,7 @@ def test_fault_21_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout)
         ("run_out_of_memory_in_the_ninth_step_of_rank_1", "measured"),
     ],
 )
-def test_fault_21_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the_others(start, fault, phase):
+def test_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the_others(start, fault, phase):
     trial = start(make_spec(TP2, measure=replace(ENDLESS, memory_limit_gib=2.0)), program=faulty(fault))
     outcome = trial.wait_for_outcome()
     assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
@@ -48,7 +48,7 @@ def test_fault_21_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the
 
 
 @pytest.mark.fault(23)
-def test_fault_23_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_where_they_stand(start):
+def test_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_where_they_stand(start):
     trial = start(
         make_spec(TP2, measure=replace(ENDLESS, time_limit_s=80.0)), program=faulty("sleep_in_the_third_step_of_rank_1")
     )
@@ -63,7 +63,7 @@ def test_fault_23_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and
 
 
 @pytest.mark.fault(37)
-def test_fault_37_a_gpu_that_somebody_else_uses_is_told_before_anything_is_allocated(start):
+def test_a_gpu_that_somebody_else_uses_is_told_before_anything_is_allocated(start):
     trial = start(make_spec(ONE, accelerator="h100-80gb"), program=faulty("use_a_gpu_that_somebody_else_uses"))
     assert trial.wait() == [1]
     outcome = trial.outcome()
@@ -73,7 +73,7 @@ def test_fault_37_a_gpu_that_somebody_else_uses_is_told_before_anything_is_alloc
 
 
 @pytest.mark.fault(38)
-def test_fault_38_steps_that_become_slower_are_a_suspect_measurement(start):
+def test_steps_that_become_slower_are_a_suspect_measurement(start):
     rules = replace(RULES, min_steps=18, max_steps=18)
     trial = start(make_spec(TP2, measure=rules), program=faulty("get_slower_from_the_fourteenth_step_on"))
     assert trial.wait() == [0, 0], trial.logs()
@@ -82,7 +82,7 @@ def test_fault_38_steps_that_become_slower_are_a_suspect_measurement(start):
 
 
 @pytest.mark.fault(47)
-def test_fault_47_a_folder_that_is_stale_for_a_moment_is_the_machines_fault(start):
+def test_a_folder_that_is_stale_for_a_moment_is_the_machines_fault(start):
     trial = start(make_spec(ONE), program=faulty("find_its_folder_stale_for_a_moment"))
     assert trial.wait() == [1]
     outcome = trial.outcome()

@@ -28,7 +28,7 @@ def loop_with(*flags: str):
 
 
 @pytest.mark.fault(38)
-def test_fault_38_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
+def test_a_slow_device_makes_the_measurement_suspect_and_its_host_is_named():
     assert flags_of(loop_with(), ONE_SLOW) == ("suspect_node",)
     found = fingerprint(SPEC, CPU, ONE_SLOW)
     assert found["probe_ms_by_rank"] == [1.0, 1.02, 0.98, 1.4]
@@ -36,13 +36,13 @@ def test_fault_38_a_slow_device_makes_the_measurement_suspect_and_its_host_is_na
 
 
 @pytest.mark.fault(38)
-def test_fault_38_devices_that_are_alike_are_no_reason_for_suspicion():
+def test_devices_that_are_alike_are_no_reason_for_suspicion():
     assert flags_of(loop_with("time_limit"), WELL) == ("time_limit",)
     assert "slow_hosts" not in fingerprint(SPEC, CPU, WELL)
 
 
 @pytest.mark.fault(38)
-def test_fault_38_a_drift_and_a_slow_device_are_one_flag():
+def test_a_drift_and_a_slow_device_are_one_flag():
     assert flags_of(loop_with("time_limit", "suspect_node"), ONE_SLOW) == ("time_limit", "suspect_node")
 
 

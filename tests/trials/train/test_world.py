@@ -77,7 +77,7 @@ def stores_close() -> Iterator[None]:
 
 @pytest.mark.fault(39)
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
-def test_fault_39_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strangers, address):
+def test_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strangers, address):
     taken, free = free_ports(2)
     monkeypatch.setattr(ports, "PORTS", [taken, free])
     monkeypatch.setattr(ports.random, "sample", lambda ports, count: ports)  # the one in use first
@@ -86,7 +86,7 @@ def test_fault_39_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch
 
 
 @pytest.mark.fault(39)
-def test_fault_39_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers):
+def test_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers):
     free = free_ports(6)
     monkeypatch.setattr(ports, "PORTS", free)
     occupy(strangers, "127.0.0.1", free[0])
@@ -97,7 +97,7 @@ def test_fault_39_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, 
 
 
 @pytest.mark.fault(39)
-def test_fault_39_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, strangers):
+def test_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, strangers):
     [port] = free_ports(1)
     monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
     occupy(strangers, "127.0.0.1", port)
@@ -106,14 +106,14 @@ def test_fault_39_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeyp
 
 
 @pytest.mark.fault(39)
-def test_fault_39_no_port_is_one_that_the_kernel_gives_to_others():
+def test_no_port_is_one_that_the_kernel_gives_to_others():
     assert set(usable_ports(EPHEMERAL)) == set(PORTS)
     assert set(usable_ports("25000\t60999\n")) == set(range(20000, 25000))
     assert set(usable_ports("1024\t21000\n")) == set(range(21001, 30000))
 
 
 @pytest.mark.fault(39)
-def test_fault_39_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
+def test_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
     ephemeral = tmp_path / "ip_local_port_range"
     [port] = free_ports(1)
     ephemeral.write_text(f"{port + 1}\t60999\n")
