@@ -23,7 +23,7 @@ NAME = "tiny-abc234.driver"
 
 
 @dataclass
-class Bench:
+class ChainBench:
     """One driver runs on the only node; what it submits waits. `now` is the chain's clock."""
 
     folder: Path
@@ -46,8 +46,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path) -> ChainBench:
+    return ChainBench(tmp_path)
 
 
 def test_one_link_waits_however_often_it_is_asked_for(bench):

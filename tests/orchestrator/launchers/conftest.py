@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.launchers.on_fake_slurm import PilotBench
+from tests.orchestrator.launchers.on_fake_slurm import PilotBench, SlurmBench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> SlurmBench:
+    """A launcher with a job for each attempt, on a simulated cluster of four nodes."""
+    return SlurmBench(tmp_path)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -16,16 +15,10 @@ from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from slurm.pace import LONGEST_INTERVAL_S
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.search.rig import RULES
 from tests.orchestrator.search.slurm_rig import slurm_rig
 from trials.classify import Life
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> SlurmBench:
-    return SlurmBench(tmp_path)
-
 
 # -- submitting
 

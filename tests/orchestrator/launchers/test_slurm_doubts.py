@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,6 @@ from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
 from trials.classify import Life
 from trials.trial import Attempt, FailureReason
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> SlurmBench:
-    return SlurmBench(tmp_path)
-
 
 # -- asking
 

@@ -21,7 +21,7 @@ from orchestrator.service.keeper import (
 from orchestrator.service.place import OwnSearch, ServicePlace
 from orchestrator.service.share_file import ShareFile
 from search_spaces.errors import OutsideRefused
-from tests.orchestrator.search.rig import Rig as SearchRig
+from tests.orchestrator.search.rig import Rig
 
 
 class ScriptedExecutor(Executor):
@@ -54,7 +54,7 @@ class ScriptedExecutor(Executor):
         self.closed = True
 
 
-class Rig:
+class KeeperRig:
     def __init__(self, home: Path, max_in_flight: int | None = None):
         self.place = ServicePlace.of(home)
         self.place.folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path):
-    return Rig(tmp_path)
+    return KeeperRig(tmp_path)
 
 
 def test_a_search_is_driven_at_once_and_forgotten_when_it_has_ended(rig):
@@ -128,8 +128,8 @@ def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
 
 
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
-    rig, shares = Rig(tmp_path, max_in_flight=2), ShareFile(tmp_path / "service" / "shares.json", 2)
-    search = SearchRig(tmp_path)
+    rig, shares = KeeperRig(tmp_path, max_in_flight=2), ShareFile(tmp_path / "service" / "shares.json", 2)
+    search = Rig(tmp_path)
     driver = search.open_driver()
     driver.recover()
     driver.turn()
@@ -192,7 +192,7 @@ def test_a_search_that_has_ended_is_forgotten_once_that_can_be_written_down(rig,
 
 def test_a_new_keeper_goes_on_with_the_searches_of_the_old_one(rig, tmp_path):
     rig.take("a", "b")
-    again = Rig(tmp_path)
+    again = KeeperRig(tmp_path)
     again.keeper.turn()
     assert again.executor.started == ["a", "b"]
 

@@ -18,7 +18,7 @@ from trials.ledger.events import SearchRecord
 from trials.ledger.journal import Journal
 
 
-class Rig:
+class LiveRig:
     """A journal that grows event by event, and renderings that take `render_s` of a clock of their own."""
 
     def __init__(self, folder: Path):
@@ -43,7 +43,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path):
-    return Rig(tmp_path)
+    return LiveRig(tmp_path)
 
 
 def test_one_rendering_serves_all_until_something_changes(rig):
@@ -113,7 +113,7 @@ def test_a_page_is_told_of_each_rendering_and_of_the_last_one(rig, monkeypatch):
     assert asyncio.run(told(rig)) == [(1, False), (5, False), (9, False), (13, True)]
 
 
-async def told(rig: Rig) -> list[tuple[int, bool]]:
+async def told(rig: LiveRig) -> list[tuple[int, bool]]:
     blocks = [block async for block in changes(rig.report, lambda: None, lambda: False)][1:]
     found = [dict(line.split(": ", 1) for line in block.strip().splitlines()) for block in blocks]
     assert {block["event"] for block in found} == {"report"}
