@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -72,11 +72,11 @@ def parlay_here(*words: str | Path, cwd: Path, variables: Mapping[str, str] = Ma
     return Answer(code, out.getvalue(), err.getvalue())
 
 
-def start(*words: str | Path, cwd: Path) -> subprocess.Popen[str]:
+def start(*words: str | Path, cwd: Path, command: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
     """Start one command and go on."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [*COMMAND, *map(str, words)], cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True
+        [*command, *map(str, words)], cwd=cwd, env=environment(), stdout=pipe, stderr=pipe, text=True
     )
 
 

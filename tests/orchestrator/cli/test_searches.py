@@ -1,10 +1,12 @@
-"""Whole searches as a user runs them: real ranks, a real ledger, MLflow, a driver that is killed."""
+"""Whole searches as a user runs them: real ranks, a real ledger, MLflow; and drivers that are killed or stopped, whose
+trials take their step times from a table and end when a test lets them."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,18 +14,17 @@ import pytest
 
 from search_spaces.layout import LAYOUT_FIELDS
 from search_spaces.measured import read_table
-from tests.orchestrator.cli.parlay import parlay, start, write_search
+from tests.orchestrator.cli.parlay import Answer, parlay, parlay_here, start, write_search
+from tests.orchestrator.service.services import SEARCH, hold, let_go
 from tests.orchestrator.slurm_searches import record_of
+from tests.orchestrator.tabled_parlay import COMMAND as TABLED
 from trials.folder import SearchFolder
 from trials.ledger.events import EventKind, SearchState
 from trials.ledger.journal import Journal
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
-UNTRACKED = ("--set", "tracking.enabled=false")
-ENDLESS = (*UNTRACKED, "--set", "measure.max_steps=100000", "--set", "measure.min_steps=90000")
-"""Trials that take longer than any test, so that the search is not over before it is stopped."""
-ONE_TRIAL = (*UNTRACKED, "--set", "search.max_trials=1")
+ONE_TRIAL = ("--set", "search.max_trials=1")
 
 
 @pytest.fixture(scope="module")
@@ -58,26 +59,26 @@ def test_run_answers_with_the_best_layout_of_what_was_measured(finished):
 
 def test_best_and_status_say_the_same_afterwards(in_its_home):
     place, answer = in_its_home
-    best = parlay("best", "--json", cwd=place)
+    best = parlay_here("best", "--json", cwd=place)
     assert best.code == 0
     assert best.json["trial"] == answer["best"]["trial"]
     assert Path(best.json["recipe"], "recipe.yaml").exists()
-    assert parlay("status", answer["search_id"][:7], "--json", cwd=place).json == answer
+    assert parlay_here("status", answer["search_id"][:7], "--json", cwd=place).json == answer
 
 
 def test_the_answer_for_people_names_the_best_and_the_baseline(in_its_home):
     place, answer = in_its_home
-    text = parlay("status", cwd=place).out
+    text = parlay_here("status", cwd=place).out
     assert f"best: {answer['best']['trial']}" in text
     assert answer["verdict"]["headline"].lower() in text.lower()
 
 
 def test_logs_show_each_ranks_file(in_its_home):
     place, _ = in_its_home
-    logs = parlay("logs", "t0001", "--json", cwd=place).json
+    logs = parlay_here("logs", "t0001", "--json", cwd=place).json
     assert [Path(path).name for path in logs["files"]] == ["rank-00000.log", "rank-00001.log"]
-    assert parlay("logs", "t0009", cwd=place).code == 4
-    refused = parlay("logs", "t0001", "--rank", "2", "--json", cwd=place)
+    assert parlay_here("logs", "t0009", cwd=place).code == 4
+    refused = parlay_here("logs", "t0001", "--rank", "2", "--json", cwd=place)
     assert (refused.code, refused.json["error"]["message"]) == (4, "there is no log rank-00002.log")
     assert refused.json["error"]["fix"].startswith("leave --rank out")
 
@@ -85,14 +86,14 @@ def test_logs_show_each_ranks_file(in_its_home):
 def test_what_it_measured_is_a_table_and_teaches_the_next_search_on_this_machine(in_its_home):
     place, answer = in_its_home
     name = answer["search_id"]
-    exported = parlay("export", "--measured", "--json", cwd=place).json
+    exported = parlay_here("export", "--measured", "--json", cwd=place).json
     assert (exported["rows"], exported["left_out"]) == (answer["num_trials"], {})
     rows = read_table(Path(exported["file"])).require_whole().observations
     ran = [row for row in rows if row.failure_reason is None]
     tokens = 8 * 16  # of a step: sequences and their length
     assert min(row.step_time_s for row in ran) == pytest.approx(tokens / answer["best"]["tokens_per_sec"])
     assert all(row.peak_memory_gib > 0 and row.recorded_duration_s > 0 and row.queue_wait_s >= 0 for row in rows)
-    notes = parlay("plan", place / "search.yaml", "--json", cwd=place).json["notes"]
+    notes = parlay_here("plan", place / "search.yaml", "--json", cwd=place).json["notes"]
     assert notes[0].endswith(f" of 1 earlier search: {name}"), notes
 
 
@@ -145,7 +146,7 @@ def test_a_search_file_edited_afterwards_changes_nothing(in_its_home):
     text = path.read_text()
     try:
         path.write_text(text.replace('"global_batch_size": 8', '"global_batch_size": 16'))
-        assert parlay("status", "--json", cwd=place).json == answer
+        assert parlay_here("status", "--json", cwd=place).json == answer
         assert parlay("resume", "--json", cwd=place).json["best"] == answer["best"]
     finally:
         path.write_text(text)
@@ -190,125 +191,143 @@ def alive_ranks(folder: Path) -> list[int]:
     return pids
 
 
-def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_twice(tmp_path):
-    driver = start("run", write_search(tmp_path), *UNTRACKED, cwd=tmp_path)
-    wait_for(lambda: running_attempts(tmp_path) >= 2)
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """With a search file whose baseline's trial ends at once, and no other before `let_go`."""
+    hold(tmp_path, monkeypatch)
+    return tmp_path
+
+
+def begun(place: Path, *words: str | Path, running: int = 2) -> subprocess.Popen[str]:
+    """A driver of that search, once so many of its attempts have begun to run."""
+    driver = start("run", "search.yaml", *words, cwd=place, command=TABLED)
+    wait_for(lambda: running_attempts(place) >= running)
+    return driver
+
+
+def submitted(place: Path, *words: str) -> Answer:
+    done = start("submit", "search.yaml", *words, "--json", cwd=place, command=TABLED)
+    answer = Answer(done.wait(timeout=120), done.stdout.read(), done.stderr.read())
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def test_killed_in_the_middle_and_resumed_the_search_has_the_same_trials_none_twice(place):
+    driver = begun(place)
     driver.kill()
     driver.communicate()
-    folder = only_search(tmp_path)
+    folder = only_search(place)
     before = events(folder)
     wait_for(lambda: not alive_ranks(folder))
-    answer = parlay("resume", folder.name, "--json", cwd=tmp_path)
+    let_go(place)
+    answer = parlay("resume", folder.name, "--json", cwd=place)
     assert answer.code == 0, answer.err
     after = events(folder)
     assert [e.data for e in after[: len(before)]] == [e.data for e in before]
     proposed = [e.data["layout"] for e in after if e.kind is EventKind.TRIAL_PROPOSED]
-    assert len({json.dumps(layout) for layout in proposed}) == len(proposed) == 3
-    assert answer.json["trials"]["measured"] == 3
+    assert len({json.dumps(layout) for layout in proposed}) == len(proposed) == 4
+    assert answer.json["trials"]["measured"] == 4
     assert answer.json["reasons"] == {}
 
 
 @pytest.mark.fault(14)
-def test_a_search_that_is_driven_is_not_driven_twice(tmp_path):
-    driver = start("run", write_search(tmp_path), *ENDLESS, cwd=tmp_path)
+def test_a_search_that_is_driven_is_not_driven_twice(place):
+    driver = begun(place)
     try:
-        wait_for(lambda: running_attempts(tmp_path))
-        second = parlay("resume", "--json", cwd=tmp_path)
+        second = parlay_here("resume", "--json", cwd=place)
         assert second.code == 5
         assert str(driver.pid) in second.json["error"]["message"]
     finally:
         driver.terminate()
         driver.communicate()
     assert driver.returncode == 75
-    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+    wait_for(lambda: not alive_ranks(only_search(place)))
 
 
-def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_rank(tmp_path):
-    driver = start("run", write_search(tmp_path), "--launcher", "ray", *ENDLESS, "--json", cwd=tmp_path)
-    wait_for(lambda: running_attempts(tmp_path))
+def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_rank(place):
+    driver = begun(place, "--launcher", "ray", "--json")
     driver.terminate()
     out, err = driver.communicate(timeout=150)
     assert driver.returncode == 75, err
-    assert json.loads(out)["search_id"] == only_search(tmp_path).name
+    assert json.loads(out)["search_id"] == only_search(place).name
     assert "parlay resume" in err
-    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+    wait_for(lambda: not alive_ranks(only_search(place)))
 
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("launcher", ["ray", "local"])
-def test_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(tmp_path, launcher):
-    driver = start("run", write_search(tmp_path), "--launcher", launcher, *ENDLESS, "--json", cwd=tmp_path)
-    wait_for(lambda: running_attempts(tmp_path))
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(place, launcher):
+    driver = begun(place, "--launcher", launcher, "--json")
     driver.send_signal(signal.SIGINT)
     wait_for(lambda: "ctrl-C again" in driver.stderr.readline())
     driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=150)
     assert driver.returncode == 130
-    wait_for(lambda: not alive_ranks(only_search(tmp_path)))
+    wait_for(lambda: not alive_ranks(only_search(place)))
 
 
-def test_a_terminal_that_has_gone_ends_no_search(tmp_path):
-    driver = start("run", write_search(tmp_path), *ONE_TRIAL, "--json", cwd=tmp_path)
+def test_a_terminal_that_has_gone_ends_no_search(place):
+    driver = start("run", "search.yaml", *ONE_TRIAL, "--json", cwd=place, command=TABLED)
     driver.stderr.readline()
     driver.stderr.close()
     assert json.loads(driver.stdout.read())["trials"]["measured"] == 1
     assert driver.wait(timeout=90) == 0
 
 
-def test_a_submitted_driver_takes_nothing_from_the_working_directory(tmp_path):
-    (tmp_path / "secrets.py").write_text("raise SystemExit('a stray file was run')")
-    answer = parlay("submit", write_search(tmp_path), *ONE_TRIAL, "--json", cwd=tmp_path)
-    assert answer.code == 0, answer.err
-    folder = SearchFolder(only_search(tmp_path))
+def test_a_submitted_driver_takes_nothing_from_the_working_directory(place):
+    (place / "secrets.py").write_text("raise SystemExit('a stray file was run')")
+    submitted(place, *ONE_TRIAL)
+    folder = SearchFolder(only_search(place))
     wait_for(lambda: record_of(folder).state.is_ended)
     assert record_of(folder).state is SearchState.COMPLETED
 
 
 @pytest.mark.fault(16)
-def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(tmp_path):
-    driver = start("run", write_search(tmp_path), *UNTRACKED, cwd=tmp_path)
-    wait_for(lambda: running_attempts(tmp_path))
+def test_ctrl_c_lets_the_running_trial_finish_and_resume_goes_on(place):
+    driver = begun(place)
     driver.send_signal(signal.SIGINT)
+    wait_for(lambda: "ctrl-C again" in driver.stderr.readline())
+    let_go(place)
     _, err = driver.communicate(timeout=150)
     assert driver.returncode == 130
     assert "parlay resume" in err
-    status = parlay("status", "--json", cwd=tmp_path).json
-    assert (status["state"], status["trials"]["in_flight"]) == ("running", 0)
-    assert parlay("resume", "--json", cwd=tmp_path).json["trials"]["measured"] == 3
+    status = parlay_here("status", "--json", cwd=place).json
+    assert (status["state"], status["trials"]["in_flight"], status["trials"]["measured"]) == ("running", 0, 2)
+    assert parlay("resume", "--json", cwd=place).json["trials"]["measured"] == 4
 
 
-def test_a_submitted_search_outlives_its_command_and_can_be_cancelled(tmp_path):
-    answer = parlay("submit", write_search(tmp_path), *ENDLESS, "--json", cwd=tmp_path)
-    assert answer.code == 0, answer.err
+def test_a_submitted_search_outlives_its_command_and_can_be_cancelled(place):
+    answer = submitted(place)
     os.kill(answer.json["pid"], 0)
-    wait_for(lambda: running_attempts(tmp_path))
-    cancelled = parlay("cancel", answer.json["search_id"], "--json", cwd=tmp_path)
+    wait_for(lambda: running_attempts(place) >= 2)
+    cancelled = parlay("cancel", answer.json["search_id"], "--json", cwd=place)
     assert cancelled.code == 0, cancelled.err
-    assert cancelled.json["cancelled"] == ["t0001"]
+    assert cancelled.json["cancelled"] == ["t0002"]
     assert cancelled.json["unreached"] == []
-    assert not alive_ranks(only_search(tmp_path))
-    status = parlay("status", "--json", cwd=tmp_path).json
+    assert not alive_ranks(only_search(place))
+    status = parlay_here("status", "--json", cwd=place).json
     assert (status["state"], status["reasons"]) == ("cancelled", {"cancelled_by_user": 1})
 
 
-def test_a_search_nobody_drives_can_be_cancelled(tmp_path):
-    driver = start("run", write_search(tmp_path), *ENDLESS, cwd=tmp_path)
-    wait_for(lambda: running_attempts(tmp_path))
+def test_a_search_nobody_drives_can_be_cancelled(place):
+    driver = begun(place)
     driver.kill()
     driver.communicate()
-    folder = only_search(tmp_path)
+    folder = only_search(place)
     for file in Path(os.environ["PARLAY_HOME"]).glob("ledger.db*"):
         file.unlink()  # the folder alone is enough
-    cancelled = parlay("cancel", folder, "--json", cwd=tmp_path)
+    cancelled = parlay("cancel", folder, "--json", cwd=place)
     assert cancelled.code == 0, cancelled.err
-    assert parlay("status", "--json", cwd=tmp_path).json["state"] == "cancelled"
-    assert not alive_ranks(only_search(tmp_path))
+    assert parlay_here("status", "--json", cwd=place).json["state"] == "cancelled"
+    assert not alive_ranks(only_search(place))
 
 
 @pytest.mark.fault(33)
-def test_an_mlflow_that_is_down_changes_nothing(tmp_path):
-    changes = ("--set", "tracking.mlflow_uri=http://127.0.0.1:9", "--set", "search.max_trials=2")
-    answer = parlay("run", write_search(tmp_path), *changes, "--json", cwd=tmp_path)
-    assert answer.code == 0, answer.err
-    assert answer.json["trials"]["measured"] == 2
-    assert "MLflow" in answer.err
+def test_an_mlflow_that_is_down_changes_nothing(place):
+    write_search(place, SEARCH.replace("{enabled: false}", '{mlflow_uri: "http://127.0.0.1:9"}'))
+    let_go(place)
+    driver = start("run", "search.yaml", "--json", cwd=place, command=TABLED)
+    out, err = driver.communicate(timeout=240)
+    assert driver.returncode == 0, err
+    assert json.loads(out)["trials"]["measured"] == 4
+    assert "MLflow" in err
