@@ -28,9 +28,9 @@ from search_spaces.layout import LAYOUT_FIELDS
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 from tests.orchestrator.cli.test_cancel import search_with_a_job
-from tests.orchestrator.cli.test_replaying import Signalled
+from tests.orchestrator.cli.test_replaying import signalled
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.test_replay import ScriptedLauncher
+from tests.orchestrator.scripted import in_turn
 from trials.ledger.commands import request_cancel
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import utc_seconds
@@ -305,7 +305,7 @@ class TestReplaying:
         return write_recipe(tmp_path / "recipe", source_of(measured_trial("t0001", LAYOUT, 0.1)), tmp_path / "code")
 
     def test_a_recipes_layout_is_measured_again_in_a_folder_of_its_own(self, recipe, monkeypatch, capsys):
-        launcher = ScriptedLauncher(0.1, 0.101, 0.099)
+        launcher = in_turn(0.1, 0.101, 0.099)
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
         result = api.replay(recipe, repeats=3, work_dir="replays")
         assert (result.verdict, len(launcher.requests)) == ("reproduced", 3)
@@ -314,21 +314,21 @@ class TestReplaying:
         assert "measuring 3 times in" in capsys.readouterr().err
 
     def test_occasions_are_as_far_apart_as_asked(self, recipe, monkeypatch):
-        launcher = ScriptedLauncher(0.115, 0.115)
+        launcher = in_turn(0.115, 0.115)
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
         result = api.replay(recipe, repeats=1, occasions=2, apart="20m", quiet=True)
         first, second = (utc_seconds(occasion["started_at"]) for occasion in result.to_json()["occasions"])
         assert 1200 <= second - first < 1260
 
     def test_an_interrupt_cancels_the_run_in_flight(self, recipe, monkeypatch):
-        launcher = Signalled(signal.SIGINT)
+        launcher = signalled(signal.SIGINT)
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
         with pytest.raises(KeyboardInterrupt):
             api.replay(recipe, repeats=1, quiet=True)
         assert len(launcher.cancelled) == 1
 
     def test_sigterm_ends_the_process_as_it_was_to_once_the_run_is_cancelled(self, recipe, monkeypatch):
-        launcher, heard = Signalled(signal.SIGTERM), []
+        launcher, heard = signalled(signal.SIGTERM), []
         monkeypatch.setattr(factory, "make_launcher", lambda *_, **__: (launcher, None))
         before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(len(launcher.cancelled)))
         try:
