@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -57,6 +58,17 @@ def _holds_programs(folder: Path) -> bool:
         return False
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize > 4 * 2**30 and not found.f_flag & os.ST_NOEXEC
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files none of whose tests the marks select are not imported, which takes longer than many a test."""
+    marks: str = config.option.markexpr
+    if not marks or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
+    if marks.startswith("not processes"):
+        return True if re.search(r"^pytestmark = .*mark\.processes", text, re.MULTILINE) else None
+    return True if f"mark.{marks.split()[0]}" not in text else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
