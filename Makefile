@@ -2,13 +2,14 @@
 # python3-venv and root's `test` what tests start (Slurm, Postgres, Chromium) when it is missing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SEEN_BEFORE := --ignore=tests/test_import_direction.py --ignore=tests/test_readme.py
 TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo gallery servers test test-fast parity-full check format lint types imports readme clean
+.PHONY: setup demo gallery servers test test-all test-fast mutants parity-full check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -38,13 +39,19 @@ servers: .venv/.dev
 	@$(BIN)/python -m tests.servers
 
 # Tests that train and tests that wait for servers share the cores, file by file; those that tell by the clock do not.
-test: .venv/.dev servers
-	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 -m 'not processes'
-	@$(BIN)/python -m pytest $(LEFT_OUT) --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m 'processes and not alone'
-	@$(BIN)/python -m pytest $(LEFT_OUT) -m alone
+# test-all is everything; test leaves out walks over every crash point, fault, layout or server that there is.
+test: LEFT_OUT_MARKS := and not walks
+test test-all: .venv/.dev servers
+	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 -m 'not processes $(LEFT_OUT_MARKS)'
+	@$(PYTEST) $(LEFT_OUT) --numprocesses=2 --dist=loadfile --no-loadscope-reorder -m 'processes and not alone $(LEFT_OUT_MARKS)'
+	@$(PYTEST) $(LEFT_OUT) -m 'alone $(LEFT_OUT_MARKS)'
 
 test-fast: .venv/.dev
-	@$(BIN)/python -m pytest --numprocesses=2 -m 'not processes and not walks'
+	@$(PYTEST) --numprocesses=2 -m 'not processes and not walks and not seconds'
+
+# 200 small faults, each put into the code for itself: which ones do the tests notice? docs/mutants.md.
+mutants: .venv/.dev
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # Every combination of the layouts that decide how a model is cut, against a plain GPT: 24 minutes; docs/parity.md.
 parity-full: .venv/.dev
@@ -52,7 +59,7 @@ parity-full: .venv/.dev
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.dev servers format lint types imports readme
-	@PARLAY_GATE=1 $(MAKE) --no-print-directory test LEFT_OUT='$(SEEN_BEFORE)'
+	@PARLAY_GATE=1 $(MAKE) --no-print-directory test-all LEFT_OUT='$(SEEN_BEFORE)'
 
 format: .venv/.dev
 	@$(BIN)/ruff format --check .
@@ -64,10 +71,10 @@ types: .venv/.dev
 	@$(BIN)/mypy
 
 imports: .venv/.dev
-	@$(BIN)/python -m pytest -q tests/test_import_direction.py
+	@$(PYTEST) -q tests/test_import_direction.py
 
 readme: .venv/.dev
-	@$(BIN)/python -m pytest -q tests/test_readme.py
+	@$(PYTEST) -q tests/test_readme.py
 
 clean:
 	@rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
