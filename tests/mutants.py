@@ -2,15 +2,16 @@
 
 Printed by `python -m tests.mutants` (`make mutants`): a line for each mutant and a table by room. Which mutants are
 made depends on a fixed seed and on what they change, never on where it stands: a function that moves to another file
-keeps its mutants. `--only NAME` runs those whose name contains it; `--write FILE` keeps what was seen as JSON;
-`--against FILE` leaves with 1 if a mutant that was killed there is not killed any more.
+keeps its mutants. A mutant meets the tests of its room that run its function, but for processes and walks.
+
+`--only NAME` runs those whose name contains it, `--list` says what they change; `--page FILE` writes docs/mutants.md;
+`--write FILE` keeps what was seen as JSON, and `--against FILE` leaves with 1 if a mutant that was killed there is not
+killed any more.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import hashlib
 import json
 import os
 import shutil
@@ -18,292 +19,29 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from types import MappingProxyType
 
-ROOT = Path(__file__).resolve().parents[1]
-SEED = 19
+from tests.mutations import ROOMS, ROOT, Mutant, Room, drawn_mutants, globbed
+
 LIMIT_S = 600.0
 """Of one mutant's tests together; a mutant that makes them run longer was noticed."""
 
+_BEGINNING = """\
+# Mutants
 
-@dataclass(frozen=True)
-class Room:
-    """How many mutants are made of some `sources`, and the `tests` that should notice them; both are globs."""
-
-    name: str
-    mutants: int
-    sources: tuple[str, ...]
-    tests: tuple[str, ...]
-
-
-ROOMS = (
-    Room("search", 40, ("orchestrator/search/*.py",), ("tests/orchestrator/search/test_*.py",)),
-    Room("ledger", 25, ("trials/ledger/*.py",), ("tests/trials/ledger/test_*.py", "tests/contracts/test_ledger.py")),
-    Room(
-        "launchers/slurm",
-        30,
-        ("orchestrator/launchers/slurm*.py",),
-        ("tests/orchestrator/launchers/test_slurm*.py", "tests/orchestrator/search/test_slurm*.py"),
-    ),
-    Room(
-        "measurement",
-        12,
-        ("trials/measure.py", "trials/spread.py", "trials/trend.py"),
-        ("tests/trials/test_measure.py", "tests/trials/test_spread.py", "tests/trials/test_trend.py"),
-    ),
-    Room(
-        "ranking",
-        15,
-        ("trials/ranking.py", "trials/pareto.py", "trials/verdict.py"),
-        ("tests/trials/test_ranking.py", "tests/trials/test_pareto.py", "tests/trials/test_verdict.py"),
-    ),
-    Room("classify", 10, ("trials/classify.py",), ("tests/trials/test_classify.py",)),
-    Room(
-        "rules",
-        15,
-        ("search_spaces/layout_rules.py", "search_spaces/engine_rules.py", "search_spaces/trainer_rules.py"),
-        ("tests/search_spaces/test_*.py", "tests/bad_inputs/test_layouts.py"),
-    ),
-    Room(
-        "memory",
-        13,
-        ("search_spaces/memory.py", "search_spaces/memory_floor.py"),
-        ("tests/search_spaces/test_*.py",),
-    ),
-    Room(
-        "service auth",
-        10,
-        ("orchestrator/service/guard.py", "orchestrator/service/shares.py", "orchestrator/service/share_file.py"),
-        ("tests/orchestrator/service/test_*.py", "tests/bad_inputs/test_service.py"),
-    ),
-    Room(
-        "exchange",
-        12,
-        ("orchestrator/exchange/*.py",),
-        (
-            "tests/orchestrator/exchange/test_*.py",
-            "tests/orchestrator/cli/test_exporting.py",
-            "tests/orchestrator/cli/test_importing.py",
-        ),
-    ),
-    Room("recipe", 18, ("orchestrator/recipe/*.py",), ("tests/orchestrator/recipe/test_*.py",)),
-)
-
-_COMPARED = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-}
-_COMPUTED = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-}
-_SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One change: the `operator` applied at its `place`-th occasion in a `function` of a `file`, counted from 0."""
-
-    room: str
-    file: str
-    function: str
-    operator: str
-    place: int
-    line: int
-    before: str
-    after: str
-    begin: int
-    end: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}::{self.function} {self.operator} {self.place}"
-
-    @property
-    def rank(self) -> str:
-        """By which mutants are drawn: chance with a seed, and the same wherever the function stands."""
-        drawn = f"{SEED} {self.function} {self.operator} {self.place} {self.before}"
-        return hashlib.sha256(drawn.encode()).hexdigest() + self.file
-
-    def applied(self, source: bytes) -> bytes:
-        return source[: self.begin] + self.after.encode() + source[self.end :]
-
-
-def drawn_mutants() -> list[Mutant]:
-    """Those that are run: of every room as many as it says."""
-    return [mutant for room in ROOMS for mutant in _drawn(mutants_of(room))[: room.mutants]]
-
-
-def _drawn(mutants: Iterable[Mutant]) -> list[Mutant]:
-    """In the order of their ranks, one of each operator in turn: else most of them would be forgotten returns."""
-    seen: Counter[str] = Counter()
-    turns = []
-    for mutant in sorted(mutants, key=lambda mutant: mutant.rank):
-        turns.append((seen[mutant.operator], mutant.rank, mutant))
-        seen[mutant.operator] += 1
-    return [mutant for _, _, mutant in sorted(turns, key=lambda turn: turn[:2])]
-
-
-def mutants_of(room: Room) -> Iterator[Mutant]:
-    """Every mutant that can be made of a room's functions."""
-    for path in _globbed(ROOT, room.sources):
-        source = path.read_text(encoding="utf-8")
-        file = str(path.relative_to(ROOT))
-        starts = _line_starts(source.encode())
-        for name, function in _functions(ast.parse(source)):
-            seen: Counter[str] = Counter()
-            for operator, node, changed in _changes(function):
-                begin = starts[node.lineno - 1] + node.col_offset
-                end = starts[node.end_lineno - 1] + node.end_col_offset
-                before = source.encode()[begin:end].decode()
-                place, seen[operator] = seen[operator], seen[operator] + 1
-                yield Mutant(room.name, file, name, operator, place, node.lineno, before, changed, begin, end)
-
-
-def _globbed(root: Path, patterns: Iterable[str]) -> list[Path]:
-    return sorted({path for pattern in patterns for path in root.glob(pattern)})
-
-
-def _line_starts(source: bytes) -> list[int]:
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts
-
-
-def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Functions and methods with their qualified names; one inside another belongs to the outer."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef):
-            yield from _functions(node, f"{prefix}{node.name}.")
-        elif isinstance(node, ast.FunctionDef):
-            yield f"{prefix}{node.name}", node
-
-
-def _changes(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
-    """(operator, what is replaced, by what)."""
-    for statement in function.body:
-        for node in _walk(statement):
-            for operator, change in _OPERATORS.items():
-                if (changed := change(node)) is not None:
-                    place, text = changed
-                    yield operator, place, text
-
-
-def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but for what stands in texts, whose places are not told right before Python 3.12."""
-    yield node
-    if not isinstance(node, ast.JoinedStr):
-        for child in ast.iter_child_nodes(node):
-            yield from _walk(child)
-
-
-def _compare(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """`<` for `<=`, `is` for `is not`, and so on."""
-    if not isinstance(node, ast.Compare) or type(node.ops[0]) not in _COMPARED:
-        return None
-    ops = [_COMPARED[type(node.ops[0])](), *node.ops[1:]]
-    return node, _text(ast.Compare(node.left, ops, node.comparators))
-
-
-def _compute(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """`+` for `-`, `*` for `/`; not where texts are joined."""
-    if not isinstance(node, ast.BinOp) or type(node.op) not in _COMPUTED or _is_text(node.left) or _is_text(node.right):
-        return None
-    return node, _text(ast.BinOp(node.left, _COMPUTED[type(node.op)](), node.right))
-
-
-def _connect(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """`and` for `or`."""
-    if not isinstance(node, ast.BoolOp):
-        return None
-    return node, _text(ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values))
-
-
-def _negate(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """The other branch of a condition."""
-    if not isinstance(node, ast.If | ast.While | ast.IfExp) or isinstance(node.test, ast.Compare | ast.Constant):
-        return None
-    return node.test, f"(not ({ast.unparse(node.test)}))"
-
-
-def _filter(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """A comprehension that leaves nothing out."""
-    if not isinstance(node, ast.comprehension) or not node.ifs:
-        return None
-    return node.ifs[0], "True"
-
-
-def _number(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """One more."""
-    if not isinstance(node, ast.Constant) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
-        return None
-    return node, repr(node.value + 1)
-
-
-def _flip(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """`True` for `False`."""
-    return (node, repr(not node.value)) if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
-
-
-def _extreme(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """`min` for `max`, `any` for `all`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _SWAPPED_NAMES:
-        return None
-    return node.func, _SWAPPED_NAMES[node.func.id]
-
-
-def _forget(node: ast.AST) -> tuple[ast.stmt, str] | None:
-    """A call whose value nobody uses is left out."""
-    return (node, "pass") if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
-
-
-def _return(node: ast.AST) -> tuple[ast.stmt, str] | None:
-    """Nothing is returned."""
-    return (node, "return None") if isinstance(node, ast.Return) and not _is_nothing(node.value) else None
-
-
-_OPERATORS: Mapping[str, Callable[[ast.AST], tuple[ast.expr | ast.stmt, str] | None]] = {
-    "compare": _compare,
-    "compute": _compute,
-    "connect": _connect,
-    "negate": _negate,
-    "filter": _filter,
-    "number": _number,
-    "flip": _flip,
-    "extreme": _extreme,
-    "forget": _forget,
-    "return": _return,
-}
-
-
-def _text(node: ast.expr) -> str:
-    return f"({ast.unparse(node)})"
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
-
-
-def _is_nothing(node: ast.expr | None) -> bool:
-    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+How much do the tests notice? One small fault after the other is put into the code: `<` for `<=`, `and` for `or`, a
+condition turned round, a number one higher, a call left out. Then the tests of the room run, without those that start
+processes and without the walks over every crash point. A mutant is killed if one of them fails, and survives if none
+does. Which faults are made follows from a fixed seed (`tests/mutants.py`)."""
+_SURVIVORS = """\
+Some change nothing that anybody could see: a bound that is never met exactly, a short cut that is only quicker. Others
+are noticed by tests of another room, or by those that start processes."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +87,7 @@ def _tests_by_function(room: Room, trees: SimpleQueue[Path]) -> dict[str, list[s
     tree = trees.get()
     try:
         found = tree / ".tests_by_function.json"
-        files = [str(path.relative_to(tree)) for path in _globbed(tree, room.tests)]
+        files = [str(path.relative_to(tree)) for path in globbed(tree, room.tests)]
         ended = _pytest(tree, ["-p", "tests.function_calls", *files], None, {"FUNCTION_CALLS_TO": str(found)})
         if ended.returncode != 0:
             raise SystemExit(f"{room.name}: its tests fail without a mutant\n{ended.stdout[-4000:]}")
@@ -417,6 +155,20 @@ def table(seen: Iterable[Seen]) -> str:
     return "\n".join(["| room | mutants | killed | survived |", "|---|---|---|---|", *lines])
 
 
+def page(seen: list[Seen]) -> str:
+    """docs/mutants.md."""
+    survivors = [one.mutant for one in seen if one.noticed is None]
+    rows = [f"| `{m.name.replace('|', '/')}` | `{_cell(m.before)}` | `{_cell(m.after)}` |" for m in survivors]
+    listed = ["| file, function, operator, place | before | after |", "|---|---|---|", *rows]
+    made = f"Made by `make mutants MUTANTS='--page docs/mutants.md'` on {datetime.now(UTC):%Y-%m-%d}."
+    return "\n\n".join([_BEGINNING, table(seen), made, "## Survivors", _SURVIVORS, "\n".join(listed)]) + "\n"
+
+
+def _cell(code: str) -> str:
+    words = " ".join(code.split()).replace("|", "\\|")
+    return words if len(words) <= 80 else words[:77] + "..."
+
+
 def killed_before(seen: Iterable[Seen], file: Path) -> list[str]:
     """The names of mutants that an earlier run killed and this one did not; a file that moved is looked through."""
     now = defaultdict(list)
@@ -438,6 +190,7 @@ def _wherever(mutant: Mutant) -> tuple[str, str, int, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", default="")
+    parser.add_argument("--page", type=Path)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--against", type=Path)
     parser.add_argument("--workers", type=int, default=2)
@@ -455,6 +208,8 @@ def main() -> int:
     print(f"\n{table(seen)}")
     if chosen.write:
         chosen.write.write_text(json.dumps([asdict(one) for one in seen], indent=1) + "\n")
+    if chosen.page:
+        chosen.page.write_text(page(seen), encoding="utf-8")
     lost = killed_before(seen, chosen.against) if chosen.against else []
     if lost:
         print("\nkilled before, and not now:", *lost, sep="\n")

@@ -1,0 +1,71 @@
+"""Which mutants are made, and that each is one change of one function."""
+
+from __future__ import annotations
+
+import ast
+from itertools import groupby
+
+import pytest
+
+from tests.mutations import ROOMS, ROOT, Room, drawn_mutants, mutants_of
+
+SOURCE = """\
+class Box:
+    def fits(self, size):
+        if size < self.limit and not self.full:
+            self.note(f"{size + 1} fits")
+            return True
+        return [other for other in self.others if other.limit]
+
+
+def most(values):
+    return max(values) - 1
+"""
+
+
+@pytest.fixture
+def room(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.mutations.ROOT", tmp_path)
+    (tmp_path / "box.py").write_text(SOURCE)
+    return Room("box", 3, ("*.py",), ())
+
+
+def test_every_operator_changes_what_it_is_named_after(room):
+    found = {(m.function, m.operator, m.place): (m.before, m.after) for m in mutants_of(room)}
+    assert found == {
+        ("Box.fits", "compare", 0): ("size < self.limit", "(size <= self.limit)"),
+        ("Box.fits", "connect", 0): (
+            "size < self.limit and not self.full",
+            "(size < self.limit or not self.full)",
+        ),
+        ("Box.fits", "negate", 0): (
+            "size < self.limit and not self.full",
+            "(not (size < self.limit and not self.full))",
+        ),
+        ("Box.fits", "forget", 0): ('self.note(f"{size + 1} fits")', "pass"),
+        ("Box.fits", "flip", 0): ("True", "False"),
+        ("Box.fits", "return", 0): ("return True", "return None"),
+        ("Box.fits", "return", 1): ("return [other for other in self.others if other.limit]", "return None"),
+        ("Box.fits", "filter", 0): ("other.limit", "True"),
+        ("most", "extreme", 0): ("max", "min"),
+        ("most", "compute", 0): ("max(values) - 1", "(max(values) + 1)"),
+        ("most", "number", 0): ("1", "2"),
+        ("most", "return", 0): ("return max(values) - 1", "return None"),
+    }
+
+
+def test_a_function_that_moves_keeps_its_mutants(room, tmp_path):
+    ranks = {m.rank.removesuffix(m.file) for m in mutants_of(room)}
+    (tmp_path / "box.py").rename(tmp_path / "case.py")
+    (tmp_path / "case.py").write_text(f"import os\n\n\n{SOURCE}")
+    assert {m.rank.removesuffix(m.file) for m in mutants_of(room)} == ranks
+
+
+def test_two_hundred_are_drawn_each_another_and_each_a_program():
+    mutants = drawn_mutants()
+    assert len({mutant.name for mutant in mutants}) == len(mutants) == sum(room.mutants for room in ROOMS) == 200
+    for file, of_file in groupby(sorted(mutants, key=lambda m: m.file), key=lambda m: m.file):
+        source = (ROOT / file).read_bytes()
+        for mutant in of_file:
+            changed = ast.parse(mutant.applied(source))
+            assert ast.dump(changed) != ast.dump(ast.parse(source)), mutant.name
