@@ -40,7 +40,7 @@ def test_every_operator_changes_what_it_is_named_after(room):
         ),
         ("Box.fits", "negate", 0): (
             "size < self.limit and not self.full",
-            "(not (size < self.limit and not self.full))",
+            "(not (size < self.limit and (not self.full)))",
         ),
         ("Box.fits", "forget", 0): ('self.note(f"{size + 1} fits")', "pass"),
         ("Box.fits", "flip", 0): ("True", "False"),
