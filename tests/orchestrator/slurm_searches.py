@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+from unittest import mock
 
+from orchestrator import starting
 from orchestrator.search_file import candidates_of, load_search_file
 from slurm.daemons import living_processes
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay
-from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, write_search
+from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
@@ -91,13 +93,10 @@ class Bench:
         table = {"PARLAY_TEST_TABLE": str(self._table)}
         return environment() | self.cluster.environment | table | dict(self.variables)
 
-    def parlay(self, *words: str | Path, timeout_s: float = 120.0) -> Answer:
-        """Run one command to its end; its searches are tabled ones."""
-        argv = [*tabled_parlay.COMMAND, *map(str, words)]
-        done = subprocess.run(
-            argv, cwd=self.place, env=self.environment, capture_output=True, text=True, timeout=timeout_s
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+    def parlay(self, *words: str | Path) -> Answer:
+        """Run one command to its end, in this process; its searches are tabled ones."""
+        with mock.patch.object(starting, "snapshot_code", tabled_parlay.snapshot_tabled_code):
+            return parlay_here(*words, cwd=self.place, variables=self.environment)
 
     def start(self, *words: str | Path, tabled: bool = False) -> subprocess.Popen[bytes]:
         """Start the real command, or the one whose searches are tabled, and go on; its words go to driver.out."""

@@ -15,7 +15,7 @@ from orchestrator.planning import plan_of
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
 from search_spaces.errors import InputError
 from search_spaces.measured import Observation, render_table
-from tests.orchestrator.cli.parlay import parlay, write_search
+from tests.orchestrator.cli.parlay import parlay_here, write_search
 from trials.trial import TrialSpec
 
 SEARCH = """\
@@ -109,7 +109,7 @@ def test_what_is_there_stays_as_it_is(tmp_path, spec):
 )
 def test_scripts_are_refused_where_there_are_none(tmp_path, words, message):
     write_search(tmp_path)
-    answer = parlay("run", "search.yaml", *words, "--json", cwd=tmp_path)
+    answer = parlay_here("run", "search.yaml", *words, "--json", cwd=tmp_path)
     assert (answer.code, answer.json["error"]["key"]) == (2, "--scripts")
     assert message in answer.json["error"]["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]

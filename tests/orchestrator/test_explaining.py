@@ -14,7 +14,7 @@ from orchestrator.planning import plan_of
 from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
 from search_spaces.space import closed_space
 from search_spaces.workload import Workload
-from tests.orchestrator.cli.parlay import parlay, write_search
+from tests.orchestrator.cli.parlay import parlay_here, write_search
 
 SEARCH = """\
 name: explained
@@ -139,7 +139,7 @@ def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
 @pytest.mark.processes
 @pytest.mark.timeout(120)
 def test_the_command_tells_all_of_it_as_json(tmp_path):
-    found = parlay("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
+    found = parlay_here("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
     assert [each["what"] for each in found["explained"]] == ["first", "baseline"]
     assert found["explained"][0].items() >= found["layouts"][0].items()
     assert set(found["rejected_examples"]) == set(found["rejected"]) == {"world", "batch"}

@@ -16,7 +16,7 @@ from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
 from slurm.partitions import PartitionSnapshot
 from slurm.request import JobRequest
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import Answer, parlay, write_search
+from tests.orchestrator.cli.parlay import Answer, parlay_here, write_search
 from tests.orchestrator.launchers.on_fake_slurm import four_nodes
 from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
 from tests.slurm.sandboxes import resume
@@ -246,7 +246,7 @@ def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
 
 def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> Answer:
     """One command against the sandbox; these variables stand in its environment."""
-    return parlay(*words, cwd=folder, variables=sandbox.environment | variables)
+    return parlay_here(*words, cwd=folder, variables=sandbox.environment | variables)
 
 
 @pytest.mark.processes
@@ -306,7 +306,7 @@ def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandb
 def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, monkeypatch, verb):
     write_search(tmp_path, SEARCH)
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = parlay(*verb, "search.yaml", "--json", cwd=tmp_path)
+    answer = parlay_here(*verb, "search.yaml", "--json", cwd=tmp_path)
     assert answer.code == 6
     assert "Slurm's commands are not installed on this machine" in answer.json["error"]["message"]
     assert "parlay slurm-sandbox start" in answer.json["error"]["fix"]

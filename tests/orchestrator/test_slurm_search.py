@@ -217,8 +217,8 @@ def test_without_accounting_a_search_survives_a_restarted_controller_and_a_kille
 def run_undisturbed(bench: Bench) -> SearchRecord:
     """The same search where nothing can happen to it: as plain processes of this machine."""
     bench.place.mkdir()
-    answer = bench.parlay("run", bench.write(takes_s=0.0, text=CALM), "--json", timeout_s=240)
-    assert answer.code == 0, answer.err
+    driver = bench.start("run", bench.write(takes_s=0.0, text=CALM), tabled=True)
+    assert driver.wait(240) == 0, (bench.place / "driver.out").read_text()[-2000:]
     return record_of(bench.the_search())
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, python_that_begins_with, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here, python_that_begins_with, write_search
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_seconds(tmp_path):
     search = write_search(tmp_path, TINY_SEARCH)
-    before = parlay("plan", search, "--json", cwd=tmp_path).json
+    before = parlay_here("plan", search, "--json", cwd=tmp_path).json
     assert before["layouts"][0]["step_time_s"] is None
     answer = parlay("calibrate", search, "--out", "mine.yaml", "--json", cwd=tmp_path, timeout_s=150.0)
     assert answer.code == 0, answer.err
@@ -23,10 +23,10 @@ def test_what_two_processes_reach_becomes_a_cluster_file_by_which_plan_knows_sec
     assert [domain["num_ranks"] for domain in cluster["links"]["domains"]] == [2]
     assert {group["kind"] for group in found["groups"]} == {"all_reduce", "all_gather"}
     assert found["fingerprint"]["torch"]
-    plan = parlay("plan", search, "--set", "cluster=mine.yaml", "--json", cwd=tmp_path).json
+    plan = parlay_here("plan", search, "--set", "cluster=mine.yaml", "--json", cwd=tmp_path).json
     assert 0 < plan["layouts"][0]["step_time_s"] < 10
     assert plan["expected_node_hours"]["guided"] > 0
-    again = parlay("calibrate", search, "--out", "search.yaml", "--json", cwd=tmp_path)
+    again = parlay_here("calibrate", search, "--out", "search.yaml", "--json", cwd=tmp_path)
     assert (again.code, again.json["error"]["key"]) == (2, "--out")
 
 
@@ -71,5 +71,5 @@ def test_it_is_one_job_on_two_nodes_of_a_real_slurm_and_tells_what_joins_them(tm
     assert fabric["nic_gb_per_s"] > 0
     assert fabric["p2p_gb_per_s"] > 0
     changes = ("--set", "cluster=tiny-cluster.yaml", "--set", "space.allow_tensor_parallel_across_nodes=true")
-    plan = parlay("plan", search, *changes, "--json", cwd=tmp_path)
+    plan = parlay_here("plan", search, *changes, "--json", cwd=tmp_path)
     assert plan.json["layouts"][0]["step_time_s"] is not None

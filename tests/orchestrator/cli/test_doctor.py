@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm.sandbox import SlurmSandbox
-from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, parlay_here, write_search
 from tests.slurm.sandboxes import resume, sandbox
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -32,7 +32,7 @@ def slurm() -> Iterator[SlurmSandbox]:
 
 
 def examined(folder: Path, slurm: SlurmSandbox, *words: str | Path) -> Answer:
-    return parlay("doctor", *words, cwd=folder, timeout_s=220.0, variables=slurm.environment)
+    return parlay_here("doctor", *words, cwd=folder, variables=slurm.environment)
 
 
 def of_level(found: dict[str, Any], *levels: str) -> dict[str, dict[str, Any]]:
@@ -76,7 +76,7 @@ def test_three_planted_faults_are_found_each_with_what_to_do(tmp_path, slurm):
 
 def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
     path = write_search(tmp_path, SEARCH)
-    answer = examined(tmp_path, slurm, path, "--submit-test", "--json")
+    answer = parlay("doctor", path, "--submit-test", "--json", cwd=tmp_path, variables=slurm.environment)
     assert answer.code == 0, answer.err + answer.out
     job = {f["name"]: f for f in answer.json["findings"] if f["area"] == "a job that ran"}
     assert set(job) == {"job", "ranks_python", "shared", "clocks", "cores", "transport", "bandwidth", "selftest"}
@@ -90,18 +90,18 @@ def test_a_job_on_two_nodes_tells_what_its_ranks_see(tmp_path, slurm):
 def test_a_machine_without_slurm_says_so_and_still_looks_at_the_rest(tmp_path, monkeypatch):
     path = write_search(tmp_path, SEARCH)
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = parlay("doctor", path, "--json", cwd=tmp_path)
+    answer = parlay_here("doctor", path, "--json", cwd=tmp_path)
     assert answer.code == 8
     errors = of_level(answer.json, "error")
     assert set(errors) == {"commands"}
     assert "parlay slurm-sandbox start" in errors["commands"]["fix"]
     assert {"search_file", "python", "writable", "ledger", "mlflow"} <= set(of_level(answer.json, "ok"))
-    assert parlay("doctor", "--json", cwd=tmp_path).code == 0  # nobody said that there should be one
+    assert parlay_here("doctor", "--json", cwd=tmp_path).code == 0  # nobody said that there should be one
 
 
 def test_a_bad_search_file_is_an_error_among_others(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH.replace("global_batch_size: 8", "global_batch_size: none"))
-    answer = parlay("doctor", path, "--launcher", "local", "--json", cwd=tmp_path)
+    answer = parlay_here("doctor", path, "--launcher", "local", "--json", cwd=tmp_path)
     assert answer.code == 8
     [error] = of_level(answer.json, "error").values()
     assert error["area"] == "search file"
@@ -110,6 +110,6 @@ def test_a_bad_search_file_is_an_error_among_others(tmp_path):
 
 
 def test_a_job_needs_a_search_file(tmp_path):
-    answer = parlay("doctor", "--submit-test", "--json", cwd=tmp_path)
+    answer = parlay_here("doctor", "--submit-test", "--json", cwd=tmp_path)
     assert (answer.code, json.loads(answer.out)["error"]["key"]) == (2, "--submit-test")
     assert os.listdir(tmp_path) == []

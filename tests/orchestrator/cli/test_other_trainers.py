@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import Answer, parlay, write_search
+from tests.orchestrator.cli.parlay import Answer, parlay, parlay_here, write_search
 from tests.trials.external.ranks import FAKE
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -88,8 +88,8 @@ def test_a_search_with_megatron_ends_in_a_recipe_of_its_layouts(finished):
 def test_what_its_flags_mean_is_said_beside_the_best_and_below_the_table(in_its_home):
     place, answer = in_its_home
     assert answer["best"]["flags"] == ["layout_unproven"]
-    assert "\nlayout_unproven: the trainer's log does not prove" in parlay("best", cwd=place).out
-    assert "\n! t0001, t0002, t0003, t0004 layout_unproven: the trainer's log" in parlay("status", cwd=place).out
+    assert "\nlayout_unproven: the trainer's log does not prove" in parlay_here("best", cwd=place).out
+    assert "\n! t0001, t0002, t0003, t0004 layout_unproven: the trainer's log" in parlay_here("status", cwd=place).out
 
 
 def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
@@ -113,7 +113,7 @@ def test_out_of_memory_is_an_ending_of_the_layout_with_the_trainers_words(tmp_pa
     answer = run(tmp_path, failing)
     assert answer.code == 3
     assert answer.json["reasons"] == {"gpu_oom": 1}
-    logs = parlay("logs", "t0001", "--json", cwd=tmp_path).json
+    logs = parlay_here("logs", "t0001", "--json", cwd=tmp_path).json
     assert "CUDA out of memory" in logs["excerpt"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, write_search
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here, write_search
 from trials.tokens import read_token_header
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARLAY_HOME", str(place / "home"))
         words = ("--tokenizer", "bytes", "--append-eos", "--out", "data/tokens.bin")
-        assert parlay("prepare", "a.jsonl", *words, cwd=place).code == 0
+        assert parlay_here("prepare", "a.jsonl", *words, cwd=place).code == 0
         answer = parlay("run", write_search(place, ON_TOKENS), "--json", cwd=place, timeout_s=240)
     assert answer.code == 0, answer.err
     return place, answer.json
@@ -76,8 +76,8 @@ def test_a_replay_without_those_tokens_is_impossible_and_launches_nothing(finish
     try:
         if fate == "changed":
             more = ("--tokenizer", "bytes", "--limit", "50", "--out", str(path))
-            assert parlay("prepare", "a.jsonl", *more, cwd=place).code == 0
-        replayed = parlay("replay", answer["recipe"], "--work-dir", tmp_path, "--json", cwd=place)
+            assert parlay_here("prepare", "a.jsonl", *more, cwd=place).code == 0
+        replayed = parlay_here("replay", answer["recipe"], "--work-dir", tmp_path, "--json", cwd=place)
     finally:
         shutil.move(tmp_path / "kept.bin", path)
     assert (replayed.code, replayed.json["verdict"]) == (12, "impossible")
@@ -88,7 +88,7 @@ def test_a_replay_without_those_tokens_is_impossible_and_launches_nothing(finish
 def test_a_search_whose_tokens_are_gone_is_refused_before_anything_is_written(finished, tmp_path):
     write_search(tmp_path, ON_TOKENS)
     for verb in ("plan", "run", "submit"):
-        answer = parlay(verb, "search.yaml", "--json", cwd=tmp_path)
+        answer = parlay_here(verb, "search.yaml", "--json", cwd=tmp_path)
         assert answer.code == 2
         assert (answer.json["error"]["code"], answer.json["error"]["key"]) == ("token_file", "trainer.data.path")
     assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, python_that_begins_with, write_search
+from tests.orchestrator.cli.parlay import (
+    TINY_SEARCH,
+    Answer,
+    parlay,
+    parlay_here,
+    python_that_begins_with,
+    write_search,
+)
 from tests.orchestrator.slurm_searches import ids_of_jobs
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -70,7 +77,7 @@ sys.meta_path.insert(0, Breaking())
 
 def test_its_cases_are_listed(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
-    listed = parlay("selftest", path, "--list", "--json", cwd=tmp_path).json["cases"]
+    listed = parlay_here("selftest", path, "--list", "--json", cwd=tmp_path).json["cases"]
     assert {"name": "hang", "ranks": 2} in listed
     assert {case["ranks"] for case in listed} == {1, 2}
     assert not (tmp_path / "runs").exists()
@@ -93,7 +100,7 @@ def test_its_cases_are_listed(tmp_path):
 def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, verb, changes, key):
     path = write_search(tmp_path, TINY_SEARCH)
     (tmp_path / "train.py").touch()
-    answer = parlay(verb, path, *changes, "--json", cwd=tmp_path)
+    answer = parlay_here(verb, path, *changes, "--json", cwd=tmp_path)
     assert answer.code == 2
     assert answer.json["error"]["key"] == key
     assert not (tmp_path / "runs").exists()
@@ -103,7 +110,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_written(tmp_path, v
 def test_the_job_has_the_account_and_the_like_that_the_shell_sets_as_a_searchs_have(tmp_path, monkeypatch, verb):
     path = write_search(tmp_path, TINY_SEARCH)
     monkeypatch.setenv("SBATCH_ACCOUNT", "a b")
-    answer = parlay(verb, path, "--launcher", "slurm", "--json", cwd=tmp_path)
+    answer = parlay_here(verb, path, "--launcher", "slurm", "--json", cwd=tmp_path)
     assert answer.code == 2, answer.err
     assert (answer.json["error"]["file"], answer.json["error"]["key"]) == ("SBATCH_ACCOUNT", "launcher.slurm.account")
 
