@@ -98,8 +98,6 @@ def test_what_is_there_stays_as_it_is(tmp_path, spec):
     assert caught.value.problems[0].key == "--scripts"
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

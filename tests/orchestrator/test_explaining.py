@@ -136,8 +136,6 @@ def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
     assert f"  world, for example {examples['world'].problem.message}" in told
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_the_command_tells_all_of_it_as_json(tmp_path):
     found = parlay_here("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
     assert [each["what"] for each in found["explained"]] == ["first", "baseline"]

@@ -13,8 +13,6 @@ SHOWN = "  module purge\n          echo \\x1b[31mred"
 
 
 @pytest.mark.security("setup_file")
-@pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_a_plan_shows_what_the_jobs_will_source(tmp_path):
     (tmp_path / "my setup.sh").write_text(SETUP)
     path = write_search(tmp_path, SEARCH)
