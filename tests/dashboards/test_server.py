@@ -204,6 +204,7 @@ def test_another_user_who_takes_the_port_first_is_not_told_the_token():
             listening.accept()
 
 
+@pytest.mark.walks
 @processes
 @pytest.mark.timeout(600)
 def test_the_server_ends_with_its_command_even_when_that_is_killed(tmp_path):
@@ -235,6 +236,7 @@ def parent_of(process: Path) -> int | None:
         return None
 
 
+@pytest.mark.walks
 @processes
 @pytest.mark.timeout(400)
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path):

@@ -55,6 +55,7 @@ def test_slurm_would_run_the_published_recipe_and_parlays_own_choice(tmp_path: P
         assert "not available" in (refusal(big_slurm, job, f"--gpus-per-node={gpus + 1}") or "")
 
 
+@pytest.mark.walks
 def test_a_dry_run_of_the_largest_asks_that_slurm_and_leaves_its_scripts(tmp_path: Path, big_slurm):
     command = [*COMMAND, "run", str(path_of("frontier-1t")), "--dry-run", "--scripts", "out"]
     variables = environment() | big_slurm.environment

@@ -210,7 +210,7 @@ class TestShared:
         assert {devices for _, _, devices in ranks} == {"0,1,2,3"}
         assert "ExitCode=3:0" in slurm_sandbox.ask("scontrol", "-o", "show", "job", job).stdout
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.walks)])
     def test_a_job_outlives_its_controller(self, slurm_sandbox, number):
         gate = slurm_sandbox.paths.folder / f"gate-{number.name}"
         job = submit(slurm_sandbox, f"while [ ! -e {gate} ]; do sleep 0.05; done")
@@ -253,6 +253,7 @@ def test_accounting_shows_what_ran(slurm_sandbox_accounting):
     eventually(record, lambda found: found == "accounted|FAILED|5:0")
 
 
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():

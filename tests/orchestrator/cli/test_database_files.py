@@ -108,6 +108,7 @@ def test_one_verb_after_another(tmp_path, own_home, opened):
     assert {f"{own_home}/{name}" in opened.read_text() for name in ("ledger.db", "mlflow.db")} == {True}
 
 
+@pytest.mark.walks
 def test_a_service_with_threads_that_is_asked_from_outside(tmp_path, own_home, opened, monkeypatch):
     hold(tmp_path, monkeypatch)
     path = write_search(tmp_path, SEARCH.replace("tracking: {enabled: false}\n", ""))
@@ -122,6 +123,7 @@ def test_a_service_with_threads_that_is_asked_from_outside(tmp_path, own_home, o
     assert parlay("ledger", "rebuild", "--json", cwd=tmp_path).json["put_aside"] is None
 
 
+@pytest.mark.walks
 def test_the_dashboard(tmp_path, own_home, opened):
     with start("dashboard", cwd=tmp_path) as dashboard:
         assert dashboard.stderr is not None

@@ -84,6 +84,7 @@ def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(be
     assert_done_once(bench, folder)
 
 
+@pytest.mark.walks
 def test_a_killed_driver_is_succeeded_all_the_same(bench):
     """Told nothing, as by a kill for memory or a node that dies: the link was in the queue before."""
     folder, first = submitted(bench)
@@ -109,6 +110,7 @@ def test_cancel_ends_a_driver_in_a_job_and_the_one_that_waits_behind_it(bench):
     assert len(drivers(bench, folder)) == 2
 
 
+@pytest.mark.walks
 def test_a_search_has_one_driver_in_a_job_and_gets_another_once_both_are_gone(bench):
     folder, first = submitted(bench)
     link_behind(bench, folder, first)

@@ -59,6 +59,7 @@ def test_where_a_steps_time_goes_is_in_the_answer_and_on_the_recipes_page(finish
     assert "\n- step time: " in (recipe_of(answer) / "README.md").read_text()
 
 
+@pytest.mark.walks
 def test_a_replay_trains_on_the_same_tokens(finished):
     place, answer = finished
     replayed = parlay("replay", answer["recipe"], "--repeats", "1", "--occasions", "1", "--json", cwd=place)

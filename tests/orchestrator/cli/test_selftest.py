@@ -27,6 +27,7 @@ def results_of(answer: Answer) -> dict[str, bool]:
     return {result["name"]: result["passed"] for result in answer.json["results"]}
 
 
+@pytest.mark.walks
 def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
     answer = parlay(
