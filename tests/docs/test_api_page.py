@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import api, replaying
 from tests.orchestrator.cli.recorded import write_recorded_search
-from tests.orchestrator.test_replay import ScriptedLauncher
+from tests.orchestrator.scripted import in_turn
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 @pytest.mark.timeout(120)
 def test_its_examples_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    of_the_replay = SimpleNamespace(make_launcher=lambda *_, **__: (ScriptedLauncher(3.5), None))
+    of_the_replay = SimpleNamespace(make_launcher=lambda *_, **__: (in_turn(3.5), None))
     monkeypatch.setattr(replaying, "factory", of_the_replay)  # searches have the real ones, whoever is imported first
     write_recorded_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
     names: dict[str, object] = {}

@@ -14,7 +14,7 @@ from orchestrator.replay_trainer import trainer_section, under_trainer
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.orchestrator.test_replay import ScriptedLauncher
+from tests.orchestrator.scripted import in_turn
 from trials.folder import SearchFolder
 
 SHARDED = replace(LAYOUT, pipeline_parallel=1, data_parallel=2, zero_stage=1, attention_kernel="math")
@@ -32,7 +32,7 @@ def megatron(tmp_path, *overrides: str):
 
 
 def replayed(recipe: LoadedRecipe, tmp_path, *endings):
-    launcher = ScriptedLauncher(*endings)
+    launcher = in_turn(*endings)
     rules = ReplayRules(repeats=max(1, len(endings)))
     folder = SearchFolder(tmp_path / "again")
     known = impossible(recipe, None)
