@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
-from trials.classify import RETRIES, Ending, Life, Verdict, classify, outcome_fault
+from tests.trials.ledger.stories import measured_story
+from trials.classify import RETRIES, Ending, Life, Verdict, classify, may_retry, outcome_fault
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = Ending(Life.ENDED, started=True)
@@ -166,7 +167,9 @@ class TestWhatIsNotBelieved:
         assert f"{name} is 5, the spec says" in self.fault(proof=PROOF | {name: 5})
         assert f"{name} is None" in self.fault(proof={k: v for k, v in PROOF.items() if k != name})
 
-    @pytest.mark.parametrize("samples", [None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], 66])
+    @pytest.mark.parametrize(
+        "samples", [None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], [66, [66]], 66]
+    )
     def test_samples_that_are_not_whole_steps_of_the_global_batch(self, samples):
         assert "samples per data rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
 
@@ -185,6 +188,7 @@ class TestWhatIsNotBelieved:
     @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
     def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
         assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"tokens_per_sec_high": bound})
+        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"peak_memory_gib": 0.4})
 
     def test_what_was_measured_is_judged_whole_also_where_it_names_a_time_limit(self):
         assert "the layout did not take effect" in self.fault(reason=FailureReason.TIME_LIMIT, proof={})
@@ -213,8 +217,21 @@ class TestWhatIsBelieved:
     def test_a_bound_without_proof_of_a_trial_that_ran_out_of_time(self, measured):
         assert outcome_fault(SPEC, replace(OUTCOME, **OUT_OF_TIME, measured=measured)) is None
 
+    def test_the_samples_of_a_single_data_rank(self):
+        spec = replace(SPEC, layout=replace(SPEC.layout, tensor_parallel=4, data_parallel=1))
+        proof = PROOF | {"tensor_parallel": 4, "data_parallel": 1, "samples_per_data_rank": [66]}
+        assert outcome_fault(spec, replace(OUTCOME, proof=proof)) is None
+
     def test_a_failed_trials_partial_numbers_are_not_judged(self):
         assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured={"mfu": 7})) is None
+
+
+def test_what_was_measured_is_not_tried_again():
+    trial = measured_story().search.trial("t0001")
+    assert [(a.state, may_retry(trial, a)) for a in trial.attempts] == [
+        (TrialState.FAILED, True),
+        (TrialState.MEASURED, False),
+    ]
 
 
 def test_what_is_tried_again_is_what_the_layout_cannot_help():

@@ -370,6 +370,12 @@ class TestMeasuredFields:
         fields = measured_fields(SPEC, records(list(self.TIMES)))
         assert (fields["loss_first"], fields["loss_last"]) == (5.9, pytest.approx(5.1))
 
+    def test_of_steps_that_told_no_loss_none_is_the_first_or_the_last(self):
+        first, *others, last = records(list(self.TIMES))
+        fields = measured_fields(SPEC, [replace(first, loss=None), *others, replace(last, loss=None)])
+        assert (fields["loss_first"], fields["loss_last"]) == (5.8, pytest.approx(5.2))
+        assert "loss_first" not in measured_fields(SPEC, [replace(step, loss=None) for step in others])
+
     def test_growing_host_memory_shows_as_a_slope(self):
         fields = measured_fields(SPEC, records(list(self.TIMES)))
         assert fields["host_memory_slope_mib_per_step"] == pytest.approx(1.0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trials.spread import SPREAD_ALLOWANCE, Reading, log_half_width, middle
+from trials.spread import SPREAD_ALLOWANCE, Reading, log_half_width, middle, student_95, student_99
 
 values = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
 
@@ -17,6 +17,11 @@ values = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
 def test_the_middle_of_speeds_is_the_inverse_of_the_middle_of_times(speeds):
     assert middle(speeds) * middle([1 / speed for speed in speeds]) == pytest.approx(1.0)
     assert min(speeds) * (1 - 1e-9) <= middle(speeds) <= max(speeds) * (1 + 1e-9)
+
+
+def test_the_last_quantile_of_the_table_stands_for_all_beyond_it():
+    assert [student_95(freedom) for freedom in (29, 30, 31)] == [2.045, 2.042, 2.042]
+    assert [student_99(freedom) for freedom in (29, 30, 31)] == [2.756, 2.750, 2.750]
 
 
 def test_one_run_is_as_unsure_as_runs_are_taken_to_differ():

@@ -314,9 +314,9 @@ def test_a_stranger_fills_no_log_and_asks_once_a_connection(path, status):
     assert "connection" not in client.get("/v1/health", headers={"authorization": "Bearer token"}).headers
     assert " 200 " in log[-1], "the owner's have a line each"
     lines = _Lines(log.append)
-    for now in (*[0.0] * (MOST_REFUSALS + 7), 61.0):
+    for now in (*[0.0] * (MOST_REFUSALS + 7), *[61.0] * MOST_REFUSALS, 122.0):
         lines.write("refused", True, now + 1e6)
-    assert log[-2:] == ["7 more requests were not let in", "refused"]
+    assert log[-MOST_REFUSALS - 2 :] == ["7 more requests were not let in", *["refused"] * (MOST_REFUSALS + 1)]
 
 
 def test_searches_share_what_may_be_in_flight(own_home, tmp_path, monkeypatch):

@@ -59,6 +59,11 @@ def test_one_search_alone_has_everything_and_gives_half_of_it_up_to_a_second_as_
     assert shares.ask("a", 3, 100) == 1
 
 
+def test_what_is_free_goes_first_to_whoever_has_the_fewest():
+    demands = {"many": Demand(4, 9), "some": Demand(1, 9), "none": Demand(0, 9)}
+    assert [may_begin(6, demands, name) for name in demands] == [0, 0, 1]
+
+
 def test_where_there_are_more_searches_than_trials_they_take_turns():
     shares, turns = Shares(1, {search: Demand(0, 0) for search in "abc"}), []
     for _ in range(8):
@@ -87,6 +92,9 @@ def test_processes_that_ask_at_once_never_begin_more_than_is_free(tmp_path):
 def test_a_damaged_file_is_as_good_as_none(tmp_path, damage):
     (tmp_path / "shares.json").write_text(damage)
     assert ShareFile(tmp_path / "shares.json", 2).ask("a", 0, 3) == 2
+    (tmp_path / "shares.json").write_text(damage)
+    ShareFile(tmp_path / "shares.json", 2).expect("b", 1)
+    assert ShareFile(tmp_path / "shares.json", 2).ask("a", 0, 3) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))

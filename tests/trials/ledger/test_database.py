@@ -27,6 +27,7 @@ from trials.ledger.database import (
     VERSION_TABLE,
     LedgerBehind,
     LedgerDamaged,
+    LedgerFull,
     LedgerUnavailable,
     patiently,
     put_aside_damaged,
@@ -305,6 +306,20 @@ def test_a_database_that_refuses_for_good_is_not_waited_for(monkeypatch):
         raise OperationalError("BEGIN", {}, Exception(POSTGRES_FAILS + 'FATAL:  role "ada" does not exist'))
 
     with pytest.raises(LedgerUnavailable, match="does not exist"):
+        patiently(transaction)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["database or disk is full", "could not extend file: No space left on device", "Disk quota exceeded"],
+)
+def test_a_database_without_room_is_full_and_not_waited_for(monkeypatch, words):
+    monkeypatch.setattr(database.time, "sleep", lambda seconds: pytest.fail("waited for what cannot pass"))
+
+    def transaction() -> None:
+        raise OperationalError("BEGIN", {}, Exception(words))
+
+    with pytest.raises(LedgerFull, match="has no room"):
         patiently(transaction)
 
 

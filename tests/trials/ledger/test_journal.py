@@ -87,6 +87,17 @@ def test_only_its_owner_may_read_it_whatever_the_umask(path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_new_journals_name_is_on_the_disk_before_its_first_event_is(path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        "trials.ledger.journal.sync_folder", lambda folder: synced.append((folder, path.stat().st_size))
+    )
+    *first, last = measured_story().events
+    written(path, first).close()
+    written(path, [last])
+    assert synced == [(path.parent, 0)]
+
+
 def test_another_writer_goes_on_after_the_last_line(path):
     *first, last = measured_story().events
     written(path, first).close()

@@ -11,7 +11,14 @@ from sqlalchemy import make_url
 from search_spaces.errors import InputError
 from tests.strangers import STRANGER, needs_a_stranger
 from trials.ledger import place
-from trials.ledger.place import checked_url, default_folder, existing_ledger_url, ledger_url, network_file_system
+from trials.ledger.place import (
+    checked_url,
+    default_folder,
+    existing_ledger_url,
+    ledger_to_read,
+    ledger_url,
+    network_file_system,
+)
 
 MOUNTS = r"""
 /dev/sda1 / ext4 rw,relatime 0 0
@@ -112,6 +119,16 @@ def test_a_ledger_that_is_not_there_has_no_url_and_gets_no_folder(tmp_path, monk
     home.chmod(0o777)
     with pytest.raises(InputError, match="can be written by"):
         existing_ledger_url()
+
+
+def test_a_ledger_that_is_named_to_look_into_is_there_and_parlays_own_need_not_be(own_home, tmp_path):
+    mine, mime, other = (f"sqlite:///{tmp_path}/{name}.db" for name in ("mine", "mime", "other"))
+    (tmp_path / "mine.db").touch()
+    assert (ledger_to_read(), ledger_to_read(mine)) == (ledger_url(), ledger_url(mine))
+    for missing, fix in ((mime, "did you mean mine.db? Else leave it out"), (other, "leave it out")):
+        with pytest.raises(InputError, match="there is no database") as caught:
+            ledger_to_read(missing)
+        assert caught.value.problems[0].fix.startswith(fix)
 
 
 @pytest.mark.parametrize("database", ["/data/ledger.db", "/data/a b/%40?é.db", "/home/local/ledger.db"])
