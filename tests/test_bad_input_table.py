@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.bad_input_lines import BAD_INPUTS, SECURITY
 from tests.bad_input_table import PAGE, lines_of, page
 from tests.sources import all_tests
-
-pytestmark = pytest.mark.timeout(60)  # every file of tests is parsed
 
 ADVICE = "python -m tests.bad_input_table --write"
 LINES = BAD_INPUTS.keys() | SECURITY.keys()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.fault_table import PAGE, page_with, section
 from tests.faults import FAULTS
 from tests.sources import all_tests
 
-pytestmark = pytest.mark.timeout(60)  # every file of tests is parsed
 ADVICE = "python -m tests.fault_table --write"
 
 

@@ -14,8 +14,6 @@ from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 from tests.sources import calls, modules
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def pipe(path: Path) -> None:
     os.mkfifo(path)

@@ -16,8 +16,6 @@ from tests.orchestrator.cli.recorded import TABLE_SEARCH
 from tests.trials.ledger.stories import with_a_value
 from trials.ledger.journal import Journal
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def begun(ended: Path) -> Path:

@@ -9,8 +9,6 @@ import pytest
 from tests.bad_inputs.desk import SEARCH, Desk
 from tests.orchestrator.service.asking import Served, served
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def service(desk: Desk):

@@ -14,8 +14,6 @@ import pytest
 from tests.orchestrator.cli.parlay import environment
 from tests.sources import ROOT, Module, calls, imported, modules, parsed
 
-pytestmark = pytest.mark.timeout(60)  # every file of ours is parsed
-
 SHELLS = {
     "os.system",
     "os.popen",

@@ -18,8 +18,6 @@ from orchestrator.cli import looking, main
 from tests.bad_inputs.desk import Desk
 from tests.sources import Module, calls, modules
 
-pytestmark = pytest.mark.timeout(60)
-
 CLIPBOARD, CLEAR, TURNED = "\x1b]52;c;aGk=\x07", "\x1b[2J", "\u202e"
 STEERING = f"{CLIPBOARD}{CLEAR}\x9b2J{TURNED}\u2028"
 SPELLED = r"\u001b]52;c;aGk=\u0007\u001b[2J\u009b2J\u202e\u2028"

@@ -219,7 +219,6 @@ def test_a_file_that_is_not_what_is_published_is_refused(download, file, text):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.table)
-@pytest.mark.timeout(60)
 def test_the_real_downloads_make_the_tables_as_they_are(source: Source):
     """PARLAY_DOWNLOADS names a folder with the files that benchmarks/import_tables.py lists."""
     known = next(PUBLISHED.glob(f"*/{source.table}"), None)

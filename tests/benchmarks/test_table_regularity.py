@@ -8,7 +8,6 @@ import pytest
 from benchmarks.table_regularity import median_error, summaries
 
 
-@pytest.mark.timeout(60)
 def test_what_follows_from_the_numbers_is_foretold_and_chance_is_not():
     numbers = np.arange(60.0)[:, None]
     chance = np.random.default_rng(0).normal(0, 1, 60)

@@ -14,8 +14,6 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trial import FailureReason
 
-pytestmark = pytest.mark.timeout(60)  # DeepHyper was seen to need ten seconds for its first import
-
 MODEL = ModelShape(8, 512, 8, 8, 2048, False, 1024, 128, False, "learned", "layernorm")
 TASK = Task(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 

@@ -13,7 +13,6 @@ from dashboards.mlflow_worker import MlflowWorker
 from tests.dashboards.searches import SEARCH_ID, ended_search
 from trials.folder import SearchFolder
 
-pytestmark = pytest.mark.timeout(10)
 FOLDER = SearchFolder(Path("/nowhere") / SEARCH_ID)
 RECORDS = ended_search().records
 

@@ -83,7 +83,6 @@ def test_everything_the_snapshot_imports_of_ours_is_in_the_snapshot(snapshot: Pa
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_all_but_the_trainer_runs_with_the_standard_library_alone(snapshot: Path) -> None:
     light = [name for name in module_names(snapshot) if not name.startswith("trials.train.")]
     done = run_from(snapshot, "-S", "-c", "".join(f"import {name}\n" for name in light) + "print(trials.__file__)")

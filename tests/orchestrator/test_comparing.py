@@ -136,7 +136,6 @@ def test_layouts_that_both_tried_are_compared_one_by_one_also_where_one_failed()
     assert (slow["verdict"], slow["ratio"]) == ("faster", pytest.approx(2.0))
 
 
-@pytest.mark.timeout(60)
 class TestOfSearches:
     """Three searches of tables: two of one question, and one of another batch."""
 

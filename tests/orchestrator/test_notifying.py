@@ -25,8 +25,6 @@ from search_spaces.errors import InputError
 from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
 from trials.folder import SearchFolder
 
-pytestmark = pytest.mark.timeout(60)
-
 TOKEN = "T0KEN-in-a-path"
 KEEP_STDIN = (sys.executable, "-c", "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + chr(10))")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import pytest
-
 from orchestrator.search_file import load_search_file
 from orchestrator.session import Watcher, drive
 from orchestrator.starting import create_search, prepare
@@ -16,7 +14,6 @@ from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
 
 
-@pytest.mark.timeout(60)
 def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -32,7 +29,6 @@ def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_
         assert reader.pending_commands(folder.search_id) == []
 
 
-@pytest.mark.timeout(60)
 def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turns(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

@@ -126,9 +126,6 @@ def run_script(tmp_path: Path, request: JobRequest, **environment: str) -> tuple
     return done.returncode, (tmp_path / "argv").read_text().split("\n")[:-1], seen, done.stdout
 
 
-pytestmark = pytest.mark.timeout(30)
-
-
 def test_the_scripts_exit_code_is_sruns_and_the_ranks_run_what_was_asked(tmp_path):
     container = ("apptainer", "exec", "image with blank.sif")
     code, argv, _, output = run_script(

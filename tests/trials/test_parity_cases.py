@@ -22,8 +22,6 @@ from trials.parity_cases import (
 )
 from trials.selftest import Case, Expected
 
-pytestmark = pytest.mark.timeout(60)  # thousands of layouts are asked of every rule
-
 
 @pytest.fixture(scope="module")
 def legal() -> list[Case]:

@@ -15,8 +15,6 @@ from tests.dashboards.report.searches import a_told_search
 from tests.dashboards.report.test_page import Page
 from tests.dashboards.searches import START, SearchUnderTest
 
-pytestmark = pytest.mark.timeout(60)  # plotly's library is large, and checks every property
-
 
 @pytest.fixture(scope="module")
 def data():

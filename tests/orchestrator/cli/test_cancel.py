@@ -35,7 +35,6 @@ def search_with_a_job(folder: Path) -> SearchFolder:
     return search
 
 
-@pytest.mark.timeout(30)
 def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_reach(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = search_with_a_job(tmp_path)
@@ -67,7 +66,6 @@ def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
     return search
 
 
-@pytest.mark.timeout(30)
 def test_a_pilot_that_an_ended_search_left_and_slurm_does_not_end_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = ended_search_with_a_pilot(tmp_path)
@@ -77,7 +75,6 @@ def test_a_pilot_that_an_ended_search_left_and_slurm_does_not_end_is_named(tmp_p
     assert PilotFolder(search.pilots / "p0001").let_go.exists()
 
 
-@pytest.mark.timeout(30)
 def test_a_resume_of_an_ended_search_lets_go_of_its_pilots(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = ended_search_with_a_pilot(tmp_path)

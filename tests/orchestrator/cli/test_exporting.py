@@ -176,7 +176,6 @@ def test_a_search_that_the_ledger_does_not_know_is_named_again_by_its_folder(tmp
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.timeout(60)
 def test_what_if_another_sampler_had_searched(ended, tmp_path, capsys, sampler):
     measured = tmp_path / "past.csv"
     measured.write_text(ended.measured.read_text())

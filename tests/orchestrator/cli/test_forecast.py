@@ -112,7 +112,6 @@ def test_a_search_that_measured_too_little_is_refused(place, capsys):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_it_is_told_without_what_only_a_search_needs(place):
     write_recorded_search(place, *ROWS)
     program = (

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from orchestrator.cli.main import run
 
 
-@pytest.mark.timeout(30)
 def test_a_site_nobody_knows_or_a_bad_profile_is_refused_and_no_file_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.toml").write_text('title = "Ours"\nsources = []\n[slurm]\npartion = "gpu"\n')

@@ -20,8 +20,6 @@ from trials.ledger.events import SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def finished(tmp_path, parlay) -> SearchFolder:

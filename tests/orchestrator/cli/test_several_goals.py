@@ -14,8 +14,6 @@ from orchestrator.search_file import candidates_of
 from search_spaces.layout import Layout
 from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
 
-pytestmark = pytest.mark.timeout(60)
-
 ON_ONE = Layout(tensor_parallel=2, micro_batch_size=4, grad_accum_steps=2)
 ON_TWO = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=1)
 TRADE = "t0001 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"

@@ -299,7 +299,6 @@ class TestWhoDrives:
         assert ("disk full" in who_drives(folder).words) == (driver is not None and not is_expected)
 
 
-@pytest.mark.timeout(60)
 class TestVerb:
     """On a search whose trials come from a table, in this process."""
 

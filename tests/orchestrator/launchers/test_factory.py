@@ -64,7 +64,6 @@ def test_when_ray_cannot_start_plain_processes_take_over_and_it_is_said(
     assert "no free port" in str(note)
 
 
-@pytest.mark.timeout(60)  # the first import of Ray takes seconds
 @pytest.mark.fault(36)
 def test_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch,
@@ -75,7 +74,6 @@ def test_without_a_temporary_folder_for_ray_plain_processes_take_over_and_it_is_
     assert "no temporary folder for Ray" in str(note)
 
 
-@pytest.mark.timeout(60)  # as above
 def test_a_named_ray_that_is_not_there_is_refused_at_once_and_not_replaced() -> None:
     with pytest.raises(LaunchRefused, match=r"no Ray at 127\.0\.0\.1:1"):
         make_launcher(section(kind="ray", address="127.0.0.1:1"), parallel_trials=1, cluster=ONE_NODE)

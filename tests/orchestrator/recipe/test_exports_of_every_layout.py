@@ -61,7 +61,6 @@ layouts = st.one_of(*(st.builds(Layout, **fields) for fields in (_ANY, _USUAL | 
 """Anything, most of which some rule refuses, and what most trainers run."""
 
 
-@pytest.mark.timeout(60)
 @given(layout=layouts, model=st.sampled_from([GPT2, LLAMA]))
 def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, model):
     made = exported(our_spec(layout, model))
@@ -80,7 +79,6 @@ def test_every_layout_is_exported_and_read_back_or_refused_with_a_rule(layout, m
         assert said.items() <= asdict(model).items()
 
 
-@pytest.mark.timeout(60)
 @given(layout=layouts)
 def test_a_deepspeed_configuration_says_the_batch_zero_and_the_precision(layout):
     export = exported(our_spec(layout))["deepspeed"]

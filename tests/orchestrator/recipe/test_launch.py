@@ -47,7 +47,6 @@ def test_launch_sh_trains_with_the_layout_and_the_recipes_own_code(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_launch_sh_refuses_a_folder_that_exists(tmp_path):
     folder = recipe_folder(tmp_path, LAYOUT)
     ran = launch(folder, str(tmp_path), cwd=tmp_path)
@@ -56,7 +55,6 @@ def test_launch_sh_refuses_a_folder_that_exists(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_on_several_nodes_launch_sh_asks_for_the_folder_the_node_and_the_address(tmp_path):
     layout = Layout(num_nodes=2, data_parallel=4)
     source = source_of(measured_trial("t0001", layout, 0.1))

@@ -54,7 +54,6 @@ layouts = st.builds(
 )
 
 
-@pytest.mark.timeout(60)
 @given(layout=layouts, fingerprint=st.dictionaries(texts, values, max_size=4), caveats=st.lists(texts, max_size=3))
 def test_what_is_written_reads_back_equal_with_the_same_checksum(layout, fingerprint, caveats):
     cluster = replace(recipe().cluster, gpus_per_node=layout.num_gpus)

@@ -53,7 +53,6 @@ def trials_until_best(sampler, outcomes: dict[Layout, Told]) -> int:
     return len(history)
 
 
-@pytest.mark.timeout(60)
 def test_the_best_of_a_table_is_found_in_far_fewer_trials_than_by_chance():
     outcomes = table()
     candidates = list(outcomes)

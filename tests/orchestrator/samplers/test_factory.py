@@ -51,7 +51,6 @@ def test_deephyper_failing_is_noted_and_random_goes_on(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(60)
 def test_making_a_sampler_imports_no_deephyper():
     program = (
         "import sys; from tests.contracts.test_sampler import TASK\n"

@@ -154,6 +154,5 @@ class TestSearchOnSlurm(SearchOnSlurm.TestCase):
     settings = settings(MANY, max_examples=30, stateful_step_count=25)
 
 
-@pytest.mark.timeout(60)
 class TestSomeSearchesOnSlurm(SearchOnSlurm.TestCase):
     settings = settings(MANY, max_examples=3, stateful_step_count=25, derandomize=True)

@@ -85,7 +85,6 @@ def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path,
 
 
 @pytest.mark.walks
-@pytest.mark.timeout(30)
 def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tmp_path):
     rig = eventful(tmp_path / "rig")
     rig.startup_s = None

@@ -112,6 +112,5 @@ class TestSearchInPilots(SearchInPilots.TestCase):
     settings = settings(MANY, max_examples=12, stateful_step_count=20, derandomize=True)
 
 
-@pytest.mark.timeout(60)
 class TestSomeSearchesInPilots(SearchInPilots.TestCase):
     settings = settings(MANY, max_examples=3, stateful_step_count=20, derandomize=True)

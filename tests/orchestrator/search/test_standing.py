@@ -61,7 +61,6 @@ def assert_true_to(standing: Standing, search: SearchRecord, floor: MemoryFloor 
     assert standing.ranking() == ranking
 
 
-@pytest.mark.timeout(60)
 @settings(deadline=None, max_examples=60)
 @given(story=stories())
 def test_followed_event_by_event_it_says_what_the_record_says(story: Story):

@@ -22,8 +22,6 @@ from trials.ledger.events import SearchState, fold
 from trials.ledger.journal import Journal
 from trials.ledger.place import ledger_url
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch) -> SearchSpec:

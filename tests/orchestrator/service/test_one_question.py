@@ -53,7 +53,6 @@ def asked_in_an_hour(tmp_path, monkeypatch):
     return count
 
 
-@pytest.mark.timeout(60)
 def test_many_drivers_ask_no_more_often_than_a_few_and_at_most_twice_as_often_as_one(asked_in_an_hour):
     alone = asked_in_an_hour(1)
     assert alone == HOUR_S / INTERVAL_S

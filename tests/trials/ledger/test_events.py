@@ -21,7 +21,6 @@ def story() -> Story:
     return story
 
 
-@pytest.mark.timeout(60)  # a hundred stories
 @given(stories())
 def test_an_event_read_back_from_its_text_is_the_event_that_was_written(story):
     texts = [json.dumps(event.to_json(), allow_nan=False) for event in story.events]
