@@ -114,10 +114,10 @@ class Course:
 
     def fits_budget(self, standing: Standing, num_nodes: int = 1) -> bool:
         """Whether an attempt on so many nodes may still begin, the search standing like that."""
-        if self.limits.budget_node_hours is None:
+        if (budget_node_hours := self.limits.budget_node_hours) is None:
             return True
         limit_s = time_limit_s(standing, self.program.time_limit_s, num_nodes)
-        return rules.fits_budget(standing, self.limits, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
+        return rules.fits_budget(standing, budget_node_hours, num_nodes, self.launcher.longest_s(limit_s, num_nodes))
 
     def stop(self, reason: EndReason, detail: str | None = None) -> None:
         """Begin to end the search."""

@@ -33,12 +33,10 @@ def layouts_left(num_layouts: int, limits: Limits) -> int:
     return limits.max_trials - num_layouts
 
 
-def fits_budget(standing: Standing, limits: Limits, num_nodes: int, time_limit_s: float) -> bool:
+def fits_budget(standing: Standing, budget_node_hours: float, num_nodes: int, time_limit_s: float) -> bool:
     """Whether one more attempt fits, with all that is in flight reserved to its time limit."""
-    if limits.budget_node_hours is None:
-        return True
     spoken_for = standing.node_hours_used + standing.node_hours_reserved
-    return spoken_for + num_nodes * time_limit_s / 3600 <= limits.budget_node_hours
+    return spoken_for + num_nodes * time_limit_s / 3600 <= budget_node_hours
 
 
 def wall_time_is_over(search: SearchRecord, limits: Limits, now: float) -> bool:
@@ -50,8 +48,7 @@ def is_idle(standing: Standing, limits: Limits, now: float) -> bool:
     """Whether nothing has started or ended for as long as the search may wait for its queue."""
     if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in standing.in_flight):
         return False
-    begun = (attempt.started_at for attempt in standing.in_flight if attempt.started_at is not None)
-    return now - max([standing.last_moment, *begun]) >= limits.idle_limit_s
+    return now - standing.last_moment >= limits.idle_limit_s
 
 
 def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:

@@ -9,16 +9,19 @@ import pytest
 from orchestrator.launchers import factory
 from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.launchers.slurm_submissions import SETTLE_S
 from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
-from slurm.pace import LONGEST_INTERVAL_S
+from slurm.pace import LONGEST_INTERVAL_S, PollPace
+from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import poll_one
-from tests.orchestrator.launchers.on_fake_slurm import POLL_S
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
 from tests.orchestrator.search.rig import RULES
 from tests.orchestrator.search.slurm_rig import slurm_rig
 from trials.classify import Life
+from trials.trial import FailureReason
 
 # -- submitting
 
@@ -128,6 +131,12 @@ def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusa
     assert bench.new_launcher().adopt({key: request}) == {key: job_id}
 
 
+@pytest.mark.parametrize(("interval_s", "turn_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
+def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, turn_s):
+    launcher = SlurmLauncher(bench.slurm, JobOptions(), PollPace(interval_s), asking(bench.slurm))
+    assert launcher.turn_s == turn_s
+
+
 # -- cancelling
 
 
@@ -176,6 +185,7 @@ def test_many_attempts_are_cancelled_with_one_request(bench):
     requests = [bench.launched(f"t{number:04}") for number in range(1, 9)]
     assert bench.launcher.cancel([request.spec.attempt_key for request in requests]) == set()
     assert len(bench.asked["cancel"]) == 1
+    assert {poll_one(bench.launcher, request).reason for request in requests} == {FailureReason.CANCELLED_BY_SEARCH}
 
 
 def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_certain(bench):

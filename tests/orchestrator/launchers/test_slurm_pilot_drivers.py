@@ -102,6 +102,24 @@ def test_a_folder_that_could_not_be_read_at_first_is_read_again(rig, monkeypatch
     assert len(rig.cluster.jobs()) == 2
 
 
+def test_a_pilot_that_ended_while_no_driver_lived_takes_no_attempt_of_the_next(rig):
+    rig.launch()
+    rig.serve()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.cluster.advance(30.0)
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.launch(rig.request("t0002")) == rig.job(2).job_id
+
+
+def test_a_request_that_no_agent_has_claimed_yet_is_found_by_the_next_driver(rig):
+    first = rig.launch()
+    rig.pilot().heartbeat.write_text("alive")
+    rig.look()
+    assert rig.pilot().signs()["t0001.a1"] == {StepSign.REQUESTED}
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.adopt({first.key: first}) == {first.key: rig.job().job_id}
+
+
 def test_a_request_that_is_claimed_while_the_next_driver_reads_it_is_found(rig):
     first = rig.launch()
     folder = rig.pilot()

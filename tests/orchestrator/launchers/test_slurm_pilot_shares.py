@@ -112,11 +112,11 @@ def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_
     plain = rig.launcher.longest_s(LIMIT_S, 2)
     rig.launch()
     rig.serve()
-    finish(rig.pilot(), "t0001.a1", node_s=0.0)
+    finish(rig.pilot(), "t0001.a1", node_s=10.0)
     rig.look()
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    unbooked_s = held_node_s(rig.job()) / 2
+    unbooked_s = (held_node_s(rig.job()) - 10.0) / 2
     rig.launcher = rig.new_launcher()
     assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unbooked_s > plain
 

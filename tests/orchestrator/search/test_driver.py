@@ -12,7 +12,7 @@ from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
-from trials.classify import Ending
+from trials.classify import Ending, Life
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader
 from trials.ranking import Objective, upper_bound_of
@@ -116,6 +116,25 @@ def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
     assert len(search.trials) == 2
     assert [t.state for t in search.trials] == [TrialState.CANCELLED] * 2
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.parametrize(
+    ("ending", "job_id", "words"),
+    [
+        (Ending(Life.UNKNOWN), None, "cancelled before it was launched"),
+        (Ending(Life.ENDED), None, "cancelled before it was launched"),
+        (Ending(Life.ENDED, job_id="7", detail="ended at once"), "7", "ended at once"),
+    ],
+)
+def test_what_had_no_slot_yet_is_cancelled_without_a_launch_unless_it_had_a_job_all_the_same(
+    rig, monkeypatch, ending, job_id, words
+):
+    asked = iter([False, True])
+    rig.limits, rig.hooks = Limits(max_trials=1, parallel_trials=1), Hooks(cancel_requested=lambda: next(asked))
+    rig.launcher.meets = [None]
+    monkeypatch.setattr(rig.launcher, "poll", lambda keys: dict.fromkeys(keys, ending))
+    [attempt] = rig.open_driver().run().trials[0].attempts
+    assert (attempt.state, attempt.job_id, attempt.excerpt) == (TrialState.CANCELLED, job_id, words)
 
 
 def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):

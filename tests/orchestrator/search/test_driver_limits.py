@@ -14,6 +14,7 @@ from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, raise_killed
+from trials.classify import Ending, Life
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason
 
@@ -43,6 +44,15 @@ def test_a_search_that_waits_too_long_for_its_queue_ends(rig):
     waits = "t0001.a1 waits: Priority; t0002.a1 waits: Priority"
     assert search.detail == f"nothing has started or ended for 3600 s; {waits}"
     assert {t.reason for t in search.trials} == {FailureReason.CANCELLED_BY_SEARCH}
+
+
+def test_what_a_job_waits_for_is_said_once_it_has_lasted_a_minute(rig):
+    held = Ending(Life.ALIVE, detail="PartitionDown")
+    rig.launcher.script = lambda spec: Script(look=lambda request, number: held if number <= 200 else None)
+    rig.limits, said = Limits(max_trials=1, parallel_trials=1), []
+    rig.hooks = Hooks(note=lambda words: said.append((words, rig.launcher.now())))
+    [attempt] = rig.open_driver().run().trials[0].attempts
+    assert said == [("t0001.a1 waits: PartitionDown", pytest.approx(attempt.submitted_at + 60.0, abs=1.0))]
 
 
 def test_a_search_whose_trials_run_is_not_idle_however_long_they_take(rig):

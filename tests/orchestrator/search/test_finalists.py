@@ -90,6 +90,13 @@ def test_a_round_begins_when_the_one_before_has_ended(rig):
     assert all(attempt.submitted_at >= slow.ended_at for attempt in second_round)
 
 
+def test_within_a_round_a_freed_slot_is_filled_while_others_still_run(rig):
+    rig.limits = replace(rig.limits, parallel_trials=2, finalists=3, finalist_repeats=1)
+    rig.launcher.script = lambda spec: replace(steady(spec), duration_s=500.0 if spec.trial == "t0010" else 10.0)
+    slow, _, third = (trial.last_attempt for trial in rig.open_driver().run().trials[9:])
+    assert third.started_at < slow.ended_at
+
+
 def test_repeats_that_change_the_ranking_change_the_winner_and_not_who_is_repeated(rig):
     def fastest_was_lucky(spec) -> Script:
         lucky = spec.layout == FASTEST and spec.kind is TrialKind.FINALIST
@@ -327,3 +334,15 @@ def test_a_search_whose_sampler_has_converged_measures_its_finalists_and_says_so
     searched = [trial for trial in search.trials if trial.kind is TrialKind.SEARCH]
     assert (len(searched), search.end_reason) == (4, EndReason.CONVERGED)
     assert len(search.trials) > 4
+
+
+def test_once_repeats_have_begun_no_layout_is_proposed_whatever_they_change_for_the_sampler(rig, monkeypatch):
+    monkeypatch.setattr(
+        GridSampler, "has_converged", lambda self, history: max((t.value for t in history), default=0.0) >= 1300.0
+    )
+    rig.launcher.script = lambda spec: (
+        Script(tokens_per_sec=1000.0) if spec.kind is TrialKind.FINALIST else steady(spec)
+    )
+    search = rig.open_driver().run()
+    assert [t.kind for t in search.trials] == [TrialKind.SEARCH] * 4 + [TrialKind.FINALIST] * 4
+    assert search.end_reason is EndReason.CONVERGED
