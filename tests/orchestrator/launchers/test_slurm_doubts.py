@@ -259,13 +259,13 @@ def test_a_clock_set_forward_makes_no_metered_hours(bench):
 
 
 def test_whole_seconds_of_a_job_that_began_at_once_and_has_ended_just_now_are_metered(bench):
-    bench.cluster.on_start = lambda job: JobPlan(29.0)
+    bench.cluster.on_start = lambda job: JobPlan(29.2)
     bench.cluster.advance(0.9)
     request = bench.request()
     bench.launcher.launch(request)
-    bench.cluster.advance(29.2)
+    bench.cluster.advance(30.3)
     ending = poll_one(bench.launcher, request)
-    assert (ending.ended_at - ending.started_at, ending.is_metered) == (29.0, True)
+    assert (ending.ended_at - ending.started_at, ending.is_metered) == (30.0, True)
 
 
 # -- a doubt that only accounting could end
