@@ -185,6 +185,12 @@ def test_all_bad_rows_are_told_at_once(spec):
     assert [problem.line for problem in refused.value.problems] == [2, 4]
 
 
+def test_an_empty_file_lacks_its_header_in_the_first_line(spec):
+    with pytest.raises(InputError) as refused:
+        parse("", spec)
+    assert [problem.line for problem in refused.value.problems] == [1]
+
+
 def test_the_header_may_be_deephypers_own(spec):
     """The file that DeepHyper 0.13 writes has its columns in this order."""
     header = "p:micro_batch_size,objective,job_id,job_status,m:timestamp_submit,m:x,m:timestamp_gather\n"

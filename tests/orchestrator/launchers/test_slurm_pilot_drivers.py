@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm_pilot_jobs import Pilots
 from slurm.jobs import JobState
 from tests.orchestrator.launchers.on_fake_slurm import PilotBench, finish, nodes_asked
@@ -39,6 +40,15 @@ def test_an_intent_whose_submission_was_lost_is_gone_on_with_under_its_name(rig)
     rig.look(20.0)
     assert nodes_asked(rig.serve(), "t0001.a1") == ("n1",)
     assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_pilot_that_was_perhaps_submitted_is_named_while_slurm_is_silent(rig):
+    rig.slurm.submissions_time_out(appears_after_s=10.0)
+    with pytest.raises(LaunchPostponed):
+        rig.launch()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.release() == ["demo-abc234.p0001"]
 
 
 def test_an_attempt_that_was_never_written_down_is_launched_anew(rig):

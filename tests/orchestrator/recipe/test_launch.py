@@ -1,4 +1,4 @@
-"""launch.sh, really run: bash, torchrun, two ranks."""
+"""launch.sh: what it starts, and really run: bash, torchrun, two ranks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.code_snapshot import snapshot_code
+from orchestrator.recipe.render import launch_sh
 from orchestrator.recipe.write import write_recipe
 from search_spaces.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of, spec_of
@@ -26,6 +27,15 @@ def launch(folder, *arguments: str, cwd) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(folder / "launch.sh"), *arguments], cwd=cwd, capture_output=True, text=True, check=False
     )
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "gpus_per_node", "started"),
+    [(1, 4, "--nnodes 1 --nproc-per-node 4 "), (1, 8, "--nnodes 1 --nproc-per-node 4 "), (2, 2, "--nproc-per-node 2 ")],
+)
+def test_launch_sh_starts_as_many_ranks_a_node_as_the_layout_has_there(num_nodes, gpus_per_node, started):
+    spec = spec_of(Layout(num_nodes=num_nodes, data_parallel=4), gpus_per_node=gpus_per_node)
+    assert started in launch_sh(spec, {}, "python3")
 
 
 @pytest.mark.processes
