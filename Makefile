@@ -47,7 +47,7 @@ test test-all: .venv/.dev servers
 	@$(PYTEST) $(LEFT_OUT) -m 'alone $(LEFT_OUT_MARKS)'
 
 test-fast: .venv/.dev
-	@$(PYTEST) --numprocesses=2 -m 'not processes and not walks and not seconds'
+	@$(PYTEST) --numprocesses=2 -m 'not processes and not walks and not slow'
 
 # 200 small faults, each put into the code for itself: which ones do the tests notice? docs/mutants.md.
 mutants: .venv/.dev

@@ -66,9 +66,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not marks or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
-    if marks.startswith("not processes"):
-        return True if re.search(r"^pytestmark = .*mark\.processes", text, re.MULTILINE) else None
-    return True if f"mark.{marks.split()[0]}" not in text else None
+    of_all = "".join(re.findall(r"^pytestmark = .*", text, re.MULTILINE))
+    wanted = [] if marks.startswith("not ") else [marks.split()[0]]
+    left_out = re.findall(r"\bnot (\w+)", marks)
+    if any(f"mark.{mark}" in of_all for mark in left_out) or any(f"mark.{mark}" not in text for mark in wanted):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

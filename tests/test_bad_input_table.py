@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bad_input_lines import BAD_INPUTS, SECURITY
 from tests.bad_input_table import PAGE, lines_of, page
 from tests.sources import all_tests
@@ -10,6 +12,7 @@ ADVICE = "python -m tests.bad_input_table --write"
 LINES = BAD_INPUTS.keys() | SECURITY.keys()
 
 
+@pytest.mark.slow
 def test_marks_are_lines_that_there_are():
     assert [test for test in all_tests() if not set(lines_of(test)) <= LINES] == []
 

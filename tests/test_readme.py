@@ -40,6 +40,7 @@ def test_every_package_that_make_installs_is_named():
     assert not {package for package in packages if f"`{package}`" not in README.read_text()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # three command lines
 def test_what_runs_no_trial_prints_what_it_shows(tmp_path):
     quick = commands_of(README.read_text())

@@ -57,6 +57,7 @@ def test_a_space_over_a_million_points_names_the_switch(desk: Desk):
     assert "search.sample_space" in problem["fix"]
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(52)
 @pytest.mark.timeout(120)
 def test_a_plan_with_sizes_at_the_ends_of_their_ranges_comes_to_an_end(desk: Desk):

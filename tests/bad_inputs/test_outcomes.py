@@ -143,6 +143,7 @@ def test_what_is_no_outcome_is_not_believed(search):
         assert verdict(search).reason is FailureReason.RESULT_INVALID, text[:80]
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(41)
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
@@ -155,6 +156,7 @@ def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
     classify(SPEC, outcome, ENDED)
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(41)
 @settings(deadline=None)
 @given(st.sampled_from(["measured", "proof", "fingerprint"]), NAMES, JSON | ODD)

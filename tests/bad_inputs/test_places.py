@@ -38,6 +38,7 @@ CANNOT_HOLD_SEARCHES = {
 VERBS = ("run", "submit", "selftest", "calibrate")
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(32)
 def test_a_work_directory_that_cannot_hold_searches_is_refused(desk: Desk):
     in_the_way(desk.folder)

@@ -14,6 +14,8 @@ from orchestrator.cli.main import run
 from tests.bad_inputs.desk import Desk
 from tests.sources import calls, modules
 
+pytestmark = pytest.mark.slow
+
 
 def pipe(path: Path) -> None:
     os.mkfifo(path)

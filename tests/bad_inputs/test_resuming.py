@@ -50,6 +50,7 @@ EDITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(44)
 def test_a_search_whose_file_was_edited_does_not_go_on_and_a_new_one_is_offered(desk: Desk, begun: Path):
     before = trials_of(begun)
@@ -71,6 +72,7 @@ def test_a_search_whose_file_is_gone_does_not_go_on(desk: Desk, begun: Path):
     assert resumed(desk, begun) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(44)
 def test_a_search_of_before_there_was_a_checksum_goes_on(desk: Desk, begun: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("orchestrator.own_files.YAML_SHA256", "of no version")
@@ -115,6 +117,7 @@ def test_a_journal_whose_names_lead_elsewhere_is_not_believed(desk: Desk, begun:
         assert "is no name of a" in error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(44)
 @pytest.mark.parametrize("kept", [["t0002"], ["t0003"], ["t0002", "t0003"]])
 def test_a_search_whose_journal_was_put_back_to_an_older_one_runs_nothing_twice(
@@ -162,6 +165,7 @@ def test_a_journal_whose_checksums_are_right_and_whose_values_are_not_is_said_to
         assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(44, 45)
 def test_a_lease_that_is_none_is_said_with_what_to_do(desk: Desk, begun: Path):
     lease = begun / "lease.json"

@@ -31,6 +31,7 @@ def with_changes(old: str, new: str) -> str:
     return SEARCH.replace(old, new, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 16, 17, 18, 19, 20, 23, 24, 26, 29, 31, 34, 35, 46, 50)
 def test_whatever_the_command_refuses_the_service_refuses_in_the_same_words(service: Served, desk: Desk):
     files = [

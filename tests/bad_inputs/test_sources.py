@@ -64,6 +64,7 @@ def test_the_sources_are_looked_at():
     assert any(name == "subprocess.Popen" for module in modules() for name, _ in calls(module))
 
 
+@pytest.mark.slow
 @pytest.mark.security("no_shell", "no_pickle")
 def test_no_text_reaches_a_shell_or_an_interpreter_and_nothing_is_unpickled():
     assert [fault for module in modules() for fault in faults(module)] == []

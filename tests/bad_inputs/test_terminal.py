@@ -39,6 +39,7 @@ def is_harmless(text: str) -> bool:
     return not any(sign in text for sign in ("\x1b]52", "\x07", CLEAR, "\x9b", TURNED, "\u2028"))
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(50)
 def test_texts_of_the_record_are_shown_with_their_controls_spelled_out(desk: Desk, ended: Path):
     with_steering_texts(ended / "journal.jsonl")

@@ -130,6 +130,7 @@ def test_a_problem_without_as_many_rows_left_to_score_is_not_calibrated():
     assert line_of(few, "calibrated", 0, sampler="random") is None
 
 
+@pytest.mark.slow
 def test_leaving_a_model_out_nothing_is_learned_from_it():
     own, other = case("1B", time_factor=1.0), case("8B", time_factor=3.0)
     line = line_of(own, "leave_one_model_out", 0, others=other.rows)

@@ -8,6 +8,7 @@ from benchmarks import driver, driver_in_ray, driver_on_fake
 from benchmarks.driver_on_fake import Load
 
 
+@pytest.mark.slow
 def test_a_service_is_driven_to_its_end_and_told_by_windows(monkeypatch):
     monkeypatch.setattr(driver_on_fake, "FIRST", 4)
     monkeypatch.setattr(driver_on_fake, "EVERY", 4)

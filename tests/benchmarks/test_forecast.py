@@ -58,6 +58,7 @@ def test_a_chosen_layout_that_failed_has_no_regret():
     assert score(forecast_of(problem.layouts[1]), problem)["chosen_is_covered"]
 
 
+@pytest.mark.slow
 def test_a_line_for_each_multiple_that_was_measured_with_the_batch_of_its_scaling():
     family = problems_in(rows_on(1, 2, 4))
     lines = list(lines_of(family, 1, rows_on(1), seed=3))
@@ -84,6 +85,7 @@ def test_shares_and_medians_are_over_the_forecasts_of_a_multiple():
     assert (summary["regret_median"], summary["regret_max"], summary["failed"]) == (2.0, 4.0, 1)
 
 
+@pytest.mark.slow
 def test_the_command_prints_lines_and_summaries_and_skips_what_is_not_there(tmp_path, monkeypatch, capsys):
     (tmp_path / "table.csv").write_text(render_table(rows_on(1, 2)))
     words = ["forecast", str(tmp_path / "table.csv"), str(tmp_path / "absent.csv"), "--trials", "3", "--seeds", "1"]

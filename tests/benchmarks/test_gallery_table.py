@@ -26,6 +26,7 @@ def of(lines: list[Line], system: str) -> list[Line]:
     return [line for line in lines if line["system"] == system]
 
 
+@pytest.mark.slow
 def test_each_system_of_the_gallery_has_its_recipes_and_a_choice(lines):
     assert set(SYSTEMS) == set(PUBLISHED) - {"frontier-175b-deephyper"}
     for system, recipes in SYSTEMS.items():

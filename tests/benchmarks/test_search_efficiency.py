@@ -69,6 +69,7 @@ def test_sources_weigh_the_same_and_small_problems_stand_apart():
     }
 
 
+@pytest.mark.slow
 def test_repeats_of_a_layout_are_the_tables_noise_and_a_regret_within_it_is_none():
     found = problem(2.0, 1.0, 1.04)
     slow, fast, near = found.answers.values()
@@ -86,6 +87,7 @@ def test_one_layout_that_was_once_far_slower_is_no_noise_of_a_table():
     assert noise_of([slow, fast, near, replace(fast, step_time_s=4.7)]) is None
 
 
+@pytest.mark.slow
 def test_others_are_rows_of_other_models_on_the_same_device_and_teach_before_the_search():
     own, theirs = problem(2.0, 1.0), problem(2.0, 1.0, 1.04)
     renamed = {key: replace(found, problem="q", model_name="n") for key, found in theirs.answers.items()}

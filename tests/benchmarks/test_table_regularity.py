@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.table_regularity import median_error, summaries
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_follows_from_the_numbers_is_foretold_and_chance_is_not():
     numbers = np.arange(60.0)[:, None]

@@ -68,6 +68,7 @@ def tell(writer: LedgerWriter, story: Story) -> Story:
 class TestFolding:
     numbers = itertools.count()
 
+    @pytest.mark.slow
     @any_number_of_ledgers
     @given(data=st.data())
     def test_the_rows_are_the_fold_of_the_events_whatever_came_twice(self, writer, reader, data):
@@ -81,6 +82,7 @@ class TestFolding:
         writer.catch_up(story.search_id, story.events)
         assert reader.search(story.search_id) == story.search
 
+    @pytest.mark.slow
     @any_number_of_ledgers
     @given(data=st.data())
     def test_a_ledger_that_missed_the_last_lines_catches_up(self, writer, reader, data):
@@ -98,6 +100,7 @@ class TestFolding:
             writer.apply(SEARCH_ID, event)
             assert reader.search(SEARCH_ID) == fold(SEARCH_ID, story.events[:number])
 
+    @pytest.mark.slow
     def test_of_a_search_whose_driver_has_folded_it_nothing_is_read_however_many_trials_it_has(self, writer, reader):
         story, statements = Story(), []
         listen(writer._engine, "before_cursor_execute", lambda *execution: statements.append(execution[2]))

@@ -14,6 +14,8 @@ from search_spaces.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelShape(8, 512, 8, 8, 2048, False, 1024, 128, False, "learned", "layernorm")
 TASK = Task(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2))
 

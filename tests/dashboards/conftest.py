@@ -1,4 +1,4 @@
-"""Shared by the tests of the dashboards: an MLflow store for all tests of a module, and ways to it."""
+"""Shared by the tests of the dashboards: an MLflow store for all of them, and ways to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboards.mlflow_sync import MlflowSync
 from dashboards.stores import tracking_uri
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def home(tmp_path_factory) -> Path:
     """One store for all tests, each with an experiment of its own."""
     return tmp_path_factory.mktemp("home")

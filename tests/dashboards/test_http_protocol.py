@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from dashboards import http_protocol
 from dashboards.http_protocol import BoundedProtocol
 
-pytestmark = pytest.mark.security("service")
+pytestmark = [pytest.mark.slow, pytest.mark.security("service")]
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\n"
 WHOLE = HALF + b"\r\n"
 

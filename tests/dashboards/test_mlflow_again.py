@@ -13,7 +13,7 @@ from tests.dashboards.mlflow_held import everything, runs_by_name, without_ids
 from tests.dashboards.searches import SEARCH_ID, SearchUnderTest, ended_search, search_folder
 from trials.trial import FailureReason
 
-pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
 
 def test_sending_again_changes_nothing(sync, client, home, tmp_path, request):

@@ -33,6 +33,7 @@ def address() -> str:
     return entry_address(5000, "the token", time.time())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
 def test_nobody_gets_anywhere_without_the_token(client, method, path):

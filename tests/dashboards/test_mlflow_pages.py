@@ -71,6 +71,7 @@ def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
     assert due(ENDED, folder, sent_at=START + 1) == Pages()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent_at", [None, START])
 def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_at):
     if sent_at is not None:
@@ -86,6 +87,7 @@ def test_a_report_of_a_folder_that_was_brought_here_counts_although_it_is_older(
     assert "report.html" in due(RUNNING, folder, sent_at=START + 5).texts
 
 
+@pytest.mark.slow
 def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
     Path(tmp_path / "secret").write_text("x")
     folder.report.symlink_to(tmp_path / "secret")

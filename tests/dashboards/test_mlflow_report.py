@@ -13,7 +13,7 @@ from search_spaces.layout import Layout
 from tests.dashboards.mlflow_held import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
 
-pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
 
 def test_the_parent_is_described_and_carries_the_report_with_its_figures(sync, client, tmp_path, request):

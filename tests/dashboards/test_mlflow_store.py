@@ -15,7 +15,7 @@ from dashboards.mlflow_sync import MlflowSync
 from search_spaces.errors import InputError
 from tests.dashboards.searches import ended_search, search_folder
 
-pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
 
 @pytest.mark.bad_input(36)

@@ -17,7 +17,7 @@ from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_s
 from trials.node_samples import MOST_NODES
 from trials.trial import FailureReason
 
-pytestmark = pytest.mark.timeout(180)  # the first use of a fresh MLflow database takes seconds
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]  # the first use of a fresh MLflow database takes seconds
 
 BEFORE_1970 = "1969-12-31T23:59:59.000000Z"
 SAMPLE_OF_THE_SIXTIES = json.dumps({"time": BEFORE_1970, "cpu_utilization_percentage": 1})

@@ -12,6 +12,8 @@ from orchestrator import api, replaying
 from tests.orchestrator.cli.recorded import write_recorded_search
 from tests.orchestrator.scripted import in_turn
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import pytest
+
 from tests.docs.console import ROOT
 from tests.sources import imported, modules
 from tests.test_import_direction import MAY_IMPORT, level_of
@@ -17,6 +19,7 @@ def test_the_rooms_and_their_arrows_are_those_that_the_rule_allows():
     assert arrows() == {(room, other) for room, others in MAY_IMPORT.items() for other in others}
 
 
+@pytest.mark.slow
 def test_every_arrow_is_an_import_that_somebody_makes():
     made = {(module.split("/")[0], name.split(".")[0]) for module in modules() for name in imported(module)}
     assert not arrows() - made

@@ -65,6 +65,7 @@ def test_nothing_follows_a_command_that_leaves_with_another_code(tmp_path):
         assert_as_shown(commands, answers)
 
 
+@pytest.mark.slow
 def test_commands_that_take_too_long_are_ended_and_said(tmp_path):
     with pytest.raises(AssertionError, match="begun"):
         run([Command("echo begun; sleep 60")], tmp_path, os.environ, timeout_s=5)

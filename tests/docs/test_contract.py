@@ -66,6 +66,7 @@ def test_flags():
     assert names(row("flags")) == list(FLAG_WORDS) == values(Flag)
 
 
+@pytest.mark.slow
 def test_each_flag_is_set_by_who_writes_outcomes():
     writers = [
         ROOT / "trials" / "classify.py",

@@ -7,6 +7,8 @@ import pytest
 from tests.docs.console import ROOT, assert_as_shown, commands_of, environment_of_a_user, run
 from tests.docs.words import pages
 
+pytestmark = pytest.mark.slow
+
 WITH_TESTS_OF_THEIR_OWN = {"README.md", "docs/quickstart_slurm.md"}
 PAGES = [
     name

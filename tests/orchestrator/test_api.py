@@ -35,7 +35,7 @@ from trials.ledger.commands import request_cancel
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import utc_seconds
 
-pytestmark = pytest.mark.timeout(120)  # pandas and plotly are large
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]  # pandas and plotly are large
 
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 

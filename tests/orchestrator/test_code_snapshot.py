@@ -74,6 +74,7 @@ def module_names(snapshot: Path) -> list[str]:
     return [".".join(p for p in part if p != "__init__") for part in parts if part[-1] != "__main__"]
 
 
+@pytest.mark.slow
 def test_everything_the_snapshot_imports_of_ours_is_in_the_snapshot(snapshot: Path) -> None:
     present = set(module_names(snapshot))
     for path in compute_side_files(snapshot):

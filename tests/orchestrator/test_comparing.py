@@ -152,6 +152,7 @@ class TestOfSearches:
             folders[name] = SearchFolder(tmp_path / "runs" / json.loads(capfd.readouterr().out)["search_id"])
         return folders
 
+    @pytest.mark.slow
     def test_searches_and_recipes_by_id_and_folder_are_answered_alike(self, searches, capfd, tmp_path):
         first, second = searches.values()
         answers = []
@@ -188,6 +189,7 @@ class TestOfSearches:
         assert "faster: B is 2.333 times as fast as A (95 % between" in text
         assert "layouts that both tried" in text
 
+    @pytest.mark.slow
     def test_a_search_that_goes_on_and_a_recipe_are_sides_like_any_other(self, searches, tmp_path):
         first = searches["first"]
         spec = load_search_file(tmp_path / "first" / "search.yaml")

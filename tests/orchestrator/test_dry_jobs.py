@@ -75,6 +75,7 @@ def test_without_a_baseline_there_is_the_first(spec):
     assert list(first_layouts(spec, replace(candidates_of(spec), baseline=None))) == ["first"]
 
 
+@pytest.mark.slow
 def test_the_first_is_that_of_a_plan_which_earlier_trials_taught(tmp_path, spec):
     """All of them took twice the memory that is expected of them."""
     untaught = plan_of(spec, candidates_of(spec))

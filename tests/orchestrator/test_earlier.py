@@ -124,6 +124,7 @@ def test_only_what_ran_or_ran_out_of_memory_teaches(spec, url):
     assert [(row.trial, row.outcome) for row in collected(spec, url).observations] == [("t0001", "oom")]
 
 
+@pytest.mark.slow
 def test_at_most_sixty_are_taken_as_many_of_each_problem_and_each_layout_once(spec, url, tmp_path):
     searches = []
     for number, count in enumerate((6, 40, 40, 40)):
@@ -239,6 +240,7 @@ def test_none_asks_for_nothing(tmp_path, url):
     assert collected(spec, url) == Earlier()
 
 
+@pytest.mark.slow
 def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_path, spec):
     (row, *_) = observed_in(past(spec, *three_trials()), spec).rows
     row = replace(row, search_id=None, trial=None, source="somebody", peak_memory_gib=0.0)
@@ -295,6 +297,7 @@ def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
     assert asked[0] == asked[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["guided", "model_order"])
 def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
     rows = observed_in(past(spec, *three_trials()), spec).rows
@@ -347,6 +350,7 @@ def test_a_ledger_that_is_refused_is_a_remark_of_the_plan(tmp_path):
     assert "not the path of a file" in remark
 
 
+@pytest.mark.slow
 def test_a_plan_waits_for_no_ledger_that_is_silent(tmp_path, monkeypatch):
     monkeypatch.setattr("orchestrator.earlier.PLAN_WAITS_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -23,6 +23,8 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.step_time import TERMS, StepTerms
 from tests.orchestrator import past_searches
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, False, "learned", "layernorm")
 NODE = LinkDomain("node", 8, 235, 10.2)
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 2, Links((NODE,), Fabric(nic_gb_per_s=50, latency_us=5)))

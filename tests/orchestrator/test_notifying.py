@@ -88,6 +88,7 @@ def parlay(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, dict, str]]
 
 
 class TestWhenASearchEnds:
+    @pytest.mark.slow
     def test_command_and_webhook_get_its_status_once_whoever_resumes_it(self, parlay, tmp_path):
         told = tmp_path / "told"
         with receiver() as (port, posts):
@@ -103,6 +104,7 @@ class TestWhenASearchEnds:
             assert parlay("resume")[:2] == (0, status)
             assert len(posts) == len(told.read_text().splitlines()) == 1
 
+    @pytest.mark.slow
     def test_ctrl_c_while_the_report_is_waited_for_keeps_nobody_from_being_told(self, parlay, tmp_path, monkeypatch):
         def interrupt(worker, timeout_s):
             raise KeyboardInterrupt
@@ -114,6 +116,7 @@ class TestWhenASearchEnds:
         assert (code, status["state"]) == (0, "completed"), err
         assert json.loads(told.read_text()) == status
 
+    @pytest.mark.slow
     def test_a_folder_that_fails_before_the_word_leaves_it_to_the_next(self, parlay, tmp_path):
         told = tmp_path / "told"
         notify = f"notify: {{command: {json.dumps([*KEEP_STDIN, str(told)])}}}\n"
@@ -130,6 +133,7 @@ class TestWhenASearchEnds:
         assert parlay("resume")[0] == 0
         assert json.loads(told.read_text()) == status
 
+    @pytest.mark.slow
     def test_a_driver_that_died_before_the_word_leaves_it_to_the_next_and_one_that_died_in_it_does_not(
         self, parlay, tmp_path
     ):
@@ -161,6 +165,7 @@ class TestWhenASearchEnds:
         assert parlay("resume")[0] == 0
         assert not told.exists()
 
+    @pytest.mark.slow
     @pytest.mark.security("secrets")
     def test_what_fails_there_is_said_without_the_address_and_changes_neither_exit_code_nor_answer(
         self, parlay, tmp_path
@@ -185,6 +190,7 @@ class TestCommand:
         assert run_command([sys.executable, *words[1:]], b"{}") == "ended with status 2"
         assert not marker.exists()
 
+    @pytest.mark.slow
     def test_one_that_hangs_is_killed_with_its_children(self, tmp_path):
         alive = tmp_path / "alive"
         os.mkfifo(alive)
@@ -218,6 +224,7 @@ class TestWebhook:
                 assert post(hook, b"{}") == "was answered with status 302"
                 assert len(posts) == 1
 
+    @pytest.mark.slow
     def test_one_that_does_not_answer_is_left(self, tmp_path):
         with receiver(silent=threading.Event()) as (port, _):
             hook = private(tmp_path / "hook", f"http://127.0.0.1:{port}/{TOKEN}")

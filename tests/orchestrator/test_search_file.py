@@ -168,6 +168,7 @@ def test_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed
     assert one.rejected_by_rule == again.rejected_by_rule != other.rejected_by_rule
 
 
+@pytest.mark.slow
 def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_path: Path):
     several = "objective: [node_hours_per_billion_tokens, tokens_per_sec]\n"
     spec = loaded(tmp_path, MINIMAL + several)
@@ -211,6 +212,7 @@ def test_set_wins_over_the_file(tmp_path: Path):
     assert loaded(tmp_path, MINIMAL, "search.max_trials=3", "model=gpt2-124m").model.num_layers == 12
 
 
+@pytest.mark.slow
 def test_reading_a_search_file_imports_nothing_heavy():
     program = (
         "import sys; from pathlib import Path; from orchestrator.search_file import load_search_file;"

@@ -25,6 +25,7 @@ def valid_examples() -> list[str]:
     return [MINIMAL, EVERYTHING, quickstart, TABLE_SEARCH]
 
 
+@pytest.mark.slow
 def test_it_is_a_json_schema():
     VALIDATOR.check_schema(SCHEMA)
 

@@ -46,6 +46,7 @@ def test_a_selftest_takes_up_to_eight_ranks_and_two_nodes_where_there_are(gpus_p
     assert (world.gpus_per_node, world.num_nodes) == (per_node, nodes)
 
 
+@pytest.mark.slow
 def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
     cases = cases_for(PAIR)
     assert max(case.layout.num_gpus for case in cases) == 2
@@ -53,6 +54,7 @@ def test_the_cases_fit_the_world_and_end_with_those_that_must_fail():
     assert [case.name for case in cases_for(PAIR, ["hang", "tied-zero3"])] == ["tied-zero3", "hang"]
 
 
+@pytest.mark.slow
 def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
     assert not [case for case in cases_for(world_of(Cluster(CPU, 8, 1))) if case.layout.torch_compile]
     on_two = [case.name for case in cases_for(Cluster(H100, 2, 1)) if case.layout.torch_compile]
@@ -60,6 +62,7 @@ def test_compiled_layouts_are_among_them_on_gpus_where_the_ranks_suffice():
     assert "compiled-tensor-pipeline" not in on_two
 
 
+@pytest.mark.slow
 def test_a_case_that_there_is_not_is_refused_by_name():
     with pytest.raises(InputError, match="no case is named 'nosuch'"):
         cases_for(PAIR, ["hang", "nosuch"])

@@ -16,7 +16,7 @@ from trials.folder import SearchFolder
 from trials.ledger.events import EventKind, SearchState
 from trials.ledger.place import ledger_url
 
-pytestmark = pytest.mark.security("paths")
+pytestmark = [pytest.mark.slow, pytest.mark.security("paths")]
 
 
 def swapped(path: Path) -> Path:

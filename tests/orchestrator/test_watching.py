@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import pytest
+
 from orchestrator.search_file import load_search_file
 from orchestrator.session import Watcher, drive
 from orchestrator.starting import create_search, prepare
@@ -12,6 +14,8 @@ from trials.ledger.commands import request_cancel
 from trials.ledger.events import SearchState
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_nothing_to_show_takes_nobody():
     assert cover([set()], [1.0]) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.frozensets(st.integers(0, 20)), max_size=12))
 def test_everything_that_any_shows_is_shown_by_those_chosen_and_none_is_chosen_for_nothing(shown):
     chosen = cover(shown, [1.0] * len(shown))

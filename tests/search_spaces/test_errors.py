@@ -41,6 +41,7 @@ def test_a_value_is_shown_in_the_words_of_a_file():
     assert [shown(v) for v in (None, True, False, "x", 3)] == ["null", "true", "false", "'x'", "3"]
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(52)
 @pytest.mark.parametrize(
     "value",

@@ -297,6 +297,7 @@ def test_rows_of_such_a_machine_are_on_any_number_of_its_nodes_or_on_a_part_of_o
         measured_on([rows[3], *others], cluster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problems", "layouts", "rule_rows"),
     [("nanotron_1b_8b.csv", 14, 1553, 58), ("vtrain_3b_18b.csv", 2, 41, 0), ("vtrain_single_node.csv", 144, 1440, 0)],

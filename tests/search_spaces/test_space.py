@@ -230,6 +230,7 @@ def test_over_a_million_points_need_the_sampling_switch():
     assert "search.sample_space" in caught.value.problems[0].fix
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(15)
 def test_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
     many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
@@ -372,6 +373,7 @@ layouts = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=20))
 def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layout]):
@@ -394,6 +396,7 @@ def test_distinct_rows_come_in_the_order_of_the_layout_fields():
     assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
 
 
+@pytest.mark.slow
 def test_a_million_points_are_sifted_in_seconds():
     axes = {
         "tensor_parallel": list(range(1, 101)),

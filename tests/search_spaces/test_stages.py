@@ -66,6 +66,7 @@ def filled_one_by_one(model: ModelShape, stages: int) -> tuple[tuple[int, ...], 
     return tuple(counts), stage
 
 
+@pytest.mark.slow
 @given(
     layers=st.integers(1, 60),
     stages=st.integers(1, 70),

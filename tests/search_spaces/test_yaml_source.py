@@ -257,6 +257,7 @@ def test_a_secret_in_set_that_is_no_yaml_is_not_repeated_either(override: str):
     assert "hunter2" not in str(problem.to_json())
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(4, 5)
 @settings(deadline=None)
 @given(st.text(max_size=200))
@@ -277,6 +278,7 @@ def test_any_bytes_are_a_document_or_are_refused(raw: bytes):
         parse_document(raw, "search.yaml", Path("/folder"))
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(3, 4)
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "!!x ", "? ", "'", '"', "\n", ">"])))

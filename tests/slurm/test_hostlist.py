@@ -60,6 +60,7 @@ def test_names_are_compressed_by_their_last_number(hosts, text):
     assert compress(hosts) == text
 
 
+@pytest.mark.slow
 @given(st.lists(names, max_size=40))
 def test_compressing_loses_and_invents_no_host(hosts):
     expanded = expand(compress(hosts))

@@ -96,6 +96,7 @@ containers = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.security("no_shell")
 @given(launches, st.none() | containers)
 def test_whatever_passes_the_allow_list_stays_one_word_of_the_line(launch, container):

@@ -74,6 +74,7 @@ def test_a_refusal_is_in_apt_gets_words(apt_get, tmp_path):
     assert not (tmp_path / "policy").exists()
 
 
+@pytest.mark.slow
 def test_an_apt_get_that_hangs_is_given_up(apt_get, tmp_path, monkeypatch):
     apt_get()
     (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexec sleep 600\n")

@@ -326,6 +326,7 @@ lines = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(lines, max_size=4).map("\n".join))
 def test_any_text_is_parsed(text):
     for job in (*parse_squeue(text), *parse_sacct(text)):
@@ -338,6 +339,7 @@ def test_any_text_is_parsed(text):
     parse_exit_code(text)
 
 
+@pytest.mark.slow
 @given(st.one_of(st.none(), st.integers(-64, 255)), lines, lines)
 def test_only_an_exit_code_of_zero_and_an_id_is_accepted(rc, stdout, stderr):
     submission = classify_submission(rc, stdout, stderr)

@@ -177,6 +177,7 @@ arguments = st.text(st.characters(exclude_characters="\0", exclude_categories=["
 names = st.from_regex(r"V_[A-Z]{1,4}", fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.lists(arguments, min_size=1, max_size=4), st.dictionaries(names, arguments, max_size=3))
 def test_no_argument_and_no_value_ends_its_own_word(argv, environment):
     script = render_script(replace(PLAIN, argv=tuple(argv), environment=environment))

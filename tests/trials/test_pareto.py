@@ -96,6 +96,7 @@ class TestObjectives:
     def test_a_layout_that_is_the_best_by_all_stands_alone(self):
         assert names(pareto(ranked(on(2, 1, 300.0), on(2, 2, 200.0), others=(PER_GPU, NODE_HOURS)))) == ["t0001"]
 
+    @pytest.mark.slow
     @given(
         st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.floats(10.0, 1e4)), min_size=1, max_size=8),
         st.sampled_from([(), (PER_GPU,), (NODE_HOURS, PER_GPU)]),

@@ -22,6 +22,8 @@ from trials.parity_cases import (
 )
 from trials.selftest import Case, Expected
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def legal() -> list[Case]:

@@ -95,6 +95,7 @@ class TestRanking:
         best = trial(1, 300.0, 0.05)
         assert names(rank([best, trial(2, 290.0, None), trial(3, 280.0, None)], SPEED, 8).ties) == ["t0002"]
 
+    @pytest.mark.slow
     @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8), st.sampled_from(Objective))
     def test_nothing_that_counts_is_better_than_the_best(self, speeds, objective):
         trials = [trial(n, s, 0.01, num_nodes=n) for n, s in enumerate(speeds, start=1)]

@@ -144,6 +144,7 @@ def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
     assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, stop_dominated=False)))
 
 
+@pytest.mark.slow
 @given(
     others=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)), min_size=1, max_size=6),
     own=st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)),

@@ -13,6 +13,7 @@ from trials.spread import SPREAD_ALLOWANCE, Reading, log_half_width, middle, stu
 values = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @given(values)
 def test_the_middle_of_speeds_is_the_inverse_of_the_middle_of_times(speeds):
     assert middle(speeds) * middle([1 / speed for speed in speeds]) == pytest.approx(1.0)

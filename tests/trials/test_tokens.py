@@ -26,6 +26,7 @@ def path(tmp_path) -> Path:
     return tmp_path / "tokens.bin"
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         TokenHeader,

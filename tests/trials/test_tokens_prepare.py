@@ -66,6 +66,7 @@ def test_several_inputs_follow_one_another_and_the_limit_counts_texts(tmp_path, 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT, min_size=3, max_size=3).filter(any), st.sampled_from(["", "\n", " | "]))
 def test_fields_are_joined_in_the_order_given_whatever_theirs_in_the_line(texts, separator):
     line = json.dumps(dict(zip(reversed(FIELDS), reversed(texts), strict=True))).encode()

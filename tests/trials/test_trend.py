@@ -55,6 +55,7 @@ def test_what_falls_or_stays_does_not_grow():
     assert not grows([20.0 - step for step in range(20)])
 
 
+@pytest.mark.slow
 def test_noise_is_taken_for_growth_once_in_two_hundred_times():
     draw = random.Random(7)
     found = sum(grows([draw.gauss(0, 1) for _ in range(12)]) for _ in range(4000))

@@ -29,6 +29,7 @@ def words_in(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_every_figure_that_the_page_draws_is_there_with_its_title_and_points(data, is_dark):
     drawn = {key: figure for key, figure in figures_of(data).items() if figure.plot}
@@ -41,6 +42,7 @@ def test_every_figure_that_the_page_draws_is_there_with_its_title_and_points(dat
         assert [trace["type"] for trace in told] == [trace["type"] for trace in drawn[key].plot["data"]]
 
 
+@pytest.mark.slow
 def test_no_colour_is_left_a_word_of_ours_and_dark_ones_differ(data):
     light, dark = (graph_figures(data, is_dark)["progress"] for is_dark in (False, True))
     for figure in graph_figures(data).values():

@@ -218,6 +218,7 @@ def test_a_search_of_which_nothing_is_known_has_a_page(ends):
     assert len(page.all("h1")) == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_make_a_light_page():
     search = SearchUnderTest(spec())
     trial = search.start(TODAY)

@@ -35,6 +35,7 @@ def search_with_a_job(folder: Path) -> SearchFolder:
     return search
 
 
+@pytest.mark.slow
 def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_reach(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = search_with_a_job(tmp_path)

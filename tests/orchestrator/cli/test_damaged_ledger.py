@@ -21,7 +21,7 @@ from trials.ledger.commands import CommandKind
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
 
-pytestmark = pytest.mark.fault(30)
+pytestmark = [pytest.mark.slow, pytest.mark.fault(30)]
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader
 
+pytestmark = pytest.mark.slow
+
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 LEARNING = TABLE_SEARCH.replace("sampler: grid", "sampler: model_order, earlier_trials: earlier.csv")
 

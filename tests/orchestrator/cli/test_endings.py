@@ -20,6 +20,8 @@ from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_se
 from trials.folder import SearchFolder
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.fault(41)
 def test_when_every_layout_fails_the_answer_has_the_causes_in_a_table_and_what_to_relax(tmp_path, monkeypatch, capfd):

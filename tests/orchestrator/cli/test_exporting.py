@@ -21,6 +21,8 @@ from trials.folder import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import ledger_url
 
+pytestmark = pytest.mark.slow
+
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, OUT_OF_MEMORY)
 
 

@@ -16,6 +16,8 @@ from search_spaces.layout import LAYOUT_FIELDS, Layout
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 
+pytestmark = pytest.mark.slow
+
 ROWS = ({"step_time_s": "4.5"}, {"step_time_s": "3.5"}, {"step_time_s": "5.5"})
 FIELDS = {
     *("scaling", "num_nodes", "global_batch_size", "layout", "layout_key", "step_time_s", "step_time_low_s"),

@@ -20,6 +20,8 @@ from trials.ledger.events import SearchState
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def finished(tmp_path, parlay) -> SearchFolder:

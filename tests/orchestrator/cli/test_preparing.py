@@ -36,6 +36,7 @@ def tokens_in(path: Path) -> list[int]:
     return file.samples([0], file.header.num_tokens - 1).tolist()
 
 
+@pytest.mark.slow
 def test_bytes_need_nothing_and_the_answer_says_what_was_written(tmp_path):
     lines = write_lines(tmp_path, DOLLY, DOLLY)
     words = ("--tokenizer", "bytes", "--fields", "instruction,context,response", "--append-eos", "--out", "t.bin")
@@ -67,6 +68,7 @@ def test_a_tokenizer_json_and_a_separator_of_ones_own(tmp_path):
     assert "kind: tokens, path: t.bin" in answer.out
 
 
+@pytest.mark.slow
 def test_lines_may_come_through_a_pipe(tmp_path):
     command = [*COMMAND, "prepare", "-", "--tokenizer", "bytes", "--out", "t.bin"]
     done = subprocess.run(
@@ -110,6 +112,7 @@ def test_bad_usage_is_an_error_object_and_leaves_nothing(tmp_path, words, key):
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_how_far_it_is_and_the_answer_stays_clean(tmp_path):
     lines = write_lines(tmp_path, *[{"text": "ab"}] * 2000)
     shown, terminal = pty.openpty()

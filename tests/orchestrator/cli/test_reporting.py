@@ -10,6 +10,8 @@ from orchestrator.cli.main import run
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 from trials.folder import SearchFolder
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def ended(tmp_path, monkeypatch, capsys) -> SearchFolder:

@@ -31,6 +31,7 @@ def asked(folder: Path, *overrides: str) -> list[str]:
     return ["past-aaaaaa", "--ledger", write_ledger(f"sqlite:///{folder / 'ledger.db'}", search)]
 
 
+@pytest.mark.slow
 def test_several_numbers_of_nodes_are_all_answered_and_the_best_says_what_fewer_give(tmp_path, capfd):
     search = asked(tmp_path)
     assert run(["best", *search, "--json"]) == 0

@@ -30,6 +30,7 @@ def heavy_imports(*commands: list[str], cwd: Path) -> tuple[list[object], str]:
     return ast.literal_eval(done.stderr.strip().splitlines()[-1]), done.stdout
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy(tmp_path):
     seen, printed = heavy_imports(
         ["--help"], ["run", "--help"], ["schema", "--help"], ["prepare", "--help"], cwd=tmp_path
@@ -38,6 +39,7 @@ def test_help_imports_nothing_heavy(tmp_path):
     assert printed.count("Usage: parlay") == 4
 
 
+@pytest.mark.slow
 def test_verbs_that_launch_nothing_import_nothing_that_trains(tmp_path):
     write_search(tmp_path)
     seen, _ = heavy_imports(["plan", "search.yaml"], ["run", "search.yaml", "--dry-run"], cwd=tmp_path)
@@ -123,6 +125,7 @@ def test_what_the_ranks_are_to_start_is_looked_for_before_anything_is_written(ve
     assert {path.name for path in tmp_path.iterdir()} == {"search.yaml"}
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(38)
 @pytest.mark.parametrize("verb", ["run", "selftest", "calibrate"])
 def test_a_python_without_torch_is_refused_before_anything_is_written(verb, tmp_path):
@@ -161,6 +164,7 @@ def test_a_work_directory_inside_a_search_is_refused(tmp_path):
     assert "work_dir" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ledger", ["sqlite:////dev/null", "sqlite:////proc/ledger.db", "sqlite:///search.yaml", "postgresql://nowhere/db"]
 )
@@ -217,6 +221,7 @@ def test_a_replay_under_an_unknown_launcher_is_bad_usage(launcher, tmp_path):
     assert launcher in answer.json["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("ledger",), ("slurm-sandbox",), ("serve", "--executor", "bogus")])
 def test_a_command_that_is_none_is_told_what_is_wrong_and_what_to_do(words, capsys):
     assert run(words) == 2
@@ -231,6 +236,7 @@ def test_an_error_about_an_option_names_the_option(tmp_path):
     assert answer.json["error"]["file"] == "--launcher"
 
 
+@pytest.mark.slow
 def test_a_search_file_may_come_through_a_pipe_and_is_kept(tmp_path):
     program = 'exec "$0" -m orchestrator.cli.main plan <(cat search.yaml) --json'
     write_search(tmp_path)
@@ -249,6 +255,7 @@ def test_a_budget_below_one_trial_is_refused_before_anything_is_written(tmp_path
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_output_that_nobody_takes_is_no_traceback(tmp_path):
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "orchestrator.cli.main", "schema"]

@@ -318,6 +318,7 @@ class TestVerb:
         assert code == 0, err
         return SearchFolder(tmp_path / "runs" / json.loads(out)["search_id"])
 
+    @pytest.mark.slow
     def test_an_ended_search_is_answered_as_status_does_and_an_unended_one_left_with_75(
         self, parlay, ended, monkeypatch
     ):
@@ -337,6 +338,7 @@ class TestVerb:
         assert (code, json.loads(out)["state"]) == (75, "running")
         assert f"parlay resume {ended.path}" in err
 
+    @pytest.mark.slow
     def test_ctrl_c_leaves_the_search_alone_and_says_so(self, parlay, ended, monkeypatch):
         lines = ended.journal.read_bytes().splitlines(keepends=True)
         ended.journal.write_bytes(b"".join(lines[:-2]))

@@ -16,6 +16,7 @@ from slurm.fake_placement import FakeNode
 from slurm.interface import SlurmUnreachable
 
 
+@pytest.mark.slow
 def test_a_check_that_hangs_is_an_error_beside_what_it_found_before():
     released = threading.Event()
 

@@ -37,6 +37,7 @@ def faults(findings) -> list[tuple[str, Level]]:
     return [(f.name, f.level) for f in findings if f.level is not Level.OK]
 
 
+@pytest.mark.slow
 def test_an_interpreter_tells_what_it_has(tmp_path):
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
@@ -47,12 +48,14 @@ def test_an_interpreter_tells_what_it_has(tmp_path):
     assert "No module named 'torch'" in (found.why or "")
 
 
+@pytest.mark.slow
 def test_a_python_is_asked_with_no_option_that_the_oldest_does_not_know(tmp_path):
     (tmp_path / "python").write_text(f'#!/bin/sh\n[ "$1" = -c ] || exit 2\nexec {sys.executable} -S "$@"\n')
     (tmp_path / "python").chmod(0o755)
     assert isinstance(software_of(str(tmp_path / "python")), Software)
 
 
+@pytest.mark.slow
 def test_what_ranks_do_not_see_is_not_counted_as_theirs(tmp_path, monkeypatch):
     for place in ("on_our_path", "in_our_folder"):
         (tmp_path / place).mkdir()

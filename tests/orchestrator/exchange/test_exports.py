@@ -103,6 +103,7 @@ def test_every_column_has_the_kind_of_its_values(search):
     assert isinstance(again["mfu"], float)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # DeepHyper takes its time to be imported
 def test_deephypers_own_tools_read_its_results(search, spec, tmp_path):
     from deephyper.analysis import hpo
@@ -138,6 +139,7 @@ def test_what_is_minimised_is_negative_and_several_goals_have_a_column_each(sear
     assert "objective" not in rows[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)  # optuna and its tables
 def test_optuna_reads_its_study(search, spec, tmp_path):
     import optuna
@@ -162,6 +164,7 @@ def test_optuna_reads_its_study(search, spec, tmp_path):
     assert best.user_attrs["step_time_s"] == 0.32
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
     import optuna

@@ -26,6 +26,7 @@ from trials.trial import FailureReason
 # -- submitting
 
 
+@pytest.mark.slow
 def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
     bench.slurm.submissions_busy()
     requests = [bench.request(trial) for trial in ("t0001", "t0002")]
@@ -48,6 +49,7 @@ def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_o
     assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
 
 
+@pytest.mark.slow
 def test_a_settled_doubt_asks_accounting_once_however_long_the_queue_stays_full(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.slurm.submissions_busy()
@@ -140,6 +142,7 @@ def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, turn_s)
 # -- cancelling
 
 
+@pytest.mark.slow
 def test_a_cancel_that_does_not_help_is_repeated_at_the_pace_of_questions(bench):
     request = bench.launched()
     bench.slurm.failing_cancels = 10**6
@@ -167,6 +170,7 @@ def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
     assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
 
 
+@pytest.mark.slow
 def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_cancelled(bench):
     request = bench.launched()
     key = request.spec.attempt_key

@@ -25,6 +25,7 @@ from trials.trial import Attempt, FailureReason
 # -- asking
 
 
+@pytest.mark.slow
 def test_one_question_answers_for_all_attempts(bench):
     requests = [bench.request(f"t{number:04}") for number in range(1, 30)]
     for request in requests:
@@ -34,6 +35,7 @@ def test_one_question_answers_for_all_attempts(bench):
     assert bench.asked["accounted"] == []
 
 
+@pytest.mark.slow
 def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace_again(bench):
     request = bench.launched()
     bench.slurm.answer_s = 20.0
@@ -64,6 +66,7 @@ def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_
     assert max(controller) <= POLL_S + 20.0 + 1
 
 
+@pytest.mark.slow
 def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_for_ended(bench):
     request = bench.launched()
     poll_one(bench.launcher, request)
@@ -145,6 +148,7 @@ def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp
 # -- jobs that nobody remembers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("min_job_age_s", "grace_s"), [(300.0, 600.0), (900.0, 1800.0)])
 def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
     bench = SlurmBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
@@ -288,6 +292,7 @@ def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(ben
     assert len(bench.asked["accounted"]) <= 300 / POLL_S + 1, "once for every list of jobs"
 
 
+@pytest.mark.slow
 def test_an_accounting_that_never_answers_is_waited_for_as_long_as_a_job_that_is_gone(bench):
     bench.slurm.submissions_time_out(times=1, appears_after_s=None)
     bench.cluster.accounting_down(10**6)

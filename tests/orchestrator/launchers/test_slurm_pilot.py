@@ -41,6 +41,7 @@ def test_while_slurm_is_silent_steps_go_on_and_end(rig):
     assert rig.ending(first).life is Life.ENDED
 
 
+@pytest.mark.slow
 def test_a_pilot_whose_agent_gives_no_sign_of_life_leaves_its_steps_unknown(rig):
     first = rig.launch()
     rig.serve()

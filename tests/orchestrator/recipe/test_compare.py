@@ -36,16 +36,19 @@ steady = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(recorded=runs, margin=st.floats(0.01, 0.2))
 def test_identical_data_are_never_slower_nor_faster(recorded, margin):
     assert compare(recorded, recorded, margin).verdict in (ReplayVerdict.REPRODUCED, ReplayVerdict.INCONCLUSIVE)
 
 
+@pytest.mark.slow
 @given(recorded=steady)
 def test_identical_steady_data_are_reproduced(recorded):
     assert compare(recorded, recorded, MARGIN).verdict is ReplayVerdict.REPRODUCED
 
 
+@pytest.mark.slow
 @given(recorded=steady, factor=st.floats(1.15, 10.0))
 def test_a_slow_down_of_15_percent_is_never_called_reproduced(recorded, factor):
     measured = scaled(recorded, factor)
@@ -54,16 +57,19 @@ def test_a_slow_down_of_15_percent_is_never_called_reproduced(recorded, factor):
     assert compare(recorded, at_three, MARGIN).verdict is ReplayVerdict.SLOWER
 
 
+@pytest.mark.slow
 @given(recorded=runs, factor=st.floats(1.15, 10.0))
 def test_a_slow_down_of_15_percent_is_not_called_reproduced_in_noise_either(recorded, factor):
     assert compare(recorded, scaled(recorded, factor), MARGIN).verdict is not ReplayVerdict.REPRODUCED
 
 
+@pytest.mark.slow
 @given(recorded=steady, factor=st.floats(1.2, 10.0))
 def test_a_speed_up_is_faster(recorded, factor):
     assert compare(recorded, scaled(recorded, 1 / factor), MARGIN).verdict is ReplayVerdict.FASTER
 
 
+@pytest.mark.slow
 @given(recorded=runs, measured=runs)
 def test_the_interval_holds_the_ratio_and_turning_the_sides_inverts_it(recorded, measured):
     found, turned = compare(recorded, measured, MARGIN), compare(measured, recorded, MARGIN)
@@ -72,12 +78,14 @@ def test_the_interval_holds_the_ratio_and_turning_the_sides_inverts_it(recorded,
     assert turned.low == pytest.approx(1 / found.high)
 
 
+@pytest.mark.slow
 @given(recorded=runs, measured=runs, factor=st.floats(0.1, 10.0))
 def test_the_unit_of_time_does_not_matter(recorded, measured, factor):
     found = compare(scaled(recorded, factor), scaled(measured, factor), MARGIN)
     assert found.ratio == pytest.approx(compare(recorded, measured, MARGIN).ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("occasions", [1, 2, 3])
 def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says(occasions):
     """Two recorded runs, then three at each occasion, with the spread that is taken for granted between occasions and

@@ -23,6 +23,8 @@ from tests.orchestrator.recipe.exported import NOT_OURS, exported, half, our_spe
 from tests.trials.trainers.specs import GPT2, LLAMA
 from trials.trainers.deepspeed_config import read_ds_config
 
+pytestmark = pytest.mark.slow
+
 # -- every layout is exported and read back, or refused with a rule
 
 _ANY = {

@@ -54,6 +54,7 @@ layouts = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(layout=layouts, fingerprint=st.dictionaries(texts, values, max_size=4), caveats=st.lists(texts, max_size=3))
 def test_what_is_written_reads_back_equal_with_the_same_checksum(layout, fingerprint, caveats):
     cluster = replace(recipe().cluster, gpus_per_node=layout.num_gpus)
@@ -97,6 +98,7 @@ def test_what_is_no_recipe_of_ours_is_refused(change, words):
         Recipe.from_json(recipe().to_json() | change)
 
 
+@pytest.mark.slow
 @given(field=st.sampled_from(FIELDS), value=values)
 def test_no_value_of_any_field_is_anything_but_read_or_refused(field, value):
     with suppress(InputError):

@@ -16,6 +16,8 @@ from orchestrator.samplers.ordered import RandomSampler
 from search_spaces.layout import Layout
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 
 def table() -> dict[Layout, Told]:
     """240 layouts of 64 ranks, some out of memory, with one best: a valley over tensor, pipeline and micro batch."""

@@ -22,6 +22,8 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.step_time import TERMS, StepTerms
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelShape(32, 4096, 32, 32, 16384, False, 51200, 2048, False, "learned", "layernorm")
 CLUSTER = Cluster(ACCELERATORS["a100-80gb"], 8, 4)
 TASK = Task(MODEL, CLUSTER)

@@ -26,6 +26,8 @@ from trials.folder import write_json
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialState
 
+pytestmark = pytest.mark.slow
+
 CUT = b'{"schema": "parlay.outcome/1", "search_id": "rig-aa'
 
 

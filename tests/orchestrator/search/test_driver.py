@@ -19,6 +19,8 @@ from trials.ranking import Objective, upper_bound_of
 from trials.rival import read_rival
 from trials.trial import FailureReason, TrialState
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_layout_is_measured_once_and_the_fastest_is_best(rig):
     rig.launcher.script = speed_by_layout

@@ -21,6 +21,7 @@ from trials.ledger.writer import LedgerWriter
 from trials.trial import FailureReason, TrialState
 
 
+@pytest.mark.slow
 def test_an_interrupt_lets_running_trials_finish_and_proposes_nothing_more(rig):
     driver = None
 
@@ -65,6 +66,7 @@ def wanted(tmp_path_factory) -> tuple[list, list[Event]]:
     return told, events
 
 
+@pytest.mark.slow
 @walks(["an event into the journal", "an event into the ledger"], every_event, the_last_of_each_kind)
 def test_killed_at_any_event_and_resumed_the_search_ends_with_the_same_trials(tmp_path, wanted, name, after, killed_at):
     """None twice, none lost."""
@@ -163,6 +165,7 @@ def test_the_lease_is_kept_at_every_turn_and_a_lost_one_ends_the_driver_at_once(
     assert rig.open_driver().search.last_seq >= seq
 
 
+@pytest.mark.slow
 def test_stop_now_leaves_what_is_in_flight_as_it_is(rig):
     driver = None
 

@@ -40,6 +40,7 @@ def test_a_retry_that_succeeds_is_the_trials_value(rig):
     assert trial.measured["tokens_per_sec"] == 1000.0
 
 
+@pytest.mark.slow
 @pytest.mark.fault(41)
 def test_every_layout_failing_is_a_clean_end_without_a_feasible_layout(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.GPU_OOM)
@@ -60,6 +61,7 @@ def test_three_alike_broken_scripts_stop_the_search_with_the_traceback(rig):
     assert "NameError" in search.detail
 
 
+@pytest.mark.slow
 def test_three_different_script_errors_do_not_stop_the_search(rig):
     rig.launcher.script = lambda spec: Script(reason=FailureReason.SCRIPT_ERROR, excerpt=f"Error of {spec.trial}")
     assert rig.open_driver().run().end_reason is EndReason.NO_FEASIBLE_LAYOUT
@@ -130,6 +132,7 @@ def test_a_full_disk_is_said_once_and_stops_nothing(rig):
     assert "No space left" in notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_folder_that_cannot_be_read_holds_up_only_its_own_trial(rig, monkeypatch):
     verdict, unreadable = TrialProgram.verdict, iter(range(4))

@@ -126,6 +126,7 @@ def test_a_search_that_may_begin_nothing_waits_and_goes_on_when_it_may(rig):
     assert (len(search.trials), search.end_reason) == (9, EndReason.MAX_TRIALS)
 
 
+@pytest.mark.slow
 def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_again(rig, monkeypatch):
     answers, asked = iter([0] * 20), []
     rig.hooks = Hooks(may_begin=lambda held, more: next(answers, more))
@@ -136,6 +137,7 @@ def test_a_search_that_waits_for_its_share_does_not_ask_its_sampler_again_and_ag
     assert len(asked) <= 1 + 9
 
 
+@pytest.mark.slow
 def test_a_search_wants_no_more_trials_than_it_has_layouts_for(rig):
     asked = []
     rig.limits = replace(rig.limits, parallel_trials=4, max_trials=50)

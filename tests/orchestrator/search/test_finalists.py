@@ -18,6 +18,8 @@ from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
 
+pytestmark = pytest.mark.slow
+
 FASTEST, SECOND, THIRD = LAYOUTS[8], LAYOUTS[7], LAYOUTS[6]
 
 

@@ -110,6 +110,7 @@ class TestTakingOver:
         assert [e.fencing for e in Journal(path).read()] == [1, 1, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @settings(deadline=None, max_examples=150)
 @given(order=st.lists(st.integers(0, 2), max_size=60))

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from orchestrator.search.limits import Limits
 from search_spaces.layout import Layout
 from tests.orchestrator.scripted import Script
@@ -16,6 +18,8 @@ from trials.pareto import pareto
 from trials.ranking import Objective, rank
 from trials.rival import may_stop, read_rival
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
+
+pytestmark = pytest.mark.slow
 
 
 def layout_on(nodes: int, micro_batch_size: int) -> Layout:

@@ -21,6 +21,8 @@ from tests.orchestrator.search.doors import (
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:

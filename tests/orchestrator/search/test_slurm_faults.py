@@ -39,6 +39,7 @@ def run_until_killed(rig: SlurmRig, monkeypatch, **replaced) -> None:
             rig.open_driver().run()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1)
 def test_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkeypatch):
     run_until_killed(rig, monkeypatch, submit=killed)
@@ -49,6 +50,7 @@ def test_a_driver_killed_before_sbatch_submits_once_after_its_resume(rig, monkey
     assert [len(trial.attempts) for trial in search.trials] == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2)
 def test_a_job_accepted_before_the_driver_was_killed_is_adopted_by_its_name(rig, monkeypatch):
     submit = rig.slurm.submit
@@ -90,6 +92,7 @@ def test_what_a_job_used_that_was_cancelled_before_anybody_had_heard_of_it_is_bo
     assert attempt.node_hours * 3600 == pytest.approx(rig.slurm.used_node_s("rig-aaaaaa.t0001.a1"), abs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("late_s", [30.0, SETTLE_S - 5])
 def test_a_job_that_appears_within_the_settle_window_is_adopted_and_not_submitted_again(rig, late_s):
@@ -131,6 +134,7 @@ def test_an_id_with_a_warning_is_an_accepted_job(rig):
     assert search.state is SearchState.COMPLETED
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6)
 def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
     rig.slurm.submissions_busy(for_s=900.0)
@@ -140,6 +144,7 @@ def test_a_full_queue_is_waited_for_and_costs_no_attempt(rig):
     assert any("job submit limit" in note for note in rig.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(6)
 def test_a_busy_slurm_is_asked_less_and_less_often(rig, monkeypatch):
     submit, asked = rig.slurm.submit, []

@@ -185,6 +185,7 @@ def test_what_the_kernel_killed_for_memory_is_host_oom(rig):
     assert one_attempt(search).reason is FailureReason.HOST_OOM
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_folder_that_hangs_holds_up_its_own_attempt_and_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_watch, "FOLDER_ANSWERS_WITHIN_S", 0.1)

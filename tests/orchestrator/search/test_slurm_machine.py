@@ -18,6 +18,8 @@ from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, Trial
 
+pytestmark = pytest.mark.slow
+
 SECONDS = st.sampled_from([1.0, 20.0, 60.0, 300.0, 1800.0])
 NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
 

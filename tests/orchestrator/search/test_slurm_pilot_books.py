@@ -46,6 +46,7 @@ def test_a_pilot_that_was_never_submitted_holds_up_no_end(tmp_path):
     assert search.ended_at - began < 30.0
 
 
+@pytest.mark.slow
 def test_what_a_pilot_held_whose_agent_hung_after_its_last_step_while_no_driver_lived_is_booked(tmp_path, monkeypatch):
     rig = pilot_rig(tmp_path)
     rig.limits = Limits(1, 1)

@@ -28,6 +28,8 @@ from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
 from trials.trial import FailureReason, TrialState
 
+pytestmark = pytest.mark.slow
+
 DOORS: dict[str, tuple[object, str, int]] = {
     "an event into the journal": (Journal, "append", 17),
     "an event into the ledger": (LedgerWriter, "apply", 19),

@@ -18,6 +18,8 @@ from tests.orchestrator.search.slurm_rig import speed_of
 from tests.orchestrator.search.test_slurm_pilot_crashes import DOORS
 from trials.trial import FailureReason
 
+pytestmark = pytest.mark.slow
+
 SECONDS = st.sampled_from([1.0, 7.0, 20.0, 60.0, 300.0])
 
 

@@ -20,6 +20,8 @@ from trials.ledger.events import EventKind, SearchRecord, apply
 from trials.ranking import Objective, needs_second_look, rank, second_looks, upper_bound_of, value_of
 from trials.trial import FailureReason, TrialKind, TrialState
 
+pytestmark = pytest.mark.slow
+
 SPEED = Objective.TOKENS_PER_SEC
 GLOBAL_BATCH = 16
 

@@ -131,6 +131,7 @@ def test_a_budget_without_room_for_a_second_look_ends_the_search(rig):
     assert (search.end_reason, search.best_trial) == (EndReason.BUDGET, "t0001")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38)
 @pytest.mark.parametrize(
     "killed_at",

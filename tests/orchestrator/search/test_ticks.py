@@ -23,6 +23,8 @@ from tests.orchestrator.search.slurm_rig import SlurmRig, one_attempt, slurm_rig
 from trials.ledger.events import EndReason, SearchRecord
 from trials.trial import FailureReason, TrialState
 
+pytestmark = pytest.mark.slow
+
 MINUTE = 60.0
 
 

@@ -19,7 +19,7 @@ from tests.orchestrator.service.asking import served
 from trials.folder import SearchFolder
 from trials.ledger.journal import Journal
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 @pytest.fixture

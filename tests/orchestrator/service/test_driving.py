@@ -44,6 +44,7 @@ def state_of(search: SearchFolder) -> SearchState:
     return record.state
 
 
+@pytest.mark.slow
 def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
     assert turn_of(search).run().end is TurnEnd.ENDED
     assert state_of(search) is SearchState.COMPLETED
@@ -53,6 +54,7 @@ def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search
     assert state_of(search) is SearchState.COMPLETED
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
     turn = turn_of(search)
     turn.stop()
@@ -67,6 +69,7 @@ def test_a_search_that_is_held_is_left_alone(search):
     assert "driven by process" in result.detail
 
 
+@pytest.mark.slow
 def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
     search, monkeypatch
 ):
@@ -82,6 +85,7 @@ def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_a
     assert turn_of(search).run().end is TurnEnd.ENDED
 
 
+@pytest.mark.slow
 def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(search):
     (search.code / "trials" / "text.py").write_text("changed = True")
     request_cancel(ledger_url(), search.search_id, time.time())
@@ -97,6 +101,7 @@ def test_what_would_be_refused_again_is_told_so(search):
     assert result.detail in search.driver_log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input(44)
 def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(search):
     written = json.loads(search.json.read_text())

@@ -29,6 +29,7 @@ async def told(journal: Journal, seq: int = 0) -> list[str]:
     return [words async for words in stream(journal.path, seq, lambda: False)][1:]
 
 
+@pytest.mark.slow
 def test_an_end_that_is_written_between_two_looks_is_told_as_well(tmp_path, monkeypatch):
     story: Story = measured_story()
     journal, read_on = written(tmp_path, story.events[:-1]), Journal.read_on
@@ -95,6 +96,7 @@ def test_a_damaged_journal_is_refused_and_not_told_from_memory(tmp_path):
         follower.news()
 
 
+@pytest.mark.slow
 def test_streams_of_a_file_system_that_hangs_hold_up_no_other_and_no_exit(tmp_path, monkeypatch):
     """As many as a usual pool of threads has, and more."""
     (tmp_path / "mount").mkdir()

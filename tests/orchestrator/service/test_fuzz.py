@@ -13,6 +13,8 @@ from schemathesis.generation import GenerationMode
 
 from tests.orchestrator.service.asking import served
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 7
 """An operation; together they take a few seconds."""
 

@@ -127,6 +127,7 @@ def test_a_search_that_was_given_up_is_driven_again_when_somebody_asks(rig):
     assert (rig.kept().state, rig.kept().failures) == (DriverState.DRIVING, 0)
 
 
+@pytest.mark.slow
 def test_a_stopped_search_holds_what_others_leave_in_flight_and_nothing_once_they_have_ended_it(tmp_path):
     rig, shares = KeeperRig(tmp_path, max_in_flight=2), ShareFile(tmp_path / "service" / "shares.json", 2)
     search = Rig(tmp_path)

@@ -12,6 +12,8 @@ from slurm.jobs import JobSnapshot
 from slurm.pace import PollPace
 from slurm.shared_answer import SharedAnswer
 
+pytestmark = pytest.mark.slow
+
 INTERVAL_S = 30.0
 HOUR_S = 3600.0
 

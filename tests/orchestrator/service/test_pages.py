@@ -16,7 +16,7 @@ from orchestrator.service.place import ServicePlace
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import Served, served
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 TOKEN, PAGE_KEY = "s3cret-token", "s3cret-page-key"
 HERE = {"host": "127.0.0.1:7000"}

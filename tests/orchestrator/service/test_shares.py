@@ -20,6 +20,7 @@ DEMANDS = st.dictionaries(
 CAPACITIES = st.integers(0, 60)
 
 
+@pytest.mark.slow
 @given(CAPACITIES, DEMANDS)
 def test_all_is_shared_out_and_no_more(capacity, demands):
     shares = fair_shares(capacity, demands)
@@ -27,6 +28,7 @@ def test_all_is_shared_out_and_no_more(capacity, demands):
     assert all(0 <= shares[name] <= demand.wanted for name, demand in demands.items())
 
 
+@pytest.mark.slow
 @given(CAPACITIES, DEMANDS)
 def test_nobody_who_wants_more_has_less_than_another_by_more_than_one_trial(capacity, demands):
     shares = fair_shares(capacity, demands)
@@ -34,6 +36,7 @@ def test_nobody_who_wants_more_has_less_than_another_by_more_than_one_trial(capa
     assert not short or max(shares.values()) <= min(short) + 1
 
 
+@pytest.mark.slow
 @given(CAPACITIES, DEMANDS)
 def test_shares_do_not_move_once_everybody_has_its_own(capacity, demands):
     shares = fair_shares(capacity, demands)
@@ -42,6 +45,7 @@ def test_shares_do_not_move_once_everybody_has_its_own(capacity, demands):
     assert fair_shares(capacity, dict(reversed(settled.items()))) == shares
 
 
+@pytest.mark.slow
 @given(CAPACITIES, DEMANDS)
 def test_together_they_begin_what_is_free_where_anybody_wants_it(capacity, demands):
     held = sum(demand.held for demand in demands.values())

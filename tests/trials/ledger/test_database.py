@@ -159,6 +159,7 @@ def overwritten_in_the_middle(path: Path) -> None:
         stream.write(os.urandom(path.stat().st_size - 2 * 4096))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [garbage, cut_in_half, overwritten_in_the_middle])
 @pytest.mark.fault(30)
 def test_a_damaged_ledger_is_said_so_put_aside_and_made_anew(path, url, story, damage):
@@ -183,6 +184,7 @@ def test_a_ledger_that_somebody_else_has_put_aside_is_left_alone(path, url, stor
     assert sqlite_file.damage(path) is None
 
 
+@pytest.mark.slow
 def test_who_holds_the_folders_lock_for_ever_holds_nobody_up_for_ever(path, url, story, monkeypatch):
     """Everybody who can read a folder can lock it, and /tmp is read by all."""
     monkeypatch.setattr(sqlite_file, "LOCK_PATIENCE_S", 0.1)
@@ -211,6 +213,7 @@ def test_a_writer_and_a_reader_go_on_in_the_file_that_lies_at_the_ledgers_path_b
         assert reader.search(SEARCH_ID) == story.search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -241,6 +244,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         LedgerWriter(f"sqlite:///{tmp_path}/nowhere/ledger.db")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(29)
 def test_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypatch):
     story, writer = measured_story(), LedgerWriter(url)
@@ -260,6 +264,7 @@ def test_a_locked_ledger_is_waited_for_and_no_write_is_lost(path, url, monkeypat
     assert writer.last_seq(SEARCH_ID) == 1
 
 
+@pytest.mark.slow
 def test_a_ledger_that_stays_locked_is_unavailable_and_unchanged(path, url, monkeypatch):
     writer = LedgerWriter(url)
     clock = iter(range(0, 10_000, 20))

@@ -21,6 +21,7 @@ def story() -> Story:
     return story
 
 
+@pytest.mark.slow
 @given(stories())
 def test_an_event_read_back_from_its_text_is_the_event_that_was_written(story):
     texts = [json.dumps(event.to_json(), allow_nan=False) for event in story.events]

@@ -40,6 +40,7 @@ def test_a_step_that_could_not_be_started_pays_what_is_owed_by_then():
     assert meter.end("a", 25.0) == 2 * 15.0
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 4),
     st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.integers(1, 2)), min_size=1, max_size=6),

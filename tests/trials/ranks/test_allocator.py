@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 MAPPED_BUFFERS = """
 import ctypes
 from search_spaces.layout import Layout

@@ -58,6 +58,7 @@ def test_ranks_of_one_node_talk_over_loopback_only():
     assert environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
+@pytest.mark.slow
 def test_a_process_is_as_old_as_the_time_since_its_start():
     assert process_age_s() > 0
     program = "import time; from trials.ranks.environment import process_age_s as age; print(age(), time.monotonic())"
@@ -65,6 +66,7 @@ def test_a_process_is_as_old_as_the_time_since_its_start():
     assert 0 < float(done.stdout.split()[0]) < 20
 
 
+@pytest.mark.slow
 def test_nothing_before_the_run_itself_imports_torch():
     program = "import sys, trials.train.program; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=20)

@@ -56,6 +56,7 @@ def test_a_spec_that_is_not_there_is_not_bad_usage_and_one_that_is_damaged_is(tm
         assert left_with(path, monkeypatch) == 2, damaged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoilt", ["pass", "os.close(1)"])
 def test_a_program_leaves_with_its_code_also_where_its_words_cannot_be_written(spoilt):
     code = f"import os, sys; from trials.ranks.program import leave_at_once; print('words'); {spoilt}; leave_at_once(3)"

@@ -80,6 +80,7 @@ def test_a_sequence_and_its_targets_lie_one_token_apart_in_the_file(token_path):
     assert batch.targets.tolist() == [[(s * 16 + i) ** 2 % 61 for i in range(1, 17)] for s in (2, 3)]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(
     micro_batch_size=st.integers(1, 5),

@@ -16,6 +16,8 @@ from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
 from trials.train.weights import WeightSource
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = WeightSource(seed=3, device=torch.device("cpu"))
 GPT = ModelShape(2, 128, 4, 4, 512, False, 256, 64, False, "learned", "layernorm")
 # An RMS norm is one kernel on a GPU, and on a CPU several operations that keep more: layer norms here, too.

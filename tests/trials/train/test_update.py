@@ -54,6 +54,7 @@ def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
     assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_weights_in_host_memory_are_updated_in_one_pass_over_them():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         parameter = torch.nn.Parameter(torch.ones(4))

@@ -35,6 +35,7 @@ layouts = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(layout=layouts.filter(lambda layout: why_not_deepspeed(layout, GPT) is None))
 def test_what_is_written_reads_back_as_the_same_layout_values(layout):
     layout = layout.canonical()

@@ -63,6 +63,7 @@ def test_a_line_without_end_is_kept_in_part():
     assert list(splitter.feed(b"next\n")) == ["next"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=30), max_size=10))
 def test_it_makes_no_difference_where_the_bytes_are_cut(parts):
     in_parts, at_once = LineSplitter(), LineSplitter()
