@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = ("tests.slurm.sandboxes", "tests.postgres", "tests.chromium")
 
 MEMORY = Path("/dev/shm")
+_OF_A_TARGET = re.compile(r"(?:(?P<wanted>processes|alone)|not \w+)(?: and not \w+)*")
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
 # A busy machine fails no property; in the gate every run meets the same examples, elsewhere chance may find others.
@@ -61,17 +62,14 @@ def _holds_programs(folder: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files none of whose tests the marks select are not imported, which takes longer than many a test."""
-    marks: str = config.option.markexpr
-    if not marks or not collection_path.name.startswith("test_"):
+    """Files none of whose tests a target of make selects are not imported, which takes longer than many a test."""
+    asked = _OF_A_TARGET.fullmatch(config.option.markexpr)
+    if asked is None or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
     of_all = "".join(re.findall(r"^pytestmark = .*", text, re.MULTILINE))
-    wanted = [] if marks.startswith("not ") else [marks.split()[0]]
-    left_out = re.findall(r"\bnot (\w+)", marks)
-    if any(f"mark.{mark}" in of_all for mark in left_out) or any(f"mark.{mark}" not in text for mark in wanted):
-        return True
-    return None
+    is_left_out = any(f"mark.{mark}" in of_all for mark in re.findall(r"not (\w+)", asked[0]))
+    return True if is_left_out or (asked["wanted"] and f"mark.{asked['wanted']}" not in text) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ Printed by `python -m tests.mutants` (`make mutants`): a line for each mutant an
 made depends on a fixed seed and on what they change, never on where it stands: a function that moves to another file
 keeps its mutants. A mutant meets the tests of its room that run its function, but for processes and walks.
 
-`--only NAME` runs those whose name contains it, `--list` says what they change; `--page FILE` writes docs/mutants.md;
+`--only NAME` runs those whose name contains it, `--list` says what they change; `--page FILE` writes a page about them;
 `--write FILE` keeps what was seen as JSON, and `--against FILE` leaves with 1 if a mutant that was killed there is not
 killed any more.
 """
@@ -41,7 +41,8 @@ processes and without the walks over every crash point. A mutant is killed if on
 does. Which faults are made follows from a fixed seed (`tests/mutants.py`)."""
 _SURVIVORS = """\
 Some change nothing that anybody could see: a bound that is never met exactly, a short cut that is only quicker. Others
-are noticed by tests of another room, or by those that start processes."""
+are noticed by tests of another room, or by those that start processes. A mutant meets the tests during which its
+function was called; one that is called by a fixture for many tests meets the first of them alone."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _copied_tree(to: Path) -> Path:
 
 
 def _tests_by_function(room: Room, trees: SimpleQueue[Path]) -> dict[str, list[str]]:
-    """The tests of a room that run each of its functions, by `file::function`: none other can notice its mutants."""
+    """The tests of a room that run each of its functions, by `file::function`."""
     tree = trees.get()
     try:
         found = tree / ".tests_by_function.json"
@@ -156,11 +157,11 @@ def table(seen: Iterable[Seen]) -> str:
 
 
 def page(seen: list[Seen]) -> str:
-    """docs/mutants.md."""
+    """What was seen, as a page."""
     survivors = [one.mutant for one in seen if one.noticed is None]
     rows = [f"| `{m.name.replace('|', '/')}` | `{_cell(m.before)}` | `{_cell(m.after)}` |" for m in survivors]
     listed = ["| file, function, operator, place | before | after |", "|---|---|---|", *rows]
-    made = f"Made by `make mutants MUTANTS='--page docs/mutants.md'` on {datetime.now(UTC):%Y-%m-%d}."
+    made = f"Made by `make mutants` on {datetime.now(UTC):%Y-%m-%d}."
     return "\n\n".join([_BEGINNING, table(seen), made, "## Survivors", _SURVIVORS, "\n".join(listed)]) + "\n"
 
 

@@ -31,7 +31,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ended(desk: Desk, searched: Path) -> Path:
-    """A copy of that search's folder, below the desk's."""
+    """A copy of that search's folder, below the desk's. Name it by its path: its journal tells where the first lies."""
     shutil.copytree(searched, desk.folder, dirs_exist_ok=True)
     [journal] = desk.folder.glob("runs/*/journal.jsonl")
     desk.capsys.readouterr()

@@ -26,6 +26,10 @@ from tests.docs.words import (
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
 
 
+def test_there_are_pages():
+    assert len(TEXTS) > 20
+
+
 def wrong(broken: Callable[[str], Iterable[object]]) -> dict[str, list[object]]:
     """Of the pages that break a rule, by what they do; `broken` is given their text."""
     return {page: found for page, text in TEXTS.items() if (found := list(broken(text)))}

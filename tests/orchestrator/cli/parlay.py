@@ -60,7 +60,8 @@ def parlay(
 
 
 def parlay_here(*words: str | Path, cwd: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """Run one command in this process: what a process of its own would answer, without the second its start takes."""
+    """Run one command in this process, without the second that another takes to start, and without what `main` does
+    beside it: the umask, and how streams and the exit code are left."""
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),

@@ -84,7 +84,6 @@ def test_a_driver_whose_time_is_up_hands_over_to_the_job_that_waits_behind_it(be
     assert_done_once(bench, folder)
 
 
-@pytest.mark.walks
 def test_a_killed_driver_is_succeeded_all_the_same(bench):
     """Told nothing, as by a kill for memory or a node that dies: the link was in the queue before."""
     folder, first = submitted(bench)

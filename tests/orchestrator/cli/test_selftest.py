@@ -40,7 +40,6 @@ def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told
     assert answer.json["detail"] is None
 
 
-@pytest.mark.walks
 def test_a_library_that_sums_nothing_is_found_out(tmp_path):
     """Every rank's Python has a torch that sums nothing, as a cluster's broken network library might."""
     path = write_search(tmp_path, TINY_SEARCH)

@@ -72,9 +72,9 @@ class Door:
 def walks(names: Iterable[str], every: Callable, some: Callable) -> pytest.MarkDecorator:
     """A case for each moment at these doors: the name, whether it is after a call, and at which calls the driver dies.
 
-    With the mark `walks` all moments at `every` call, but for those at which the world is as at another: before the
-    ledger is after the journal. Without it each door at `some` calls, and where it changes anything only after them:
-    before one door is after another.
+    With the mark `walks` all moments at `every` call; a kill before the ledger's write leaves what a kill after the
+    journal's leaves, and is left out. Without the mark each door at `some` calls: before them where it only asks, after
+    them where it changes something.
     """
     every_moment = [(name, after) for name in names for after in (False, True) if not (after and name in ASKING)]
     marks = [pytest.mark.walks, pytest.mark.timeout(240)]

@@ -52,12 +52,17 @@ def cancelling(path) -> SlurmRig:
     return rig
 
 
+CANCELS = ("scancel", "an event into the journal", "squeue")
+
+
 @pytest.fixture(scope="module")
 def calls_of_a_cancel(tmp_path_factory) -> dict[str, int]:
-    return undisturbed(cancelling(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)[1]
+    calls = undisturbed(cancelling(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)[1]
+    assert min(calls[name] for name in CANCELS) > 0, "a walk goes through each door"
+    return calls
 
 
-@walks(["scancel", "an event into the journal", "squeue"], every_call, two_calls)
+@walks(CANCELS, every_call, two_calls)
 def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, calls_of_a_cancel, name, after, killed_at):
     for number in killed_at(calls_of_a_cancel[name]):
         rig = cancelling(tmp_path / str(number))

@@ -54,7 +54,7 @@ def test_every_answer_is_one_that_its_description_has(described):
             _fuzz(operation.as_strategy(path_parameters={"search": search}))
     statuses = Counter(line.split()[-3] for line in service.log)
     assert {"200", "202", "400", "404"} <= set(statuses), statuses
-    assert statuses.total() > 100
+    assert statuses.total() > 100  # of 11 operations, at EXAMPLES or fewer each and for each way of asking
 
 
 def _fuzz(strategy) -> None:

@@ -14,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 import trials.ledger.migrations
@@ -106,9 +106,28 @@ def test_a_file_that_is_still_being_made_is_an_empty_ledger(path, url):
     assert LedgerReader(url).searches() == []
 
 
-@pytest.mark.parametrize("make", [database._make, database._upgrade])
+MAKERS = pytest.mark.parametrize("make", [database._make, database._upgrade])
+
+
+@MAKERS
 def test_a_ledger_has_the_tables_the_code_uses_whether_it_is_new_or_was_migrated(url, make):
-    with create_engine(url).begin() as connection:
+    assert_has_the_tables(url, make)
+
+
+@pytest.mark.processes
+@pytest.mark.walks
+@pytest.mark.timeout(120)
+@MAKERS
+def test_so_has_one_in_postgres(postgres_url, make):
+    name = f"made_by{make.__name__}"
+    with create_engine(postgres_url, isolation_level="AUTOCOMMIT").connect() as server:
+        server.execute(text(f"CREATE DATABASE {name}"))
+    assert_has_the_tables(make_url(postgres_url).set(database=name), make)
+
+
+def assert_has_the_tables(url, make):
+    engine = create_engine(url)
+    with engine.begin() as connection:
         make(connection)
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         assert compare_metadata(context, Base.metadata) == []

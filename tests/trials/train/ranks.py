@@ -1,8 +1,8 @@
 """Ranks for tests, forked from one process that has torch and DeepSpeed imported: a second instead of ten a case.
 
 The warm process reads one request a line and answers with one line. It is separate from pytest, whose other tests
-may leave threads behind that a fork would not survive. Ranks run a function of the tests, or a program as if Python
-had been started with it.
+may leave threads behind that a fork would not survive. Ranks run a function of the tests, or a program; what
+Python itself does at a start and at an end is not among what such a rank shows.
 """
 
 from __future__ import annotations
