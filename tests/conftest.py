@@ -63,7 +63,7 @@ def _holds_programs(folder: Path) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files none of whose tests a target of make selects are not imported, which takes longer than many a test."""
-    asked = _OF_A_TARGET.fullmatch(config.option.markexpr)
+    asked = _OF_A_TARGET.fullmatch(config.option.markexpr.strip())
     if asked is None or not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text()
