@@ -119,6 +119,7 @@ def test_mlflows_own_client_finds_one_parent_and_a_child_a_trial(in_its_home):
     assert "figures" in [file.path for file in client.list_artifacts(parents[0].info.run_id)]
 
 
+@pytest.mark.walks
 def test_replay_measures_again_and_its_exit_code_is_its_verdict(in_its_home):
     place, answer = in_its_home
     replayed = parlay("replay", answer["search_id"], "--repeats", "1", "--occasions", "1", "--json", cwd=place)
@@ -255,7 +256,7 @@ def test_under_ray_sigterm_stops_with_its_own_code_and_an_object_and_leaves_no_r
 
 
 @pytest.mark.fault(16)
-@pytest.mark.parametrize("launcher", ["ray", "local"])
+@pytest.mark.parametrize("launcher", [pytest.param("ray", marks=pytest.mark.walks), "local"])
 def test_a_second_ctrl_c_stops_at_once_and_leaves_no_rank(place, launcher):
     driver = begun(place, "--launcher", launcher, "--json")
     driver.send_signal(signal.SIGINT)

@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.fault(23)
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):

@@ -157,6 +157,7 @@ class TestOnLoopback:
         assert sum(waited) == launchers_ray._END_TIMEOUT_S
         assert loopback.cancel(requests) == set()
 
+    @pytest.mark.walks
     @pytest.mark.fault(35)
     def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
         self, loopback: RayLauncher, tmp_path: Path

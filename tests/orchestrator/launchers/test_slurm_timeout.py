@@ -19,6 +19,7 @@ from trials.trial import FailureReason
 
 
 @pytest.mark.fault(20)
+@pytest.mark.walks
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slurm_sandbox: SlurmSandbox):

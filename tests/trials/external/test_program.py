@@ -18,7 +18,7 @@ from trials.folder import read_json, write_json
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 IMPATIENT = "tests.trials.external.impatient"
@@ -51,6 +51,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.alone
 def test_a_megatron_run_is_measured_from_the_last_ranks_log_and_ended_once_it_is_precise(tmp_path):
     outcome, ranks = run(tmp_path, codes={0})
     assert outcome.status is OutcomeStatus.MEASURED
@@ -104,6 +105,7 @@ def test_out_of_memory_on_one_rank_ends_all_with_its_words(tmp_path):
     assert "in go_wrong" in (outcome.excerpt or "")
 
 
+@pytest.mark.alone
 def test_a_trainer_whose_log_stops_is_a_hang_and_says_what_it_said_last(tmp_path):
     outcome, _ = run(tmp_path, codes={1}, fault="hang", supervisor=IMPATIENT)
     assert (outcome.reason, outcome.phase, outcome.rank) == (FailureReason.HANG, "warmup", 1)
@@ -156,6 +158,7 @@ def test_a_loss_gone_mad_is_no_number(tmp_path):
     assert "loss nan" in (outcome.excerpt or "")
 
 
+@pytest.mark.alone
 def test_endless_output_without_a_line_is_a_hang_and_fills_no_disk(tmp_path):
     outcome, ranks = run(tmp_path, codes={1}, fault="endless", supervisor=IMPATIENT)
     assert outcome.reason is FailureReason.HANG

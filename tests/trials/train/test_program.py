@@ -21,7 +21,7 @@ from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, ma
 from trials.metrics import StepPhase, read_metrics
 from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
 
-pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ENDS_WITHIN_S = 60.0
 ONE = Layout(micro_batch_size=2, grad_accum_steps=2)
@@ -136,12 +136,20 @@ def test_what_was_counted_must_be_what_the_spec_says(start, fault, words):
     assert words in outcome.excerpt
 
 
+def test_a_failed_trial_leaves_with_1_also_where_it_is_no_fork(start):
+    trial = start(make_spec(ONE), program=faulty("lose_the_loss"), warm=None)
+    assert trial.wait() == [1]
+    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.alone
 def test_what_rank_0_does_between_steps_is_in_no_step(start):
     trial = start(make_spec(TP2), program=faulty("write_slowly_between_steps"))
     assert set(trial.wait()) == {0}
     assert min(trial.outcome().step_times_s[1:]) < 0.2, "before the first step nothing is written"
 
 
+@pytest.mark.alone
 def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(start):
     trial = start(make_spec(ONE, measure=ENDLESS), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
     assert trial.wait() == [1]
@@ -154,12 +162,14 @@ def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(star
     assert trial.verdict().reason is FailureReason.TIME_LIMIT
 
 
+@pytest.mark.alone
 def test_a_time_limit_that_ends_before_the_start_has_is_a_time_limit_and_no_hang(start):
     trial = start(make_spec(ONE, measure=replace(ENDLESS, time_limit_s=1.0)))
     assert trial.wait() == [1]
     assert trial.outcome().reason is FailureReason.TIME_LIMIT
 
 
+@pytest.mark.alone
 def test_enough_steps_before_the_time_limit_count_and_say_so(start):
     rules = replace(RULES, max_steps=10**6, ci_relative_width=0.0)
     trial = start(make_spec(ONE, measure=rules), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
