@@ -215,9 +215,10 @@ class TestShared:
         gate = slurm_sandbox.paths.folder / f"gate-{number.name}"
         job = submit(slurm_sandbox, f"while [ ! -e {gate} ]; do sleep 0.05; done")
         until(slurm_sandbox, job, "RUNNING")
-        # Killed before it saved the job, which it does within some seconds, the controller would not know it any more.
+        # Killed before it saved that the job runs, which it does within some seconds, the controller would have it wait.
+        slurm_sandbox.ask("scontrol", "update", f"JobId={job}", f"Comment=runs-at-{number.name}")
         saved = slurm_sandbox.paths.folder / "state" / "job_state"
-        eventually(saved.read_bytes, lambda content: gate.name.encode() in content)
+        eventually(saved.read_bytes, lambda content: f"runs-at-{number.name}".encode() in content)
         slurm_sandbox.kill(SLURMCTLD, number)
         assert not slurm_sandbox.running()
         assert slurm_sandbox.ask("squeue").returncode == 1
