@@ -27,6 +27,13 @@ def results_of(answer: Answer) -> dict[str, bool]:
     return {result["name"]: result["passed"] for result in answer.json["results"]}
 
 
+def test_a_machine_that_trains_a_layout_as_one_process_does_passes(tmp_path):
+    answer = parlay("selftest", write_search(tmp_path, TINY_SEARCH), *PLAIN[:2], "--json", cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    assert results_of(answer) == {PLAIN[1]: True}
+    assert answer.json["results"][0]["difference"] <= 1e-5
+
+
 @pytest.mark.walks
 def test_layouts_of_both_engines_agree_and_a_hang_and_too_little_memory_are_told(tmp_path):
     path = write_search(tmp_path, TINY_SEARCH)
