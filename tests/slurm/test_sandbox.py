@@ -215,7 +215,7 @@ class TestShared:
         gate = slurm_sandbox.paths.folder / f"gate-{number.name}"
         job = submit(slurm_sandbox, f"while [ ! -e {gate} ]; do sleep 0.05; done")
         until(slurm_sandbox, job, "RUNNING")
-        # Killed before it saved that the job runs, which it does within some seconds, the controller would have it wait.
+        # Killed before it saved that the job runs, which takes it some seconds, the controller would have it wait.
         slurm_sandbox.ask("scontrol", "update", f"JobId={job}", f"Comment=runs-at-{number.name}")
         saved = slurm_sandbox.paths.folder / "state" / "job_state"
         eventually(saved.read_bytes, lambda content: f"runs-at-{number.name}".encode() in content)
