@@ -20,7 +20,8 @@ import psutil
 
 from benchmarks.driver_on_login import COMMAND, memory_mib
 from benchmarks.driver_on_slurm import SEARCH
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
 
 ACTOR = "ray::Worker"
 """How the process of a search's driver calls itself; see orchestrator/ray_runtime.py."""

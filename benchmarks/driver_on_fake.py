@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.candidates import candidates_of
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.planning import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
@@ -23,7 +24,7 @@ from orchestrator.search.course import Goal, Hooks
 from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
 from orchestrator.service.shares import Shares
 from orchestrator.session import program_of
 from orchestrator.starting import create_search

@@ -20,7 +20,8 @@ from typing import Any
 import psutil
 
 from benchmarks.driver_on_slurm import SEARCH
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
 
 TRIAL_S = 20.0
 TRIALS = 8

@@ -69,7 +69,8 @@ def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
 def parlay(folder: Path, trials: int) -> Iterator[None]:
     """A search whose trials leave what a table says, at once."""
     from orchestrator import session, starting
-    from orchestrator.search_file import candidates_of, load_search_file
+    from orchestrator.candidates import candidates_of
+    from orchestrator.search_file import load_search_file
     from tests.orchestrator.tabled_parlay import snapshot_tabled_code
     from trials.ledger.place import ledger_url
 

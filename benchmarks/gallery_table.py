@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gallery import filled
+from orchestrator.candidates import candidates_of
 from orchestrator.explaining import Explained, explained
 from orchestrator.planning import Plan, plan_of
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces import presets
 
 Line = dict[str, Any]

@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.candidates import candidates_of
 from orchestrator.planning import Estimates, plan_of, task_of
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.layout_table import LayoutTable
 from search_spaces.space import SearchSpace
 

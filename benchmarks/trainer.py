@@ -84,7 +84,8 @@ def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object
     from benchmarks.plain_gpt import PlainTrainer
     from trials.train.data import SyntheticData
     from trials.train.device import open_device, select_attention_kernel
-    from trials.train.engine import Training, build_engine
+    from trials.train.engine import Training
+    from trials.train.engine_factory import build_engine
     from trials.train.optimizer import Optimisation
     from trials.train.weights import WeightSource
     from trials.train.world import join_world

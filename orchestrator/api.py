@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from orchestrator.find import Found
     from orchestrator.recipe.recipe import Recipe
     from orchestrator.replay import ReplayResult
-    from orchestrator.search_file import SearchSpec
     from orchestrator.search_given import SearchFile
+    from orchestrator.search_spec import SearchSpec
     from orchestrator.starting import Started
     from trials.ledger.events import EndReason, SearchState
 
@@ -176,10 +176,10 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
     """
+    from orchestrator.candidates import candidates_of
     from orchestrator.earlier import collected_for_plan
     from orchestrator.frames import plan_frame
     from orchestrator.planning import plan_of
-    from orchestrator.search_file import candidates_of
     from orchestrator.search_given import named_as_called, spec_given
     from orchestrator.trainer_check import require_trainer
 
@@ -280,7 +280,7 @@ def compare(
     `to_json()` is what `parlay compare --json` prints. `force` reads an edited recipe all the same.
     """
     from orchestrator.comparing import compared
-    from orchestrator.find import find_side
+    from orchestrator.find_side import find_side
     from orchestrator.replay import ReplayRules
 
     one, other = (find_side(str(_named(given)), ledger, force, say) for given in (a, b))

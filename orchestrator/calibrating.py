@@ -15,7 +15,7 @@ from orchestrator.one_job import (
     words_of_launcher,
     words_of_rank,
 )
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from search_spaces.layout import PRECISIONS

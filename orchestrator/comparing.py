@@ -20,8 +20,8 @@ from orchestrator.recipe.compare import (
 )
 from orchestrator.recipe.occasions import Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.replay import recorded_runs
-from orchestrator.search_file import SearchSpec
+from orchestrator.recorded_runs import recorded_runs
+from orchestrator.search_spec import SearchSpec
 from orchestrator.status import reason_counts, trial_counts
 from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.search import lease as leases
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.site_check import no_slurm
 from search_spaces.durations import duration_text, seconds_of
 from search_spaces.errors import InputError, OutsideRefused

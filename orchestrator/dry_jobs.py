@@ -15,7 +15,7 @@ from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm_files import job_request, write_job_files
 from orchestrator.planning import plan_of
 from orchestrator.search.attempts import next_attempt
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.session import program_of
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout

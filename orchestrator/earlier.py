@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.observations import DAMAGED, observed_in
-from orchestrator.search_file import SearchSpec
 from orchestrator.search_schema import FROM_LEDGER, FROM_NOTHING
+from orchestrator.search_spec import SearchSpec
 from orchestrator.trainer_check import ranks_run_here
 from search_spaces.calibration import typical_constants
 from search_spaces.errors import OutsideRefused

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
@@ -18,9 +16,6 @@ from trials.ledger.journal import Journal, JournalDamaged, search_of
 from trials.ledger.place import ledger_to_read, ledger_url
 from trials.ledger.reader import LedgerReader
 from trials.trial import Attempt, Trial
-
-if TYPE_CHECKING:
-    from orchestrator.comparing import Side
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ def find_search(given: str | None, ledger: str | None) -> Found:
 def find_recipe(given: str | None, ledger: str | None) -> Path:
     """The recipe that a person means: its folder or file, a search's folder, or a search's id; that of the newest
     search when nothing is given. InputError for a search that has none yet."""
-    if given is not None and _names_no_search(given):
+    if given is not None and names_no_search(given):
         return Path(given)
     found = find_search(given, ledger)
     if not found.folder.recipe.exists():
@@ -72,21 +67,6 @@ def why_no_recipe(found: Found) -> str:
     if found.record.best_trial is None:
         return "none was written: no layout is the best"
     return f"not in its folder any more; parlay resume {found.folder.called} writes it"
-
-
-def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> Side:
-    """One side of a comparison: a search by its id or folder, else a recipe by its folder or file, of which `force`
-    has an edited one read all the same."""
-    from orchestrator.comparing import side_of_recipe, side_of_search
-    from orchestrator.recipe.read import read_recipe
-
-    if not _names_no_search(given):
-        found = find_search(given, ledger)
-        return side_of_search(found.record, found.spec, str(found.folder.path))
-    loaded = read_recipe(Path(given), force)
-    if loaded.banner:
-        note(loaded.banner)
-    return side_of_recipe(loaded)
 
 
 def find_attempt(search: SearchRecord, name: str) -> tuple[Trial, Attempt]:
@@ -123,7 +103,7 @@ MOVED = "name the folder where it lies now; parlay ledger rebuild FOLDER tells t
 """What to do about a search that is not where the ledger says."""
 
 
-def _names_no_search(given: str) -> bool:
+def names_no_search(given: str) -> bool:
     """Whether what a person names is a path at which no search lies."""
     return ("/" in given or os.path.exists(given)) and not SearchFolder(Path(given)).is_one
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from orchestrator.candidates import candidates_of
 from orchestrator.forecasting import Tried
 from orchestrator.observations import observed_in
 from orchestrator.planning import task_of
 from orchestrator.samplers.outlook import Task
-from orchestrator.search_file import SearchSpec, candidates_of
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, did_you_mean
 from search_spaces.layout import LAYOUT_FIELDS, Layout

@@ -11,7 +11,7 @@ from dashboards.report.worker import ReportWorker
 from orchestrator.holding import Hold
 from orchestrator.notifying import is_owed, notify_end
 from orchestrator.search import lease as leases
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import OutsideRefused
 from trials.folder import SearchFolder, write_json
 from trials.ledger.events import SearchRecord

@@ -24,8 +24,8 @@ from typing import Any, BinaryIO
 
 from dashboards.text import printable
 from orchestrator.in_time import in_thread, result_in_time
-from orchestrator.search_file import SearchSpec
 from orchestrator.search_notify import webhook_address
+from orchestrator.search_spec import SearchSpec
 from orchestrator.status import search_summary
 from search_spaces.errors import InputError
 from trials.folder import SearchFolder, write_json

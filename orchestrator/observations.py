@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces import presets
 from search_spaces.cluster import Cluster
 from search_spaces.measured import Observation, render_table

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from orchestrator.launchers.factory import make_launcher
 from orchestrator.launchers.slurm_pilot_plan import WorkLeft
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from trials.folder import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.pilot.files import PilotFolder

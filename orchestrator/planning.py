@@ -15,7 +15,7 @@ import numpy as np
 from orchestrator.earlier import NOTHING_EARLIER, Earlier
 from orchestrator.samplers.guided import MANY_TRIALS
 from orchestrator.samplers.outlook import Task, memory_belief, worth
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces import memory
 from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout

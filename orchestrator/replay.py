@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.base import Launcher
@@ -15,7 +14,8 @@ from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.compare import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
 from orchestrator.recipe.occasions import OCCASION_S, Run, by_occasion, step_time_of
 from orchestrator.recipe.read import LoadedRecipe
-from orchestrator.recipe.recipe import AS_WRITTEN, Recipe
+from orchestrator.recipe.recipe import Recipe
+from orchestrator.recorded_runs import _started_s, recorded_runs
 from orchestrator.replay_runs import ReplayRuns, ReplayWatcher
 from orchestrator.replay_trainer import why_trainer_cannot
 from orchestrator.search.attempts import TrialProgram
@@ -24,12 +24,11 @@ from search_spaces.durations import duration_text
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.validation import restored
 from trials.classify import Verdict
-from trials.folder import SearchFolder, read_json
+from trials.folder import SearchFolder
 from trials.path_owners import TakenFolder
-from trials.ranking import is_suspect
 from trials.text import counted
 from trials.tokens import require_tokens
-from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_seconds, utc_text
+from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
 
 REPLAY_SCHEMA = "parlay.replay/1"
 
@@ -209,51 +208,6 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
     if kind in (None, recorded.kind) and recorded.kind != "recorded":
         return recorded
     return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
-
-
-def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
-    """The runs recipe.yaml rests on, a suspect one only where there is no other; InputError when it names none, or one
-    without a step time."""
-    outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
-    try:
-        told = [(run, outcomes.get(run.get("trial"))) for run in loaded.recipe.evidence["runs"]]
-        sound = [(run, outcome) for run, outcome in told if outcome is None or not is_suspect(outcome)]
-        runs = [_recorded_run(run, outcome) for run, outcome in sound or told]
-        if runs and all(run.step_time_s > 0 for run in runs):
-            return runs
-    except (KeyError, TypeError, AttributeError):
-        pass
-    raise InputError.of(
-        "recipe",
-        "evidence.runs names no run with a step time",
-        key="evidence.runs",
-        rule="a recipe rests on at least one run",
-        fix=AS_WRITTEN,
-    )
-
-
-def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
-    """What each run's program said, by the name of its trial; empty where that is not known any more."""
-    try:
-        return {run["trial"]: Outcome.from_json(run["outcome"]) for run in (read_json(file) or {})["runs"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-
-
-def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
-    started_s = _started_s(run.get("started_at"))
-    if outcome is None:
-        return Run.of(run, (), started_s)
-    counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}
-    return Run.of(counts | dict(run), outcome.step_times_s, started_s, outcome.flags)
-
-
-def _started_s(text: Any) -> float | None:
-    """None for what is no time: then a run counts to the occasion of the run before it."""
-    try:
-        return utc_seconds(text)
-    except (TypeError, ValueError):
-        return None
 
 
 def why_impossible(needed: Cluster, here: Cluster) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.recipe.read import LoadedRecipe
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
-from search_spaces.trainer_rules import engines_of
+from search_spaces.layout import engines_of
 from search_spaces.validation import Section, validated
 from search_spaces.yaml_source import Document, with_overrides
 from trials.trainer_schema import TrainerSection

@@ -8,8 +8,8 @@ from itertools import chain
 from orchestrator.search_schema import SearchFile
 from search_spaces.cluster import Cluster
 from search_spaces.errors import Problem
+from search_spaces.layout import engines_of
 from search_spaces.memory_floor import rank_memory_gib
-from search_spaces.trainer_rules import engines_of
 from trials.external.measuring import log_format_of
 from trials.trainers.command_template import placeholders_in
 

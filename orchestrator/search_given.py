@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.search_file import SearchSpec, load_search_file, load_search_text
+from orchestrator.search_file import load_search_file, load_search_text
 from orchestrator.search_schema import SearchFile as SearchSchema
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.validation import sections_of
 

@@ -32,7 +32,7 @@ from orchestrator.search.course import Goal, Hooks
 from orchestrator.search.driver import Driver
 from orchestrator.search.history import History
 from orchestrator.search.limits import Limits, layouts_left
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.trainer_check import python_of
 from search_spaces.layout import Layout
 from trials.folder import SearchFolder

@@ -10,7 +10,8 @@ from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm_pilot_plan import ROOM_S, STARTUP_S, least_s
 from orchestrator.launchers.slurm_site import site_remarks
 from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search_file import SearchSpec, located, nodes_of_pilots
+from orchestrator.search_pilots import nodes_of_pilots
+from orchestrator.search_spec import SearchSpec, located
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from search_spaces.space import SearchSpace
 from slurm.client import SlurmClient

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from dashboards.mlflow_sync import MlflowSync
+from orchestrator.candidates import candidates_of, require_affordable, require_pilot_room
 from orchestrator.code_snapshot import snapshot_code
 from orchestrator.earlier import NOTHING_EARLIER, Earlier, collected, freeze
 from orchestrator.find import Found
@@ -17,7 +18,7 @@ from orchestrator.holding import held
 from orchestrator.launchers.local import local_slots
 from orchestrator.launchers.private_folder import disown, own, remove_unfinished
 from orchestrator.own_files import YAML_SHA256, yaml_sha256
-from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable, require_pilot_room
+from orchestrator.search_spec import SearchSpec, located
 from orchestrator.session import open_tracking
 from orchestrator.site_check import require_site
 from orchestrator.trainer_check import ranks_run_here, require_torch, require_trainer

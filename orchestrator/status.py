@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dashboards.headline import answer_line, verdict_json
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from trials.answer import best_json
 from trials.folder import AttemptFolder, SearchFolder, read_json
 from trials.ledger.events import SearchRecord

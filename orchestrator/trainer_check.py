@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.launchers.processes import OF_OTHER_PYTHONS
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.search_file import SearchSpec, located
+from orchestrator.search_spec import SearchSpec, located
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import open_named
 from trials.trainers.command_template import program_of

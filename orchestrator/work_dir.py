@@ -14,7 +14,7 @@ from trials.folder import SearchFolder
 from trials.path_owners import require_own_way
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
 
 OTHER_WORK_DIR = "name a folder that you may write to"
 _READ_OF_SETUP = 2**20

@@ -7,9 +7,9 @@ from itertools import chain
 
 from search_spaces.engine_rules import Broken
 from search_spaces.errors import Problem
-from search_spaces.layout import Layout
+from search_spaces.layout import OWN_ENGINES, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import BRIDGE_RULES, OWN_ENGINES, TRAINER_RULES, not_ours
+from search_spaces.trainer_rules import BRIDGE_RULES, TRAINER_RULES, not_ours
 
 
 def broken_engine_rules(layout: Layout, model: ModelShape, engines: tuple[str, ...] = OWN_ENGINES) -> Iterator[Problem]:

@@ -207,3 +207,11 @@ def _require_word(name: str, value: Any, known: tuple[str, ...]) -> None:
 
 def _bad(name: str, value: Any, rule: str) -> InputError:
     return InputError.of("layout_field", f"{name} is {shown(value)}", key=name, value=value, rule=rule)
+
+
+OWN_ENGINES = ("deepspeed", "torch")
+"""The engines of Parlay's own trainer. Every other trainer is an engine of its own name."""
+
+
+def engines_of(trainer_kind: str) -> tuple[str, ...]:
+    return OWN_ENGINES if trainer_kind == "parlay" else (trainer_kind,)

@@ -19,15 +19,8 @@ from search_spaces.engine_rules import (
     runs,
     sharded_stages,
 )
-from search_spaces.layout import Layout
+from search_spaces.layout import OWN_ENGINES, Layout
 from search_spaces.model_shape import ModelShape
-
-OWN_ENGINES = ("deepspeed", "torch")
-"""The engines of Parlay's own trainer. Every other trainer is an engine of its own name."""
-
-
-def engines_of(trainer_kind: str) -> tuple[str, ...]:
-    return OWN_ENGINES if trainer_kind == "parlay" else (trainer_kind,)
 
 
 def not_ours(layout: Layout, engines: tuple[str, ...]) -> Iterator[Broken]:

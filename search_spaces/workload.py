@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.cluster import Cluster
+from search_spaces.layout import OWN_ENGINES
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import OWN_ENGINES
 
 Fields = Mapping[str, Any]
 """A layout's fields, of which the derived ones may be missing."""

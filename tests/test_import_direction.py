@@ -30,7 +30,12 @@ ONE_DOOR = {
     "optuna": {"orchestrator/exchange/optuna_study.py"},
 }
 ORCHESTRATOR = (
-    ("orchestrator.in_time", "orchestrator.machine_turn", "orchestrator.machine_load"),
+    (
+        "orchestrator.in_time",
+        "orchestrator.machine_turn",
+        "orchestrator.machine_load",
+        "orchestrator.process_identity",
+    ),
     (
         "orchestrator.launchers",
         "orchestrator.samplers",
@@ -45,6 +50,8 @@ ORCHESTRATOR = (
         "orchestrator.search_contradictions",
         "orchestrator.search_spec",
         "orchestrator.search_notify",
+        "orchestrator.search_pilots",
+        "orchestrator.candidates",
     ),
     ("orchestrator.recipe",),
     (
@@ -61,6 +68,8 @@ ORCHESTRATOR = (
         "orchestrator.holding",
         "orchestrator.status",
         "orchestrator.find",
+        "orchestrator.find_side",
+        "orchestrator.recorded_runs",
         "orchestrator.frames",
         "orchestrator.comparing",
         "orchestrator.exchange",

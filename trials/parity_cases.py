@@ -17,11 +17,10 @@ from typing import Any
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.covering import cover, tuples_of
 from search_spaces.engines import broken_engine_rules
-from search_spaces.layout import Layout
+from search_spaces.layout import OWN_ENGINES, Layout
 from search_spaces.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_broken
 from search_spaces.layout_table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import OWN_ENGINES
 from search_spaces.workload import Workload
 from trials.selftest import Case, Expected
 

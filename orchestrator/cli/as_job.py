@@ -13,7 +13,7 @@ from search_spaces.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from orchestrator.driver_job import DriverChain
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from trials.folder import SearchFolder
 
 

@@ -38,7 +38,7 @@ def compare(
 ) -> None:
     """Say what differs between two recipes or searches, and how much faster B's best layout is than A's."""
     from orchestrator.comparing import compared
-    from orchestrator.find import find_side
+    from orchestrator.find_side import find_side
     from orchestrator.replay import ReplayRules
 
     rules = ReplayRules(margin=margin)

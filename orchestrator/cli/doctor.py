@@ -30,7 +30,7 @@ from trials.text import counted
 if TYPE_CHECKING:
     from orchestrator.doctor.finding import Examination, Finding
     from orchestrator.launchers.base import Launcher
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
 

@@ -12,7 +12,7 @@ from orchestrator.cli.output import answer, fail
 from search_spaces.errors import OutsideRefused, Problem
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 

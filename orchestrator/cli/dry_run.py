@@ -11,7 +11,7 @@ from orchestrator.cli.setup_text import setup_json, setup_lines
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from search_spaces.space import SearchSpace
 
 DRY_RUN_SCHEMA = "parlay.dry_run/1"

@@ -26,7 +26,7 @@ from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.planning import Plan
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from search_spaces.space import SearchSpace
 
 PLAN_SCHEMA = "parlay.plan/1"
@@ -99,10 +99,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """List the layouts a search may try, in predicted order, and what refuses the others; nothing is launched."""
+    from orchestrator.candidates import candidates_of
     from orchestrator.cli.plan_text import plan_text
     from orchestrator.earlier import collected_for_plan
     from orchestrator.planning import plan_of
-    from orchestrator.search_file import candidates_of, load_search_file
+    from orchestrator.search_file import load_search_file
     from orchestrator.trainer_check import require_trainer
 
     changes = overrides_of(sets, launcher, sampler, work_dir, ledger)

@@ -15,7 +15,7 @@ from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.exchange.imported import Imported
+    from orchestrator.exchange.import_result import Imported
 
 IMPORT_SCHEMA = "parlay.import/1"
 

@@ -19,7 +19,7 @@ from search_spaces.stage_table import StageTable
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from search_spaces.space import SearchSpace
 
 MOST_REJECTED_LISTED = 10_000

@@ -19,7 +19,7 @@ from search_spaces.errors import InputError, Problem
 from trials.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from slurm.sandbox import SlurmSandbox
     from slurm.sandbox_files import CloudNodes
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from orchestrator.service.place import ServicePlace
     from trials.folder import SearchFolder
 

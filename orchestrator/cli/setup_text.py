@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
 
 
 def setup_json(spec: SearchSpec) -> dict[str, str] | None:

@@ -10,7 +10,8 @@ from dashboards.headline import answer_line, ending_words, room_lines
 from dashboards.live import console_for, node_hours_words, results_table
 from dashboards.trial_words import flag_lines, time_lines
 from orchestrator.cli.output import answer
-from orchestrator.search_file import SearchSpec, nodes_of_pilots
+from orchestrator.search_pilots import nodes_of_pilots
+from orchestrator.search_spec import SearchSpec
 from trials.folder import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord
 from trials.pareto import trades
@@ -44,7 +45,7 @@ def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
 
 def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
     """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
-    from orchestrator.search.attempts import longest_attempt_s
+    from orchestrator.search.node_hours import longest_attempt_s
 
     nodes = max(layout.num_nodes for layout in space.feasible)
     longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_of_pilots(spec))

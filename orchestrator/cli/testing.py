@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.launchers.base import Launcher
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from orchestrator.selftest import SelftestReport
     from search_spaces.cluster import Cluster
     from trials.calibrate import Measurements
@@ -154,7 +154,8 @@ def _measured(spec: SearchSpec, world: Cluster, folder: SearchFolder, path: Path
 
 
 def _loaded(search_file: Path, sets: list[str] | None, launcher: str | None, work_dir: Path | None) -> SearchSpec:
-    from orchestrator.search_file import load_search_file, located
+    from orchestrator.search_file import load_search_file
+    from orchestrator.search_spec import located
     from orchestrator.work_dir import require_places
 
     changes = overrides_of(sets, launcher, None, None if work_dir is None else str(work_dir), None)

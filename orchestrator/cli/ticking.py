@@ -17,7 +17,7 @@ from search_spaces.errors import InputError, OutsideRefused
 if TYPE_CHECKING:
     from orchestrator.find import Found
     from orchestrator.launchers.schema import LauncherSection
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from trials.folder import SearchFolder
     from trials.ledger.events import SearchRecord
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dashboards.schema import TrackingSection
+from orchestrator.candidates import candidates_of, require_affordable
 from orchestrator.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
 from orchestrator.doctor.folders import examine_folder
 from orchestrator.doctor.machine import examine_machine
@@ -19,7 +20,7 @@ from orchestrator.doctor.slurm import COMMANDS, examine_slurm, no_commands
 from orchestrator.doctor.slurm_jobs import examine_jobs
 from orchestrator.in_time import in_thread, result_in_time
 from orchestrator.launchers.local import local_slots
-from orchestrator.search_file import SearchSpec, candidates_of, located, require_affordable
+from orchestrator.search_spec import SearchSpec, located
 from orchestrator.trainer_check import ranks_run_here, require_trainer
 from orchestrator.work_dir import require_places
 from search_spaces.errors import InputError, OutsideRefused

@@ -13,7 +13,7 @@ from typing import Any
 from packaging.version import Version
 
 from orchestrator.doctor.finding import Finding, error, note, ok, warning
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.trainer_check import ask_interpreter, python_of, ranks_run_here
 from trials.folder import read_json
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from orchestrator.doctor.finding import Finding, Level, error, note, ok, warning
 from orchestrator.doctor.site_profile import site_findings
-from orchestrator.search_file import SearchSpec, located
+from orchestrator.search_spec import SearchSpec, located
 from orchestrator.site_check import job_words, option_words, refusal_of, smallest_and_largest
 from search_spaces.errors import InputError
 from search_spaces.space import SearchSpace

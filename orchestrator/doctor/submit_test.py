@@ -19,7 +19,7 @@ from orchestrator.one_job import (
     words_of_launcher,
     words_of_rank,
 )
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.trainer_check import python_of, ranks_run_here
 from search_spaces.cluster import Cluster
 from search_spaces.plain_file import open_plain

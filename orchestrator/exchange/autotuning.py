@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.exchange.imported import Imported, gathered, text_of
+from orchestrator.exchange.import_result import Imported, gathered, text_of
 from orchestrator.exchange.setting import layout_of, observation_of
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.measured import Observation

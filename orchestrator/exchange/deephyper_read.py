@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from orchestrator.exchange.deephyper_results import FAILED, METADATA, OBJECTIVE, PARAMETER
-from orchestrator.exchange.imported import Imported, gathered
+from orchestrator.exchange.import_result import Imported, gathered
 from orchestrator.exchange.setting import BATCH, WORLD, layout_of, observation_of
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cells import cell_text, csv_rows, uneven_row
 from search_spaces.errors import InputError, Problem, one_of
 from search_spaces.layout import LAYOUT_FIELDS, Layout

@@ -8,7 +8,7 @@ from trials.trial import Word
 
 if TYPE_CHECKING:
     from orchestrator.exchange.exported import Exported
-    from orchestrator.search_file import SearchSpec
+    from orchestrator.search_spec import SearchSpec
     from trials.ledger.events import SearchRecord
 
 

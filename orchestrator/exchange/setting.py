@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.observations import model_name
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError
 from search_spaces.layout import BATCH_RULE, WORLD_RULE, Layout

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.processes import boot_id, start_ticks
+from orchestrator.process_identity import boot_id, start_ticks
 
 _PREFIX = "parlay-"
 _OWNER = "owner.json"

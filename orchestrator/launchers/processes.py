@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.process_identity import boot_id, start_ticks
+
 OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
 """Variables that no rank is given as they are: they are for the Python that runs Parlay."""
 _FOREIGN_NAMES = {
@@ -304,21 +306,6 @@ def survivors(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
     """Those of these ranks that run on this host, now."""
     here = (socket.gethostname(), boot_id())
     return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)
-
-
-def start_ticks(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot (proc(5), stat field 22); None once it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    state, *fields = stat.rpartition(")")[2].split()  # the command's name may hold spaces and brackets
-    return None if state in "ZX" else int(fields[18])
-
-
-def boot_id() -> str:
-    """This boot of this machine, as the kernel names it."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def count_oom_kills() -> int:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.launchers.processes import boot_id
+from orchestrator.process_identity import boot_id
 from trials.folder import read_json, write_json
 from trials.trial import require_schema
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from search_spaces.engines import broken_bridge_rules, broken_engine_rules
 from search_spaces.errors import Problem
-from search_spaces.layout import Layout
+from search_spaces.layout import Layout, engines_of
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import engines_of
 from search_spaces.yaml_source import is_printable
 from trials.trainers.bridge_overrides import bridge_overrides, override_words
 from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed

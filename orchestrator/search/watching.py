@@ -7,8 +7,9 @@ from math import fsum
 from typing import Any
 
 from orchestrator.launchers.base import EndedPilot
-from orchestrator.search.attempts import cancelled, node_hours_of, node_hours_until_requeue
+from orchestrator.search.attempts import cancelled
 from orchestrator.search.course import Course
+from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
 from trials.classify import Ending, Life, Verdict, flag_other_fingerprint
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dashboards.sessions import entry_address
-from orchestrator.launchers.processes import boot_id, start_ticks
+from orchestrator.process_identity import boot_id, start_ticks
 from orchestrator.service.place import ServicePlace
 from search_spaces.errors import OutsideRefused
 from trials.folder import read_json

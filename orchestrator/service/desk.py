@@ -14,7 +14,8 @@ from typing import Any
 from orchestrator.find import Found, find_attempt, why_no_recipe
 from orchestrator.recipe.read import read_recipe
 from orchestrator.search import lease as leases
-from orchestrator.search_file import SearchSpec, load_search_text
+from orchestrator.search_file import load_search_text
+from orchestrator.search_spec import SearchSpec
 from orchestrator.service.keeper import DriverState, Keeper
 from orchestrator.service.place import OwnSearch
 from orchestrator.starting import begun, checked

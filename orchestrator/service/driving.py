@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.find import MOVED, no_search
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld, LeaseLost
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from orchestrator.service.share_file import ShareFile
 from orchestrator.session import Watcher, drive, open_tracking
 from orchestrator.starting import prepare

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
-from orchestrator.launchers.processes import boot_id, start_ticks
+from orchestrator.process_identity import boot_id, start_ticks
 from search_spaces.errors import OutsideRefused
 from search_spaces.plain_file import read_plain
 from trials.folder import read_json

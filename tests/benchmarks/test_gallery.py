@@ -23,7 +23,9 @@ from benchmarks.gallery import (
     page_parts,
     runs_table,
 )
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces import presets
 from search_spaces.layout import Layout
 

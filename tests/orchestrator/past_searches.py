@@ -9,7 +9,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.layout import Layout
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError, Problem
 
 MINIMAL = """\

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from orchestrator import starting
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
 from slurm.daemons import living_processes
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay

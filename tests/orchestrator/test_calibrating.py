@@ -10,7 +10,8 @@ import pytest
 from orchestrator.calibrating import NotMeasured, calibrate, precisions_of, world_of
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.one_job import JobWatcher
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launchers.factory import job_options
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.session import program_of
 from orchestrator.starting import prepare
 from search_spaces.errors import InputError, Problem

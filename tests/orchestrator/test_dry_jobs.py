@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.dry_run import answer_dry_run
 from orchestrator.dry_jobs import first_layouts, write_first_jobs
 from orchestrator.earlier import collected_for_plan
 from orchestrator.planning import plan_of
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.measured import Observation, render_table
 from tests.orchestrator.cli.parlay import parlay_here, write_search

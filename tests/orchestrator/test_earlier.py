@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.earlier import Earlier, collected, collected_for_plan, freeze, frozen
 from orchestrator.observations import observed_in
 from orchestrator.planning import Estimates, plan_of, predictor, task_of
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.search_file import candidates_of
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout
 from search_spaces.measured import render_table

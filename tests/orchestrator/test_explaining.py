@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.plan_text import plan_text
 from orchestrator.explaining import explained, how_many_fit, saved_s
 from orchestrator.planning import plan_of
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.space import closed_space
 from search_spaces.workload import Workload
 from tests.orchestrator.cli.parlay import parlay_here, write_search

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.sandbox import cloud_like, cloud_of
 from orchestrator.dry_jobs import DryJob, write_first_jobs
-from orchestrator.search_file import SearchSpec, candidates_of
+from orchestrator.search_spec import SearchSpec
 from slurm.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, environment
 from tests.orchestrator.test_ready_made_searches import PUBLISHED, path_of, ready_made

@@ -18,9 +18,10 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.notifying import post, run_command
 from orchestrator.search.lease import LeaseLost
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
 from orchestrator.search_notify import notify_problems, webhook_address
 from orchestrator.search_schema import NotifySection
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from tests.orchestrator.cli.recorded import OK, TABLE_SEARCH, write_recorded_search
 from trials.folder import SearchFolder

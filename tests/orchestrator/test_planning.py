@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.plan_text import plan_text
 from orchestrator.planning import (
     START_S,
@@ -20,7 +21,8 @@ from orchestrator.planning import (
     stage_memory_gib,
     task_of,
 )
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces.cluster import Cluster
 from search_spaces.layout import Layout
 from search_spaces.layout_table import LayoutTable

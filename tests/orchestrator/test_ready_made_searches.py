@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.launchers.factory import job_options
 from orchestrator.samplers.outlook import Task
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from search_spaces import presets
 from search_spaces.calibration import MemoryBelief
 from search_spaces.layout_table import LayoutTable

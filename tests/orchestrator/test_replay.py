@@ -16,15 +16,8 @@ from orchestrator.machine_turn import MachineTurn
 from orchestrator.recipe.compare import ReplayVerdict
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import (
-    ReplayRules,
-    impossible,
-    launcher_section,
-    recorded_runs,
-    replay,
-    this_machine,
-    why_impossible,
-)
+from orchestrator.recorded_runs import recorded_runs
+from orchestrator.replay import ReplayRules, impossible, launcher_section, replay, this_machine, why_impossible
 from orchestrator.replay_runs import ReplayWatcher
 from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError, OutsideRefused

@@ -11,14 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.search_file import (
-    SearchSpec,
-    candidates_of,
-    json_schema,
-    load_search_file,
-    located,
-    require_affordable,
-)
+from orchestrator.candidates import candidates_of, require_affordable
+from orchestrator.search_file import json_schema, load_search_file
+from orchestrator.search_spec import SearchSpec, located
 from search_spaces import presets, space
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout

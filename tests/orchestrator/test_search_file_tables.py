@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, candidates_of
+from orchestrator.candidates import candidates_of
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.measured import render_table
 from tests.orchestrator.search_files import MINIMAL, TABLE_SEARCH, loaded, problems, the_problem

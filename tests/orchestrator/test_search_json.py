@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, candidates_of
-from orchestrator.search_spec import SEARCH_SCHEMA
+from orchestrator.candidates import candidates_of
+from orchestrator.search_spec import SEARCH_SCHEMA, SearchSpec
 from search_spaces.errors import InputError
 from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of, require_pilot_room
 from orchestrator.launchers.slurm_pilot_plan import least_s
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file, require_pilot_room
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.site_check import no_slurm, require_site
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from slurm.client import SlurmClient

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.starting import prepare, with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient

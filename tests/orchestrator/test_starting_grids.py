@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.starting_points import render_from
 from search_spaces.errors import InputError
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
 from orchestrator.starting_points import render_example, render_from
 from search_spaces.errors import InputError
 from search_spaces.layout import Layout

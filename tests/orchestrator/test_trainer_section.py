@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import SearchSpec, candidates_of, load_search_file
+from orchestrator.candidates import candidates_of
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.session import program_of
 from orchestrator.starting import prepare
 from search_spaces.errors import InputError, Problem

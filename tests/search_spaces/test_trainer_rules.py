@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from search_spaces.engines import broken_engine_rules
-from search_spaces.layout import ENGINES, Layout
+from search_spaces.layout import ENGINES, OWN_ENGINES, Layout, engines_of
 from search_spaces.model_shape import ModelShape
-from search_spaces.trainer_rules import OWN_ENGINES, engines_of
 
 GPT2 = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
 LLAMA = replace(

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
-from search_spaces.trainer_rules import engines_of
+from search_spaces.layout import engines_of
 from trials.external.child import END_WITHIN_S, end_descendants
 from trials.external.following import follow
 from trials.folder import AttemptFolder

@@ -104,14 +104,3 @@ class Engine(ABC):
     @abstractmethod
     def group_sizes(self) -> GroupSizes:
         """Asked from the process groups that train, not from the layout."""
-
-
-def build_engine(training: Training, world: World) -> Engine:
-    """The layout's engine, imported only now: a trial pays for one."""
-    if training.layout.engine == "deepspeed":
-        from trials.train.deepspeed_engine import build_deepspeed_engine
-
-        return build_deepspeed_engine(training, world)
-    from trials.train.torch_engine import TorchEngine
-
-    return TorchEngine(training, world)

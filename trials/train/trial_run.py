@@ -18,7 +18,8 @@ from trials.ranks.startup import Startup
 from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.train.data import training_data
 from trials.train.device import Device, open_device, select_attention_kernel
-from trials.train.engine import Engine, Training, build_engine
+from trials.train.engine import Engine, Training
+from trials.train.engine_factory import build_engine
 from trials.train.exchange import RankCount, RankPlace, exchange_counts, meet
 from trials.train.fingerprint import fingerprint, probe_ms_by_rank
 from trials.train.host_memory import available_gib

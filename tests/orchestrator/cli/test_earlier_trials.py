@@ -14,7 +14,8 @@ import pytest
 from orchestrator.cli.main import run
 from orchestrator.earlier import collected
 from orchestrator.search.driver import Driver
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.session import Watcher, drive
 from orchestrator.starting import create_search, prepare
 from search_spaces.measured import read_table, render_table

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.main import run
 from orchestrator.cli.summary import most_trials_words
-from orchestrator.search_file import candidates_of
 from search_spaces.layout import Layout
 from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.cli.summary import most_trials_words
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
 from tests.orchestrator.cli.recorded import OK, write_recorded_search
 
 

@@ -16,7 +16,8 @@ from orchestrator.doctor.ranks import (
     software_findings,
     software_of,
 )
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 
 WELL = Software("3.11.7", "2.6.0+cu124", "0.19.8", ("NVIDIA A100-SXM4-80GB",) * 4)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.candidates import candidates_of
 from orchestrator.doctor.finding import Finding, Level
 from orchestrator.doctor.slurm_jobs import examine_jobs
-from orchestrator.search_file import candidates_of, load_search_file
+from orchestrator.search_file import load_search_file
 from slurm.allowance import Allowance, Association, Qos
 from slurm.fake import FakeSlurm
 from slurm.fake_cluster import FakeCluster

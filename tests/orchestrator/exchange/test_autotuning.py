@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.exchange.autotuning import read_autotuning
 from orchestrator.exchange.imported import read_results
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from tests.orchestrator.past_searches import SEARCH, spec_in
 

@@ -9,8 +9,9 @@ import pytest
 
 from orchestrator.exchange.deephyper_read import SPEEDS, parse_results
 from orchestrator.exchange.deephyper_results import results_of
-from orchestrator.exchange.imported import Imported, read_results, table_text
-from orchestrator.search_file import SearchSpec
+from orchestrator.exchange.import_result import Imported
+from orchestrator.exchange.imported import read_results, table_text
+from orchestrator.search_spec import SearchSpec
 from search_spaces.errors import InputError
 from search_spaces.measured import parse_table
 from tests.orchestrator.past_searches import SEARCH, dominated, failed, layouts, measured, past, spec_in

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.exchange.deephyper_results import results_of
 from orchestrator.exchange.formats import ExportFormat, exported
 from orchestrator.exchange.trials_table import COLUMNS, csv_text, parquet_bytes, trial_rows
-from orchestrator.search_file import SearchSpec
+from orchestrator.search_spec import SearchSpec
 from search_spaces.layout import LAYOUT_FIELDS
 from tests.orchestrator.past_searches import dominated, failed, layouts, measured, past, spec_in
 from trials.ledger.events import SearchRecord

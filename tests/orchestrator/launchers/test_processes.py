@@ -15,13 +15,12 @@ from orchestrator.launchers.processes import (
     GroupReport,
     RankGroup,
     RankProcess,
-    boot_id,
     count_oom_kills,
     end_survivors,
     rank_environment,
-    start_ticks,
     survivors,
 )
+from orchestrator.process_identity import boot_id, start_ticks
 from tests.orchestrator.launchers.attempts import is_running
 
 GRACES = Graces(after_failure_s=1.0, after_success_s=1.0, after_term_s=1.0)

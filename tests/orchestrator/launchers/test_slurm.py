@@ -11,7 +11,8 @@ from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.attempts import LAUNCHER_GRACE_S, longest_attempt_s
+from orchestrator.search.attempts import LAUNCHER_GRACE_S
+from orchestrator.search.node_hours import longest_attempt_s
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState
 from slurm.pace import LONGEST_INTERVAL_S, PollPace

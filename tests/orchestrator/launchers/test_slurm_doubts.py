@@ -11,7 +11,7 @@ import pytest
 from orchestrator.launchers.base import LaunchPostponed
 from orchestrator.launchers.slurm import SlurmLauncher
 from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.attempts import node_hours_of
+from orchestrator.search.node_hours import node_hours_of
 from slurm.fake_cluster import FAKE_SETTINGS
 from slurm.fake_jobs import JobPlan
 from slurm.jobs import JobState

@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.launchers.factory import job_options
 from orchestrator.launchers.slurm_site import profile_named, section_of, site_remarks, with_site
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.starting import with_carried_options
 from search_spaces.errors import InputError, Problem
 from slurm.client import SlurmClient

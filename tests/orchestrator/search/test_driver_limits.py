@@ -9,9 +9,9 @@ import pytest
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.samplers.ordered import GridSampler
 from orchestrator.search import time_limits
-from orchestrator.search.attempts import longest_attempt_s
 from orchestrator.search.course import Hooks
 from orchestrator.search.limits import Limits
+from orchestrator.search.node_hours import longest_attempt_s
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, raise_killed
 from trials.classify import Ending, Life

@@ -11,7 +11,8 @@ import pytest
 
 from orchestrator.cli.serving import hand_over
 from orchestrator.search import lease
-from orchestrator.search_file import SearchSpec, load_search_file
+from orchestrator.search_file import load_search_file
+from orchestrator.search_spec import SearchSpec
 from orchestrator.service.driving import DriverTurn, TurnEnd
 from orchestrator.starting import create_search
 from search_spaces.errors import OutsideRefused

@@ -63,7 +63,8 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from trials.train import deepspeed_engine
     from trials.train.data import Batch, SyntheticData
     from trials.train.device import Device
-    from trials.train.engine import Training, build_engine
+    from trials.train.engine import Training
+    from trials.train.engine_factory import build_engine
     from trials.train.optimizer import Optimisation
     from trials.train.weights import WeightSource
     from trials.train.world import join_world

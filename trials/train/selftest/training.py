@@ -9,7 +9,8 @@ from trials.ranks.environment import RankEnvironment
 from trials.selftest import SEED, Case, RankTraining, Trained
 from trials.train.data import SyntheticData
 from trials.train.device import Device, select_attention_kernel
-from trials.train.engine import Training, build_engine
+from trials.train.engine import Training
+from trials.train.engine_factory import build_engine
 from trials.train.layers import TensorRanks
 from trials.train.model import Running, Stage, StagePlan
 from trials.train.optimizer import Optimisation

@@ -1,0 +1,20 @@
+"""Identity of a process: its start time and the machine's boot, which together outlive a reused pid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def start_ticks(pid: int) -> int | None:
+    """When this process started, in clock ticks since boot (proc(5), stat field 22); None once it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # the command's name may hold spaces and brackets
+    return None if state in "ZX" else int(fields[18])
+
+
+def boot_id() -> str:
+    """This boot of this machine, as the kernel names it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
