@@ -83,8 +83,9 @@ class MlflowServer:
 
     def wait(self) -> None:
         """Until the server ends by itself, which it does not, or the user interrupts."""
-        if self._process is not None:
-            self._process.wait()
+        # A signal that comes just before a wait without an end begins is heard only after it.
+        while self._process is not None and self._process.poll() is None:
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """End the server and everything it started; returns when that is done."""

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestrator import ray_jobs
+from orchestrator import process_identity, ray_jobs
 from orchestrator.launchers import processes
 from orchestrator.launchers.private_folder import make_private_folder, remove_abandoned
 from orchestrator.launchers.processes import GroupPlan, GroupReport, RankExit, RankProcess
@@ -79,14 +79,17 @@ class RayWork:
     result_ref: Any
 
 
+SENT_MODULES = (process_identity, processes, ray_jobs)
+"""What the supervisors are made of: sent along, since the nodes' Python need not have Parlay."""
+
+
 class RayRuntime:
     """A connection to Ray. Used by one thread."""
 
     def __init__(self, ray: Any, private_folder: Path | None = None):
         self._ray = ray
         self._private_folder = private_folder
-        # The nodes' Python need not have Parlay: what the actor is made of is sent along.
-        for module in (processes, ray_jobs, sys.modules[__name__]):
+        for module in (*SENT_MODULES, sys.modules[__name__]):
             ray.cloudpickle.register_pickle_by_value(module)
         self._actor_class = ray.remote(NodeSupervisor)
 

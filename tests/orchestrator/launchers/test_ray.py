@@ -23,7 +23,7 @@ from orchestrator.launchers.processes import Graces
 from orchestrator.launchers.rank_groups import last_sign_of_life
 from orchestrator.launchers.ray import RayLauncher
 from orchestrator.ray_jobs import NodeSupervisor
-from orchestrator.ray_runtime import RayRuntime, RayUnavailable
+from orchestrator.ray_runtime import SENT_MODULES, RayRuntime, RayUnavailable
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.launchers.attempts import (
     attempt_request,
@@ -295,10 +295,7 @@ def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None
 def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
     from ray import cloudpickle
 
-    from orchestrator import ray_jobs
-    from orchestrator.launchers import processes
-
-    for module in (ray_jobs, processes):
+    for module in SENT_MODULES:
         cloudpickle.register_pickle_by_value(module)
     sent = tmp_path / "sent"
     sent.write_bytes(cloudpickle.dumps(NodeSupervisor))
