@@ -202,7 +202,11 @@ def place(tmp_path, monkeypatch) -> Path:
 def begun(place: Path, *words: str | Path, running: int = 2) -> subprocess.Popen[str]:
     """A driver of that search, once so many of its attempts have begun to run."""
     driver = start("run", "search.yaml", *words, cwd=place, command=TABLED)
-    wait_for(lambda: running_attempts(place) >= running)
+    try:
+        wait_for(lambda: running_attempts(place) >= running)
+    except AssertionError as error:
+        driver.kill()
+        raise AssertionError(f"{error}; the driver said: {driver.communicate()}") from None
     return driver
 
 
