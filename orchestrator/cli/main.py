@@ -17,7 +17,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TextIO
+from importlib.metadata import version
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -41,7 +42,7 @@ from orchestrator.cli import (
     watching,
 )
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.cli.output import Exit, report, report_input_error, say
+from orchestrator.cli.output import Exit, answer, report, report_input_error, say
 from search_spaces.errors import InputError, OutsideRefused, Problem
 
 app = typer.Typer(
@@ -72,6 +73,21 @@ for verbs in (
     sandbox,
 ):
     verbs.add_to(app)
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        answer({}, False, f"parlay {version('parlay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_verb(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """What is asked of the command itself; the option's callback answers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

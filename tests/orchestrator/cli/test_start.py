@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,10 @@ def test_a_plan_reckons_with_the_repeats_of_the_finalists_and_the_baseline(tmp_p
         once * (3 + 6) / 3
     )
     assert "3 trials and 6 repeats take at most" in parlay_here("plan", path, *wanted, cwd=tmp_path).out
+
+
+def test_it_says_its_version(tmp_path):
+    assert parlay_here("--version", cwd=tmp_path).out == f"parlay {version('parlay')}\n"
 
 
 def test_an_unknown_verb_is_bad_usage(tmp_path):
