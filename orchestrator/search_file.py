@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from search_spaces.axes import complete_axes
 from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem
 from search_spaces.layout import Layout, engines_of
+from search_spaces.presets import ready_made_search
 from search_spaces.schema import SpaceSection, resolved_path
 from search_spaces.validation import validated
 from search_spaces.workload import Workload
@@ -25,9 +27,11 @@ from search_spaces.yaml_source import Document, dotted, parse_document, read_doc
 def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
     """The search in this file, with each `key.key=value` of `overrides` on top.
 
-    InputError carries every problem found, with file, line, key, value, rule and fix.
+    Where there is no such file, it may be the name of a search that comes with Parlay. InputError carries every problem
+    found, with file, line, key, value, rule and fix.
     """
-    document = with_overrides(read_document(path), overrides)
+    found = path if os.path.lexists(path) else ready_made_search(str(path)) or path
+    document = with_overrides(read_document(found), overrides)
     return _resolved(validated(SearchFile, document), document, Path.cwd())
 
 

@@ -85,6 +85,8 @@ def _closing() -> list[str]:
         + ", ".join(f"`{name}`" for name in ACCELERATORS)
         + "; the names of data sheets are understood.\n",
         *(f"Ready-made {kind}: {_presets(kind)}.\n" for kind in _READY_MADE),
+        "A verb takes the name of a ready-made search in place of a file, unless a file is called so: `parlay plan"
+        " quickstart`, `parlay plan twins/frontier`.\n",
     ]
 
 

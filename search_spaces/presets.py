@@ -41,6 +41,12 @@ def preset(kind: str, name: str) -> Document:
     return parse_document(preset_text(kind, name).encode(), f"{kind}/{name}.yaml", Path())
 
 
+def ready_made_search(name: str) -> Path | None:
+    """The file of the search that comes with Parlay under this name; `twins/NAME` is one scaled down."""
+    known = [*preset_names(SEARCHES), *(f"twins/{twin}" for twin in preset_names(TWINS))]
+    return Path(str(_folder(SEARCHES) / f"{name}.yaml")) if name in known else None
+
+
 def accelerator_named(name: str) -> Accelerator:
     """The accelerator of this name or of another spelling of it; InputError where it is unknown or ambiguous."""
     word = re.sub(r"[ _]+", "-", name.strip().lower())

@@ -14,7 +14,13 @@ import typer
 from search_spaces.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, everything else on stderr.")]
-SearchFilePath = Annotated[Path, typer.Argument(metavar="SEARCH.YAML", help="The search file.")]
+SearchFilePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SEARCH.YAML",
+        help="The search file, or the name of one that comes with Parlay: quickstart.",
+    ),
+]
 SearchId = Annotated[
     str | None,
     typer.Argument(

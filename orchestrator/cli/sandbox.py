@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from slurm.sandbox import SlurmSandbox
     from slurm.sandbox_files import CloudNodes
 
-QUICKSTART = "search_spaces/searches/quickstart.yaml"
-
 SandboxFolder = Annotated[
     Path | None, typer.Argument(metavar="[FOLDER]", help="Where all its files lie; in Parlay's home if absent.")
 ]
@@ -183,7 +181,7 @@ def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
             f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all of them this machine. Use it:",
             *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
             *map(_cloud_line, shape.cloud),
-            f"parlay run {QUICKSTART} --launcher slurm",
+            "parlay run quickstart --launcher slurm",
             f"# End it: parlay slurm-sandbox stop {place}",
         )
     )

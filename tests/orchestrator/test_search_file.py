@@ -207,6 +207,14 @@ def test_set_wins_over_the_file(tmp_path: Path):
     assert loaded(tmp_path, MINIMAL, "search.max_trials=3", "model=gpt2-124m").model.num_layers == 12
 
 
+def test_a_ready_made_search_goes_by_its_name_where_no_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_search_file(Path("quickstart")).name == "quickstart"
+    assert load_search_file(Path("twins/frontier")).name == "frontier-twin"
+    Path("quickstart").write_text(MINIMAL.replace("name: ", "name: my-"))
+    assert load_search_file(Path("quickstart")).name.startswith("my-")
+
+
 @pytest.mark.slow
 def test_reading_a_search_file_imports_nothing_heavy():
     program = (
