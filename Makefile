@@ -9,7 +9,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Tests start hundreds of processes: where nothing compiled may be kept, each would compile these sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo gallery servers test test-all test-fast mutants parity-full check format lint types imports readme clean
+.PHONY: setup demo gallery servers test test-all test-fast mutants parity-full licences check format lint types imports readme clean
 
 setup: .venv/.trainer
 
@@ -56,6 +56,10 @@ mutants: .venv/.dev
 # Every combination of the layouts that decide how a model is cut, against a plain GPT: 24 minutes; docs/parity.md.
 parity-full: .venv/.dev
 	@$(BIN)/python -m tests.trials.train.parity_table
+
+# Name, version and licence of all that Parlay and work on it need; docs/security.md. Of a whole text the first line.
+licences: .venv/.dev
+	@$(BIN)/python -m piplicenses --with-system --ignore-packages parlay | sed -n 's/^ \([^ ].*[^ ]\) *$$/\1/p'
 
 # The gate: .ci/run calls this and nothing else. Skips must be on tests/allowed_skips.txt.
 check: .venv/.dev servers format lint types imports readme
