@@ -74,7 +74,8 @@ FAULTS = {
     30: Fault("database process killed inside a transaction, power loss", "intact; reconciled from the folders"),
     31: Fault("Postgres restarts", "reconnect, the transaction is tried again once, idempotent"),
     32: Fault(
-        "schema older / newer than the code", "older: a copy is kept, then migrated; newer: refused, version named"
+        "schema older / newer than the code",
+        "older: a copy is kept, then migrated; newer, or one that no release had: refused, versions named",
     ),
     33: Fault("MLflow down, slow, refusing", "the search is unaffected; a later sync gives the same runs, none twice"),
     34: Fault("an MLflow reply lost", "the repeated call makes no duplicate"),

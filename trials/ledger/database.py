@@ -27,8 +27,8 @@ from trials import sqlite_file
 from trials.ledger.events import Fenced
 from trials.ledger.tables import Base
 
-SCHEMA_REVISION = "0004"
-"""The newest migration, which is the head of migrations/versions."""
+REVISIONS = ("1",)
+"""The ledger's schemas, oldest first, the last of them this Parlay's: those of migrations/versions."""
 
 MIGRATIONS = "trials.ledger:migrations"
 VERSION_TABLE = "parlay_ledger_version"
@@ -74,7 +74,7 @@ class LedgerFull(LedgerUnavailable, OSError):
 def open_to_write(url: str) -> Engine:
     """The ledger at `url`, created or migrated as needed; its transactions take the write lock at once.
 
-    Raises InputError (a newer schema, not a ledger, a driver that is not installed) and LedgerUnavailable.
+    Raises InputError (an unknown schema, not a ledger, a driver that is not installed) and LedgerUnavailable.
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
@@ -98,7 +98,7 @@ def open_to_read(url: str) -> Engine | None:
     if found is None:
         engine.dispose()
         return None
-    if found != SCHEMA_REVISION:
+    if found != REVISIONS[-1]:
         open_to_write(url).dispose()
     return engine
 
@@ -217,14 +217,18 @@ def _require_same_file(path: Path, _connection: Any, record: Any, _proxy: Any) -
 
 
 def _migrate(engine: Engine) -> None:
-    if engine.dialect.name == "sqlite":
+    _bring_to_newest(engine)
+    if engine.dialect.name == "sqlite":  # only now: a database that was refused stays as it is
         with closing(engine.raw_connection()) as raw:
             raw.cursor().execute("PRAGMA journal_mode = WAL")
+
+
+def _bring_to_newest(engine: Engine) -> None:
     with engine.begin() as connection:
         if engine.dialect.name != "sqlite":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
         found = _revision(connection)
-        if found == SCHEMA_REVISION:
+        if found == REVISIONS[-1]:
             return
         if found is None:
             _make(connection)
@@ -235,33 +239,39 @@ def _migrate(engine: Engine) -> None:
 
 
 def _revision(connection: Connection) -> str | None:
-    """The schema found, None where there is none; InputError for one this Parlay does not know."""
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one()
-    if found > SCHEMA_REVISION:
-        raise InputError.of(
-            "ledger_schema",
-            f"the ledger has schema {found}, this Parlay knows schemas up to {SCHEMA_REVISION}",
-            key="ledger.url",
-            rule="a ledger is not read by a Parlay older than the one that wrote it",
-            fix="update Parlay, or name another ledger",
-        )
-    return str(found)
+    """The schema found, None where there is none; InputError for one this Parlay does not know, and for tables of a
+    ledger's names without one."""
+    tables = inspect(connection)
+    if tables.has_table(VERSION_TABLE):
+        found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+        if found not in REVISIONS:
+            raise _unknown_schema(f"the ledger has schema {found}, this Parlay knows schema {REVISIONS[-1]}")
+        return str(found)
+    if taken := [name for name in Base.metadata.tables if tables.has_table(name)]:
+        raise _unknown_schema(f"the database has a table {taken[0]}, and none that says of which schema it is")
+    return None
+
+
+def _unknown_schema(words: str) -> InputError:
+    return InputError.of(
+        "ledger_schema",
+        words,
+        key="ledger.url",
+        rule="a ledger is read by the Parlay that wrote it, or a newer one; those of before the first release are not",
+        fix=f"update Parlay if a newer one wrote it; else move it away, or name another ledger, and {_ANEW}",
+    )
 
 
 def _make(connection: Connection) -> None:
     """The tables of a new ledger at once, which alembic would take a quarter of a second for."""
-    Base.metadata.create_all(
-        connection, checkfirst=False
-    )  # in a database of others nothing of theirs is taken for ours
+    Base.metadata.create_all(connection, checkfirst=False)
     key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
     connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))
-    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:revision)"), {"revision": SCHEMA_REVISION})
+    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:revision)"), {"revision": REVISIONS[-1]})
 
 
 def _keep_copy(path: Path, revision: str) -> None:
-    """`ledger.db.schema-0001`: the ledger as it was before it was migrated."""
+    """`ledger.db.schema-1`: the ledger as it was before it was migrated."""
     sqlite_file.copy(path, path.with_name(f"{path.name}.schema-{revision}"))
 
 

@@ -46,7 +46,7 @@ class LedgerReader:
     """Reads the ledger at `url`; one that does not exist yet is empty, and is not created.
 
     Each call sees one state of the ledger, complete up to some event. Safe for several threads. Raises
-    LedgerUnavailable, LedgerDamaged too, and InputError for a ledger of a newer Parlay.
+    LedgerUnavailable, LedgerDamaged too, and InputError for one of a schema this Parlay does not know.
     """
 
     def __init__(self, url: str):

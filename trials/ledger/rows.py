@@ -88,7 +88,7 @@ def search_record(row: SearchRow | Row[Any], trials: Iterable[Trial] = ()) -> Se
         last_seq=row.last_seq,
         fencing=row.fencing,
         trials=tuple(trials),
-        pilots=row.pilots or {},
+        pilots=row.pilots,
     )
 
 
@@ -115,7 +115,7 @@ def attempt_record(row: AttemptRow | Row[Any]) -> Attempt:
         num_nodes=row.num_nodes,
         time_limit_s=row.time_limit_s,
         reserved_s=row.reserved_s,
-        exclude=tuple(row.exclude or ()),
+        exclude=tuple(row.exclude),
         state=TrialState(row.state),
         job_id=row.job_id,
         nodes=tuple(row.nodes),

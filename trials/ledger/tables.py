@@ -47,7 +47,7 @@ class SearchRow(Base):
     last_seq: Mapped[int] = mapped_column(Integer)
     fencing: Mapped[int] = mapped_column(Integer)
     lease: Mapped[Any] = mapped_column(Document, nullable=True)
-    pilots: Mapped[Any] = mapped_column(Document, nullable=True)
+    pilots: Mapped[Any] = mapped_column(Document)
 
 
 class TrialRow(Base):
@@ -85,7 +85,7 @@ class AttemptRow(Base):
     num_nodes: Mapped[int] = mapped_column(Integer)
     time_limit_s: Mapped[float] = mapped_column(Double)
     reserved_s: Mapped[float | None] = mapped_column(Double)
-    exclude: Mapped[Any] = mapped_column(Document, nullable=True)
+    exclude: Mapped[Any] = mapped_column(Document)
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(32))
     job_id: Mapped[str | None] = mapped_column(String)

@@ -23,7 +23,7 @@ from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
 from trials import sqlite_file
 from trials.ledger import database
 from trials.ledger.database import (
-    SCHEMA_REVISION,
+    REVISIONS,
     VERSION_TABLE,
     LedgerBehind,
     LedgerDamaged,
@@ -36,12 +36,12 @@ from trials.ledger.reader import LedgerReader
 from trials.ledger.tables import Base
 from trials.ledger.writer import LedgerWriter
 
-NEXT_REVISION = f"{int(SCHEMA_REVISION) + 1:04d}"
+NEXT_REVISION = str(len(REVISIONS) + 1)
 NEXT_MIGRATION = f"""
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "{NEXT_REVISION}", "{SCHEMA_REVISION}"
+revision, down_revision = "{NEXT_REVISION}", "{REVISIONS[-1]}"
 
 def upgrade() -> None:
     op.add_column("search", sa.Column("colour", sa.String))
@@ -74,7 +74,7 @@ def newer_parlay(tmp_path, monkeypatch):
     shutil.copytree(Path(trials.ledger.migrations.__file__).parent, migrations)
     (migrations / "versions" / f"r{NEXT_REVISION}_colour.py").write_text(NEXT_MIGRATION)
     monkeypatch.setattr(database, "MIGRATIONS", str(migrations))
-    monkeypatch.setattr(database, "SCHEMA_REVISION", NEXT_REVISION)
+    monkeypatch.setattr(database, "REVISIONS", (*REVISIONS, NEXT_REVISION))
 
 
 def columns_of_search(path: Path) -> list[str]:
@@ -129,15 +129,19 @@ def assert_has_the_tables(url, make):
     engine = create_engine(url)
     with engine.begin() as connection:
         make(connection)
-        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        options = {"version_table": VERSION_TABLE, "compare_server_default": True}
+        context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, Base.metadata) == []
-        assert context.get_current_revision() == SCHEMA_REVISION
+        assert context.get_current_revision() == REVISIONS[-1]
 
 
-def test_the_newest_migration_is_the_one_the_code_names():
+def test_the_migrations_are_those_the_code_names_in_one_line():
     config = Config()
     config.set_main_option("script_location", database.MIGRATIONS)
-    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA_REVISION]
+    scripts = ScriptDirectory.from_config(config).walk_revisions()
+    assert [(script.revision, script.down_revision) for script in scripts][::-1] == list(
+        zip(REVISIONS, (None, *REVISIONS), strict=False)
+    )
 
 
 @pytest.mark.parametrize("opened_by", [LedgerReader, LedgerWriter])
@@ -148,20 +152,43 @@ def test_an_older_ledger_is_copied_then_migrated_and_loses_nothing(path, url, st
         opened.searches()
     assert "colour" in columns_of_search(path)
     assert LedgerReader(url).search(SEARCH_ID) == story.search
-    copy = path.with_name(f"ledger.db.schema-{SCHEMA_REVISION}")
+    copy = path.with_name(f"ledger.db.schema-{REVISIONS[-1]}")
     assert "colour" not in columns_of_search(copy)
     assert copy.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
+OPENERS = pytest.mark.parametrize("open_it", [LedgerWriter, lambda url: LedgerReader(url).searches()])
+
+
+@OPENERS
+@pytest.mark.parametrize("found", ["2", "0004"])
 @pytest.mark.fault(32)
-def test_a_newer_ledger_is_refused_with_both_versions(path, url, story, open_it):
+def test_a_ledger_of_an_unknown_schema_is_refused_with_both_and_stays_as_it_is(path, url, story, open_it, found):
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0007'")
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{found}'")
         connection.commit()
-    with pytest.raises(InputError, match=f"schema 0007, this Parlay knows schemas up to {SCHEMA_REVISION}") as caught:
+    before = dump(path)
+    with pytest.raises(InputError, match=f"schema {found}, this Parlay knows schema {REVISIONS[-1]}") as caught:
         open_it(url)
-    assert caught.value.problems[0].code == "ledger_schema"
+    [problem] = caught.value.problems
+    assert problem.code == "ledger_schema"
+    assert all(words in problem.fix for words in ("update Parlay", "parlay ledger rebuild"))
+    assert dump(path) == before
+
+
+@OPENERS
+def test_a_database_with_a_table_of_our_names_and_no_schema_is_refused_and_stays_as_it_is(path, url, open_it):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE trial (verdict TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="has a table trial, and none that says of which schema it is"):
+        open_it(url)
+    assert path.read_bytes() == before
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
 
 
 def garbage(path: Path) -> None:

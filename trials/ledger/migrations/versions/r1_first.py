@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "1"
 down_revision = None
 
 _TIME = sa.String(27)
@@ -34,6 +34,7 @@ def _create_search() -> None:
         sa.Column("last_seq", sa.Integer, nullable=False),
         sa.Column("fencing", sa.Integer, nullable=False),
         sa.Column("lease", _DOCUMENT),
+        sa.Column("pilots", _DOCUMENT, nullable=False),
     )
     op.create_index("ix_search_created_at", "search", ["created_at"])
 
@@ -65,6 +66,8 @@ def _create_attempt() -> None:
         sa.Column("nonce", sa.String(32), nullable=False),
         sa.Column("num_nodes", sa.Integer, nullable=False),
         sa.Column("time_limit_s", sa.Double, nullable=False),
+        sa.Column("reserved_s", sa.Double),
+        sa.Column("exclude", _DOCUMENT, nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("reason", sa.String(32)),
         sa.Column("job_id", sa.String),
@@ -73,6 +76,9 @@ def _create_attempt() -> None:
         sa.Column("started_at", _TIME),
         sa.Column("ended_at", _TIME),
         sa.Column("unknown_since", _TIME),
+        sa.Column("waits_for", _DOCUMENT),
+        sa.Column("restart", sa.Integer, nullable=False),
+        sa.Column("earlier_node_hours", sa.Double, nullable=False),
         sa.Column("node_hours", sa.Double),
         sa.Column("outcome", _DOCUMENT),
         sa.Column("excerpt", _DOCUMENT),
