@@ -50,7 +50,7 @@ class Recipe:
     fingerprint: Mapping[str, Any]
     evidence: Mapping[str, Any]
     caveats: tuple[str, ...]
-    exports: tuple[Mapping[str, Any], ...] = ()
+    exports: tuple[Mapping[str, Any], ...]
     verdict: Mapping[str, Any] | None = None
     chosen_for: str | None = None
     why: str | None = None
@@ -89,7 +89,7 @@ class Recipe:
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
         """The inverse of `to_json`, the checksum left to the reader of the file.
 
-        InputError for another kind of file, a newer schema, missing or unknown fields, and arithmetic that does not
+        InputError for another kind of file, another schema, missing or unknown fields, and arithmetic that does not
         add up.
         """
         try:
@@ -99,12 +99,12 @@ class Recipe:
                 "schema",
                 str(error),
                 key="schema",
-                rule="a recipe of this version or an older one",
-                fix="name the recipe.yaml of a recipe; a newer one is read by the Parlay that its parlay_version names",
+                rule=f"a recipe begins with schema: {RECIPE_SCHEMA}",
+                fix="name the recipe.yaml of a recipe; another one is read by the Parlay that its parlay_version names",
             ) from error
         _require_fields(data)
         try:
-            recipe = cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data} | _parts(data))
+            recipe = cls(**{f.name: data[f.name] for f in fields(cls)} | _parts(data))
             problems = [*_broken_batch(recipe, data["batch"]), *_broken_world(recipe)]
         except InputError as error:
             raise InputError(*(replace(p, fix=p.fix or _AGREEING) for p in error.problems)) from error
@@ -150,9 +150,6 @@ _AGREEING = f"{AS_WRITTEN}, or make all its numbers agree and read it with --for
 
 _OF_ITS_KIND = "each value of recipe.yaml is of the kind that Parlay wrote there"
 
-_LATER_FIELDS = {"exports", "verdict", "chosen_for", "why", "fastest", "pareto"}
-"""What a recipe of this schema may be without."""
-
 
 def checksum(data: Mapping[str, Any]) -> str:
     """SHA-256 over everything but the checksum itself, independent of the order of keys and of YAML's spelling."""
@@ -195,7 +192,7 @@ def _cluster(data: Mapping[str, Any]) -> Cluster:
 
 def _parts(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are more than plain data."""
-    lists = {name: tuple(data[name]) for name in _LISTS if name in data}
+    lists = {name: tuple(data[name]) for name in _LISTS}
     return lists | {
         "layout": Layout.from_json(data["layout"]),
         "model": ModelShape.from_json(data["model"]),
@@ -209,7 +206,7 @@ _LISTS = ("ties", "pareto", "compared_with", "exports", "caveats")
 
 def _require_fields(data: Mapping[str, Any]) -> None:
     expected = {*_FIELDS, "checksum"}
-    wrong = [f"{name} is missing" for name in sorted(expected - _LATER_FIELDS - set(data))]
+    wrong = [f"{name} is missing" for name in sorted(expected - set(data))]
     wrong += [f"{name} is unknown" for name in sorted(set(data) - expected)]
     wrong += [f"{name} has no keys" for name in _SECTIONS if not isinstance(data.get(name, {}), Mapping)]
     wrong += [f"{name} is no list" for name in _LISTS if not isinstance(data.get(name, []), list)]
