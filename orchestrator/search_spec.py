@@ -103,7 +103,7 @@ class SearchSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SearchSpec:
-        """The inverse of `to_json`; InputError for a newer schema, a wrong value or a missing one.
+        """The inverse of `to_json`; InputError for another schema, a wrong value or a missing one.
 
         The search's record holds the same, and its folder.
         """
@@ -112,7 +112,7 @@ class SearchSpec:
         try:
             require_schema(data, SEARCH_SCHEMA)
         except ValueError as error:
-            fix = "a search goes on with the Parlay that began it, or a newer one"
+            fix = "a search goes on with the Parlay that began it"
             raise InputError.of("schema", str(error), key="schema", value=data.get("schema"), fix=fix) from None
         try:
             return cls(**_restored_fields(data))
@@ -154,7 +154,6 @@ _SECTIONS: Mapping[str, type[Section]] = {
 
 def _restored_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     candidates = data["candidates"]
-    data = {"notify": {}} | dict(data)  # searches of older versions have none
     sections = {name: restored(kind, data[name]) for name, kind in _SECTIONS.items()}
     return {
         "name": _typed(data, "name", str),

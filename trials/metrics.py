@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -49,10 +49,9 @@ class StepRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StepRecord:
-        """The inverse of `to_json`; names of a newer version are passed over. ValueError for anything else."""
-        known = {f.name: data[f.name] for f in fields(cls) if f.name in data}
+        """The inverse of `to_json`. ValueError for anything else."""
         try:
-            return cls(**known | {"phase": StepPhase(data["phase"])})
+            return cls(**{**data, "phase": StepPhase(data["phase"])})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a metrics line: {data!r}") from error
 

@@ -41,13 +41,13 @@ class NodeSample:
 
     @classmethod
     def from_json(cls, data: Any) -> NodeSample:
-        """The inverse of `to_json`; names of a newer version are passed over. ValueError for anything else."""
+        """The inverse of `to_json`. ValueError for anything else."""
         if not isinstance(data, dict) or not isinstance(data.get("time"), str):
             raise ValueError(f"not a node's sample: {data!r:.80}")
         utc_seconds(data["time"])
-        values = {name: value for name, value in data.items() if _NAME.fullmatch(name)}
-        if not all(is_finite_number(value) for value in values.values()):
-            raise ValueError(f"a node's sample with what is no number: {data!r:.80}")
+        values = {name: value for name, value in data.items() if name != "time"}
+        if not all(_NAME.fullmatch(name) and is_finite_number(value) for name, value in values.items()):
+            raise ValueError(f"a node's sample with another name, or with what is no number: {data!r:.80}")
         return cls(data["time"], values)
 
 

@@ -368,12 +368,9 @@ def is_finite_number(value: Any) -> bool:
 
 
 def require_schema(data: Mapping[str, Any], schema: str) -> None:
-    """ValueError unless `data` is of this kind and of this or an older version."""
-    kind, _, version = schema.rpartition("/")
-    found = str(data.get("schema"))
-    found_kind, _, found_version = found.rpartition("/")
-    if found_kind != kind or not found_version.isdigit() or int(found_version) > int(version):
-        raise ValueError(f"schema is {found!r}, this Parlay reads {kind}/1 to {schema}")
+    """ValueError unless `data` is of this kind and version."""
+    if data.get("schema") != schema:
+        raise ValueError(f"schema is {str(data.get('schema'))!r}, this Parlay reads {schema}")
 
 
 def utc_text(epoch_s: float | None = None) -> str:

@@ -1,4 +1,4 @@
-"""A recipe's folder read back: refused when it is newer, edited or contradicts itself."""
+"""A recipe's folder read back: refused when it is of another version, edited or contradicts itself."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LoadedRecipe:
 def read_recipe(path: Path, force: bool = False) -> LoadedRecipe:
     """Read a recipe's folder, or the recipe.yaml in it.
 
-    InputError when it is none, comes from a newer Parlay, was edited, or its numbers contradict each other. `force`
+    InputError when it is none, has another schema, was edited, or its numbers contradict each other. `force`
     reads an edited one all the same and says so in `banner`; it does not make up for anything else.
     """
     file = path / "recipe.yaml" if path.is_dir() else path

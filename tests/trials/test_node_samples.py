@@ -36,10 +36,11 @@ def test_a_node_that_was_not_sampled_has_no_samples(path):
     assert read_samples(path) == []
 
 
-def test_names_of_a_newer_version_and_of_nobody_are_passed_over(path):
-    others = {"gpu_0_fan_percentage": 3.0, "gpu_100_utilization_percentage": 1.0, "parlay.best": 1.0, "note": "x"}
-    path.write_text(json.dumps(SAMPLE.to_json() | others) + "\n")
-    assert read_samples(path) == [SAMPLE]
+@pytest.mark.parametrize("name", ["gpu_0_fan_percentage", "gpu_100_utilization_percentage", "parlay.best"])
+def test_a_name_that_is_none_of_ours_is_an_error(path, name):
+    path.write_text(json.dumps(SAMPLE.to_json() | {name: 1.0}) + "\n")
+    with pytest.raises(ValueError, match="with another name"):
+        read_samples(path)
 
 
 @pytest.mark.parametrize(
