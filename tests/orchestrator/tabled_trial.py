@@ -87,6 +87,7 @@ def outcome_of(spec: TrialSpec, row: dict[str, Any], world_size: int) -> Outcome
             "data_parallel": layout.data_parallel,
             "parameters": spec.model.parameters,
             "local_parameters_sum": spec.model.parameters,
+            "optimizer_parameters_sum": spec.model.parameters,
             "micro_batches_per_step": layout.grad_accum_steps,
             "samples_per_data_rank": [layout.micro_batch_size * layout.grad_accum_steps] * layout.data_parallel,
         },

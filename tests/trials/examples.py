@@ -57,6 +57,7 @@ PROOF = {
     "data_parallel": 2,
     "parameters": TINY.parameters,
     "local_parameters_sum": TINY.parameters,
+    "optimizer_parameters_sum": TINY.parameters,
     "micro_batches_per_step": 3,
     "samples_per_data_rank": [66, 66],
 }

@@ -47,6 +47,7 @@ def measure(spec: dict) -> None:
             "world_size": WORLD_SIZE,
             "parameters": parameters,
             "local_parameters_sum": parameters,
+            "optimizer_parameters_sum": parameters,
             "micro_batches_per_step": layout["grad_accum_steps"],
             "samples_per_data_rank": [samples_per_step] * layout["data_parallel"],
         },
