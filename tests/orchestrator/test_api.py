@@ -440,13 +440,13 @@ class TestEnding:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(Driver, "turn", interrupted)
-        with pytest.raises(KeyboardInterrupt, match=r"nothing is lost: api\.resume"):
-            api.run(question, quiet=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Driver, "turn", interrupted)
+            with pytest.raises(KeyboardInterrupt, match=r"nothing is lost: api\.resume"):
+                api.run(question, quiet=True)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         left = api.load()
         assert left.state is SearchState.RUNNING
-        monkeypatch.undo()
         assert len(api.resume(left, quiet=True).trials) == 3
 
     def test_sigterm_ends_the_process_as_it_was_to_after_the_driver_has_left(self, question, monkeypatch):
