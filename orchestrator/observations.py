@@ -72,7 +72,7 @@ def leave_measured(folder: SearchFolder, spec: SearchSpec, search: SearchRecord,
         if observed.rows:
             write_text(folder.measured, measured_table(observed, search))
     except OSError as error:
-        again = f"`parlay export --measured {folder.called}` tries again"
+        again = f"`parlay export {folder.called}` tries again"
         note(f"{folder.measured.name} is not written: {error}; {again}")
 
 

@@ -29,16 +29,15 @@ def add_to(app: typer.Typer) -> None:
 
 def export(
     search: SearchId = None,
-    form: Annotated[
-        ExportFormat | None,
+    wanted: Annotated[
+        ExportFormat,
         typer.Option(
             "--format",
             help="measured, the default: a table for `launcher: {kind: recorded}` and other searches, a row for each"
             " trial that tells of its layout. csv, parquet: a row a trial, all that is known of it. deephyper:"
             " DeepHyper's results.csv. optuna: a study in an SQLite database.",
         ),
-    ] = None,
-    measured: Annotated[bool, typer.Option("--measured", help="The same as --format measured.")] = False,
+    ] = ExportFormat.MEASURED,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="A new file, or - for stdout; in the search's folder if absent."),
@@ -51,7 +50,6 @@ def export(
     from orchestrator.find import find_search
     from trials.folder import write_bytes
 
-    wanted = _wanted(form, measured)
     _require_output(wanted, out, as_json)
     found = find_search(search, ledger)
     made = exported(found.record, found.spec, wanted)
@@ -69,13 +67,6 @@ def export(
     data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "format": wanted.value, "file": str(path)}
     counts = {"rows": made.rows, "left_out": dict(made.left_out)}
     answer(data | counts, as_json, f"{path}: {_words(made)}")
-
-
-def _wanted(form: ExportFormat | None, measured: bool) -> ExportFormat:
-    if measured and form not in (None, ExportFormat.MEASURED):
-        fix = "leave one of them out"
-        raise InputError.of("usage", f"and --format {form} are two forms", key="--measured", fix=fix)
-    return form or ExportFormat.MEASURED
 
 
 def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:

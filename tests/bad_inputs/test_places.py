@@ -139,7 +139,7 @@ def test_a_secret_is_refused_and_not_repeated(desk: Desk, key, value, where):
 @pytest.mark.bad_input(45)
 def test_an_unknown_id_is_told_what_an_id_is(desk: Desk):
     verbs = {verb: ([verb], []) for verb in ("status", "best", "resume", "cancel", "sync")}
-    verbs |= {"export": (["export"], ["--measured"]), "logs": (["logs", "t0001", "--search"], [])}
+    verbs |= {"export": (["export"], []), "logs": (["logs", "t0001", "--search"], [])}
     for before, after in verbs.values():
         for given in ("nosuch-aaaaaa", "../..", "/etc/passwd", "a/../../b", "x" * 300, "\x1b]0;t\x07"):
             problem = desk.refused(*before, given, *after, code=4).about("search")

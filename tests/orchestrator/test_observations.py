@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_take_the_table_ends_no_search(spec, tmp_path):
     notes: list[str] = []
     search = past(spec, measured("t0001", layouts()[0]))
     leave_measured(SearchFolder(Path("/proc/past-aaaaaa")), spec, search, notes.append)
-    assert "parlay export --measured past-aaaaaa" in notes[0]
+    assert "parlay export past-aaaaaa" in notes[0]
     leave_measured(SearchFolder(tmp_path), spec, search, notes.append)
     assert len(notes) == 1
     assert (tmp_path / "measured.csv").read_text() == measured_table(observed_in(search, spec), search)

@@ -59,7 +59,6 @@ VERBS = """\
 0 report
 0 compare FOLDER FOLDER
 0 export
-0 export --measured
 0 forecast FOLDER --nodes 2
 0 sync
 2 tick

@@ -58,7 +58,7 @@ def test_what_was_exported_while_it_ran_is_written_over_at_its_end(tmp_path, mon
 def test_the_table_is_written_again_where_it_lies(ended, capsys):
     before = ended.measured.read_text()
     ended.measured.unlink()
-    assert run(["export", ended.search_id[:7], "--measured", "--json"]) == 0
+    assert run(["export", ended.search_id[:7], "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer == {
         "schema": "parlay.export/1",
@@ -72,12 +72,12 @@ def test_the_table_is_written_again_where_it_lies(ended, capsys):
 
 
 def test_out_names_a_new_file_or_stdout(ended, tmp_path, capsys):
-    assert run(["export", "--measured", "--out", "mine.csv"]) == 0
+    assert run(["export", "--out", "mine.csv"]) == 0
     assert capsys.readouterr().out == "mine.csv: 3 rows\n"
     assert (tmp_path / "mine.csv").read_text() == ended.measured.read_text()
-    assert run(["export", "--measured", "--out", "mine.csv"]) == 2
+    assert run(["export", "--out", "mine.csv"]) == 2
     assert "name a new file" in capsys.readouterr().err
-    assert run(["export", "--measured", "--out", "-"]) == 0
+    assert run(["export", "--out", "-"]) == 0
     assert parse_table(capsys.readouterr().out, "-").require_whole() == read_table(ended.measured)
 
 
@@ -134,12 +134,11 @@ def test_a_file_that_could_not_be_written_whole_is_not_there(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["export", "--measured", "--format", "csv"], 2, "leave one of them out"),
         (["export", "--format", "parquet", "--out", "-"], 2, "name a new file"),
         (["export", "--format", "excel"], 2, "'excel' is not one of"),
-        (["export", "--measured", "--out", "-", "--json"], 2, "both answer on stdout"),
-        (["export", "nobody", "--measured"], 4, "there is no search"),
-        (["export", "--measured", "--out", "no-such-folder/x.csv"], 2, "No such file"),
+        (["export", "--out", "-", "--json"], 2, "both answer on stdout"),
+        (["export", "nobody"], 4, "there is no search"),
+        (["export", "--out", "no-such-folder/x.csv"], 2, "No such file"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(ended, capsys, words, code, told):
@@ -154,7 +153,7 @@ def test_a_search_that_saw_nothing_has_nothing_to_export(tmp_path, monkeypatch, 
     lost = OUT_OF_MEMORY | {"outcome": "failed", "failure_reason": "launch_failure"}
     assert run(["run", str(write_recorded_search(tmp_path, lost))]) == 3
     capsys.readouterr()
-    assert run(["export", "--measured"]) == 3
+    assert run(["export"]) == 3
     refused = capsys.readouterr().err
     assert "tells of its layout yet (1 launch_failure)" in refused
     shows = refused.split("fix: parlay ")[1].split(" shows")[0].split()

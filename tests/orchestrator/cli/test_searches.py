@@ -86,7 +86,7 @@ def test_logs_show_each_ranks_file(in_its_home):
 def test_what_it_measured_is_a_table_and_teaches_the_next_search_on_this_machine(in_its_home):
     place, answer = in_its_home
     name = answer["search_id"]
-    exported = parlay_here("export", "--measured", "--json", cwd=place).json
+    exported = parlay_here("export", "--json", cwd=place).json
     assert (exported["rows"], exported["left_out"]) == (answer["num_trials"], {})
     rows = read_table(Path(exported["file"])).require_whole().observations
     ran = [row for row in rows if row.failure_reason is None]
