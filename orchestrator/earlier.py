@@ -165,7 +165,7 @@ def _seen_by_searches(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Seen]
     for search_id, data in reader.newest(_MOST_LOOKED_AT):
         try:
             if _is_alike(data, spec):
-                yield _seen(reader.search(search_id), _with_accelerator_of(spec, SearchSpec.from_json(data)))
+                yield _seen(reader.search(search_id), SearchSpec.from_json(data))
         except (LedgerDamaged, *_UNREADABLE):
             yield _Seen(damaged=1)
 
@@ -178,11 +178,6 @@ def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
     ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
     is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
     return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "recorded"
-
-
-def _with_accelerator_of(spec: SearchSpec, theirs: SearchSpec) -> SearchSpec:
-    """Of this name there is one only, whatever an older Parlay knew of it."""
-    return replace(theirs, cluster=replace(theirs.cluster, accelerator=spec.cluster.accelerator))
 
 
 def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:

@@ -20,7 +20,7 @@ def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
     without a step time."""
     outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
     try:
-        told = [(run, outcomes.get(run.get("trial"))) for run in loaded.recipe.evidence["runs"]]
+        told = [(run, outcomes.get(run["trial"])) for run in loaded.recipe.evidence["runs"]]
         sound = [(run, outcome) for run, outcome in told if outcome is None or not is_suspect(outcome)]
         runs = [_recorded_run(run, outcome) for run, outcome in sound or told]
         if runs and all(run.step_time_s > 0 for run in runs):
@@ -45,7 +45,7 @@ def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
 
 
 def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
-    started_s = _started_s(run.get("started_at"))
+    started_s = _started_s(run["started_at"])
     if outcome is None:
         return Run.of(run, (), started_s)
     counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}

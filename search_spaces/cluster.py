@@ -204,8 +204,8 @@ class Cluster:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cluster:
-        """The cluster again; one that was written before clusters had links, or were measured, has none of its own."""
-        accelerator, links, measured = data["accelerator"], data.get("links"), data.get("measured")
+        """The cluster again."""
+        accelerator, links, measured = data["accelerator"], data["links"], data["measured"]
         return cls(
             Accelerator(**{**accelerator, "peak_flops": tuple(accelerator["peak_flops"].items())}),
             data["gpus_per_node"],

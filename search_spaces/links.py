@@ -160,7 +160,7 @@ class Links:
     def from_json(cls, data: Mapping[str, Any]) -> Links:
         fabric = data["fabric"]
         if fabric is not None:
-            curves = {name: _curve(fabric.get(name, ())) for name in ("by_nodes", "gather_by_nodes")}
+            curves = {name: _curve(fabric[name]) for name in ("by_nodes", "gather_by_nodes")}
             fabric = Fabric(**{**fabric, **curves})
         return cls(tuple(LinkDomain(**domain) for domain in data["domains"]), fabric)
 

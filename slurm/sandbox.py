@@ -347,7 +347,7 @@ def _recorded_shape(paths: SandboxPaths) -> Shape | None:
     if about["schema"] != SANDBOX_SCHEMA:
         raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")
     shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
-    cloud = tuple(CloudNodes(**each) for each in about.get("cloud", ()))  # older sandboxes know of none
+    cloud = tuple(CloudNodes(**each) for each in about["cloud"])
     return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud)
 
 

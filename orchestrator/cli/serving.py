@@ -98,7 +98,7 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     if found is None:
         return None
     client, health = found
-    if spec.launcher.uses_slurm and (other := _other_slurm(health.get("slurm"))):
+    if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
         say(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
         return None
     try:
@@ -109,11 +109,8 @@ def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
     return int(health["pid"])
 
 
-def _other_slurm(of_service: Mapping[str, str] | None) -> str:
-    """The variables by which the service asks another Slurm than this shell does; "" for the same one. A service of an
-    older version does not say."""
-    if of_service is None:
-        return "version"
+def _other_slurm(of_service: Mapping[str, str]) -> str:
+    """The variables by which the service asks another Slurm than this shell does; "" for the same one."""
     here = cluster_variables(os.environ)
     return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
 

@@ -72,14 +72,6 @@ def test_a_search_whose_file_is_gone_does_not_go_on(desk: Desk, begun: Path):
     assert resumed(desk, begun) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.bad_input(44)
-def test_a_search_of_before_there_was_a_checksum_goes_on(desk: Desk, begun: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("orchestrator.own_files.YAML_SHA256", "of no version")
-    (begun / "search.yaml").write_text("edited")
-    assert resumed(desk, begun) == 0
-
-
 @pytest.mark.bad_input(44)
 @pytest.mark.security("paths")
 def test_a_folder_that_somebody_else_has_put_in_the_place_of_ours_is_not_gone_on_with(

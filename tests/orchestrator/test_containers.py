@@ -73,14 +73,6 @@ def test_a_container_is_read_and_written_down(tmp_path, given, read):
     assert again.launcher == spec.launcher
 
 
-def test_a_search_of_before_containers_had_keys_is_read(tmp_path):
-    data = json.loads(json.dumps(loaded(tmp_path, "[apptainer, exec, x.sif]").to_json()))
-    data["launcher"]["slurm"]["container"] = ["apptainer", "exec", "x.sif"]
-    assert SearchSpec.from_json(data).launcher == loaded(tmp_path, "[apptainer, exec, x.sif]").launcher
-    data["launcher"]["slurm"]["container"] = []
-    assert SearchSpec.from_json(data).launcher.slurm.container is None
-
-
 def test_an_image_that_is_a_path_starts_from_the_files_folder(tmp_path):
     for image in ("torch.sif", "./torch.sif"):
         container = loaded(tmp_path, f"{{runtime: apptainer, image: {image}}}").launcher.slurm.job_options().container

@@ -210,15 +210,6 @@ def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
     assert remark.startswith("earlier trials are not used: ")
 
 
-def test_what_an_older_parlay_knew_of_the_accelerator_makes_it_no_other(tmp_path, url):
-    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
-    search = past(spec, *three_trials())
-    accelerator = search.spec["cluster"]["accelerator"] | {"peak_flops": {"fp16": [312e12]}, "memory_gib": 0}
-    old = replace(search, spec=search.spec | {"cluster": search.spec["cluster"] | {"accelerator": accelerator}})
-    write_ledger(url, old)
-    assert {row.cluster for row in collected(spec, url).observations} == {spec.cluster}
-
-
 def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
     write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
     node = "cluster.links={domains: [{name: node, num_ranks: 2, bus_gb_per_s: 2, latency_us: 100}]}"

@@ -337,8 +337,3 @@ class TestSearchFile:
         spec = load_search_file(path)
         assert spec.notify.command == [str(tmp_path / "tell.sh"), "./it"]
         assert SearchSpec.from_json(spec.to_json()) == spec
-
-    def test_a_search_of_an_older_version_tells_nobody(self, tmp_path):
-        written = load_search_file(write_recorded_search(tmp_path, OK)).to_json()
-        del written["notify"]
-        assert SearchSpec.from_json(written).notify == NotifySection()

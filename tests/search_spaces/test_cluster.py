@@ -92,14 +92,6 @@ def test_a_measured_speed_is_more_than_nothing(wrong: dict):
         MeasuredSpeed(**wrong)
 
 
-def test_a_cluster_written_before_there_were_links_has_none_of_its_own():
-    old = A100S.to_json()
-    del old["links"], old["measured"]
-    for name in ("usable_memory_gib", "memory_gb_per_s", "matmul_fraction", "host_gb_per_s"):
-        del old["accelerator"][name]
-    assert Cluster.from_json(old).links_are_assumed
-
-
 HEAD = "accelerator: a100-80gb\ngpus_per_node: 8\nnum_nodes: 2\nlinks:\n"
 NODE = "  domains: [{name: node, num_ranks: 8, bus_gb_per_s: 100, latency_us: 9}]\n"
 FABRIC = "  fabric: {nic_gb_per_s: 50, latency_us: 4, by_nodes: [{num_nodes: 2, bus_gb_per_s: 40}]}\n"

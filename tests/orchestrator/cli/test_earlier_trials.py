@@ -102,15 +102,6 @@ def interrupted_search() -> SearchFolder:
     return folder
 
 
-def test_a_folder_from_before_there_were_earlier_trials_is_resumed(place):
-    folder = interrupted_search()
-    folder.earlier.unlink()
-    spec = json.loads(folder.json.read_text())
-    del spec["search"]["earlier_trials"]
-    folder.json.write_text(json.dumps(spec))
-    assert run(["resume", str(folder.path), "--json"]) == 0
-
-
 def test_a_damaged_file_of_earlier_trials_is_named_and_ends_nothing(place, capsys):
     folder = interrupted_search()
     good = folder.earlier.read_text()
