@@ -48,9 +48,13 @@ class SearchUnderTest:
 
     def _start_attempt(self, trial: str, attempt: str) -> None:
         which = {"trial": trial, "attempt": attempt}
-        self.event(EventKind.ATTEMPT_SUBMITTED, **which, nonce="0" * 32, num_nodes=1, time_limit_s=600.0)
+        self.submit(trial, attempt)
         self.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=f"job-{trial}-{attempt}")
         self.event(EventKind.ATTEMPT_RUNNING, **which, started_at=self._at, nodes=["node1", "node2"])
+
+    def submit(self, trial: str, attempt: str) -> None:
+        intent = {"nonce": "0" * 32, "num_nodes": 1, "time_limit_s": 600.0, "reserved_s": None, "exclude": []}
+        self.event(EventKind.ATTEMPT_SUBMITTED, trial=trial, attempt=attempt, **intent)
 
     def measure(self, trial: str, tokens_per_sec: float, flags: tuple[str, ...] = (), **fields: Any) -> None:
         """End the trial with this speed, to within 2 %; `fields` are other names of outcome.measured."""
@@ -119,6 +123,8 @@ class SearchUnderTest:
             reason=reason,
             outcome=outcome,
             excerpt=excerpt,
+            nodes=[],
+            started_at=None,
             ended_at=self._at + 9,
             node_hours=0.25,
         )

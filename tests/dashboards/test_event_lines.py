@@ -143,7 +143,7 @@ def test_another_driver_is_named():
 def test_an_attempt_that_becomes_a_step_of_its_pilot_is_queued_once_and_its_step_is_named():
     search, which = SearchUnderTest(), {"trial": "t0001", "attempt": "a1"}
     search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=Layout().to_json(), kind="search", prediction=None)
-    search.event(EventKind.ATTEMPT_SUBMITTED, **which, nonce="0" * 32, num_nodes=1, time_limit_s=600.0)
+    search.submit("t0001", "a1")
     lines = []
     for job_id in ("4711", "4711.0"):
         search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id=job_id)

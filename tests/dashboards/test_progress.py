@@ -94,7 +94,7 @@ class TestFlight:
         layout = Layout().to_json()
         search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout, kind="search", prediction=None)
         which = {"trial": "t0001", "attempt": "a1"}
-        search.event(EventKind.ATTEMPT_SUBMITTED, **which, nonce="0" * 32, num_nodes=1, time_limit_s=600.0)
+        search.submit("t0001", "a1")
         (attempt,) = search.record.in_flight
         assert flight_words(attempt, attempt.submitted_at + 5) == "t0001.a1 submitted for 0:05"
         search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id="4711")

@@ -66,7 +66,7 @@ _TYPES: dict[str, tuple[tuple[str, ...], Callable[[Any], bool]]] = {
     "a number from 0 on": (("time_limit_s",), _is_amount),
     "a number or null": (("reserved_s", "node_hours"), _or_null(is_finite_number)),  # a pilot may give hours back
     "a time or null": (("started_at", "ended_at", "unknown_since"), _or_null(_is_text)),
-    "a list of texts or null": (("exclude", "nodes"), _or_null(_are_texts)),
+    "a list of texts": (("exclude", "nodes"), _are_texts),
     "an object": (("spec", "layout"), _is_object),
     "an object or null": (("prediction", "outcome"), _or_null(_is_object)),
 }

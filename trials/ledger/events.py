@@ -198,7 +198,8 @@ class SearchRecord:
 def apply(search: SearchRecord | None, search_id: str, event: Event) -> SearchRecord:
     """The search after `event`.
 
-    ValueError for an event out of order or one that contradicts the state, Fenced for one of an old lease.
+    ValueError for an event out of order or one that contradicts the state, KeyError for one that lacks what is always
+    told of its kind, Fenced for one of an old lease.
     """
     _require_next(search, event)
     if search is None:
@@ -228,12 +229,12 @@ def _require_next(search: SearchRecord | None, event: Event) -> None:
 
 
 def _search_state(search: SearchRecord, event: Event) -> SearchRecord:
-    state, reason = SearchState(event.data["state"]), event.data.get("end_reason")
+    state, reason = SearchState(event.data["state"]), event.data["end_reason"]
     return replace(
         search,
         state=state,
         end_reason=None if reason is None else EndReason(reason),
-        detail=event.data.get("detail"),
+        detail=event.data["detail"],
         ended_at=event.at if state.is_ended else None,
     )
 
@@ -247,7 +248,7 @@ def _trial_proposed(search: SearchRecord, event: Event) -> SearchRecord:
         trial=data["trial"],
         layout=Layout.from_json(data["layout"]),
         kind=TrialKind(data["kind"]),
-        prediction=data.get("prediction"),
+        prediction=data["prediction"],
         proposed_at=event.at,
     )
     return replace(search, trials=(*search.trials, trial))
@@ -265,8 +266,8 @@ def _attempt_submitted(search: SearchRecord, event: Event) -> SearchRecord:
         nonce=data["nonce"],
         num_nodes=data["num_nodes"],
         time_limit_s=data["time_limit_s"],
-        reserved_s=data.get("reserved_s"),
-        exclude=tuple(data.get("exclude") or ()),
+        reserved_s=data["reserved_s"],
+        exclude=tuple(data["exclude"]),
         submitted_at=event.at,
     )
     return _with_trial(search, replace(trial.with_attempt(attempt), state=TrialState.SUBMITTED))
@@ -276,7 +277,7 @@ def _attempt_launched(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
     if attempt.state is TrialState.RUNNING:
         raise ValueError(f"{attempt.trial}.{attempt.attempt} already runs and cannot be launched again")
-    changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data.get("job_id"))
+    changed = replace(attempt, state=TrialState.QUEUED, job_id=event.data["job_id"])
     return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.QUEUED))
 
 
@@ -305,7 +306,7 @@ def _attempt_running(search: SearchRecord, event: Event) -> SearchRecord:
         attempt,
         state=TrialState.RUNNING,
         started_at=event.data["started_at"],
-        nodes=tuple(event.data.get("nodes") or ()),
+        nodes=tuple(event.data["nodes"]),
     )
     return _with_trial(search, replace(trial.with_attempt(changed), state=TrialState.RUNNING))
 
@@ -324,19 +325,19 @@ def _attempt_ended(search: SearchRecord, event: Event) -> SearchRecord:
     trial, attempt = _open_attempt(search, event)
     data = event.data
     state, reason = _ending(event)
-    outcome = None if data.get("outcome") is None else Outcome.from_json(data["outcome"])
+    outcome = None if data["outcome"] is None else Outcome.from_json(data["outcome"])
     if state is TrialState.MEASURED and outcome is None:
         raise ValueError(f"{attempt.trial}.{attempt.attempt} was measured without an outcome")
     if state is TrialState.MEASURED and outcome is not None:
         require_rates(outcome.measured)
-    started_at = data.get("started_at")
+    started_at = data["started_at"]
     changed = replace(
         attempt,
         state=state,
         reason=reason,
         outcome=outcome,
-        excerpt=data.get("excerpt"),
-        nodes=tuple(data.get("nodes") or attempt.nodes),
+        excerpt=data["excerpt"],
+        nodes=tuple(data["nodes"] or attempt.nodes),
         started_at=attempt.started_at if started_at is None else started_at,
         ended_at=data["ended_at"],
         node_hours=data["node_hours"],
@@ -359,7 +360,7 @@ def _trial_ended(search: SearchRecord, event: Event) -> SearchRecord:
 
 def _ending(event: Event) -> tuple[TrialState, FailureReason | None]:
     """How an attempt or a trial ended: measured needs no reason, everything else has one."""
-    state, word = TrialState(event.data["state"]), event.data.get("reason")
+    state, word = TrialState(event.data["state"]), event.data["reason"]
     if not state.is_ended:
         raise ValueError(f"{event.kind} with state {state}, which is no ending")
     if (state is TrialState.MEASURED) != (word is None):

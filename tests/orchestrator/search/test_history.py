@@ -58,7 +58,7 @@ def opened(path: Path, fencing: int, ledger=None) -> History:
 
 
 def told(history: History, detail: str) -> Event:
-    return history.record(EventKind.SEARCH_STATE, state=SearchState.RUNNING, detail=detail)
+    return history.record(EventKind.SEARCH_STATE, state=SearchState.RUNNING, end_reason=None, detail=detail)
 
 
 class TestTakingOver:

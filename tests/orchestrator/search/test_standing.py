@@ -91,8 +91,7 @@ def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
         story.propose(name)
         story.submit(name)
     for number in order:
-        ending = {"state": "failed", "reason": "lost", "ended_at": story.now, "node_hours": hours[number]}
-        story.add(EventKind.ATTEMPT_ENDED, trial=names[number], attempt="a1", **ending)
+        story.end_attempt(names[number], "a1", state="failed", reason="lost", node_hours=hours[number])
         standing.follow(story.search)
     assert standing.node_hours_used == standing_of(story.search).node_hours_used == 0.6
 

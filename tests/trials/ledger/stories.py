@@ -75,7 +75,7 @@ class Story:
             measured={"step_time_s": 0.1, "tokens_per_sec": tokens_per_sec, "startup_parts_s": {"import": 0.1}},
             step_times_s=(0.1, 0.2),
         )
-        return self._end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())
+        return self.end_attempt(trial, attempt, state="measured", reason=None, outcome=outcome.to_json())
 
     def fail(
         self,
@@ -84,11 +84,12 @@ class Story:
         reason: FailureReason = FailureReason.LOST,
         excerpt: str | None = None,
     ) -> Event:
-        return self._end_attempt(trial, attempt, state="failed", reason=reason, outcome=None, excerpt=excerpt)
+        return self.end_attempt(trial, attempt, state="failed", reason=reason, excerpt=excerpt)
 
-    def _end_attempt(self, trial: str, attempt: str, **data) -> Event:
-        times = {"ended_at": self.now, "node_hours": 1 / 3}
-        return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data, **times)
+    def end_attempt(self, trial: str, attempt: str, **data) -> Event:
+        unknown = {"outcome": None, "excerpt": None, "nodes": [], "started_at": None}
+        data = {**unknown, "ended_at": self.now, "node_hours": 1 / 3, **data}
+        return self.add(EventKind.ATTEMPT_ENDED, trial=trial, attempt=attempt, **data)
 
     def end_trial(self, trial: str = "t0001") -> Event:
         last = self.search.trial(trial).last_attempt

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from tests.trials.ledger.stories import NOON, Story, measured_story, stories
+from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story, stories
 from trials.ledger.events import Event, EventKind, Fenced, SearchState, apply, fold
 from trials.trial import FailureReason, TrialState
 
@@ -45,6 +45,16 @@ def test_a_newer_event_is_refused():
     newer = measured_story().events[0].to_json() | {"schema": "parlay.event/2"}
     with pytest.raises(ValueError, match=r"parlay\.event/2"):
         Event.from_json(newer)
+
+
+def test_an_event_that_lacks_a_name_of_its_kind_is_refused():
+    events = measured_story().events
+    for number, event in enumerate(events):
+        before = fold(SEARCH_ID, events[:number])
+        for name in event.data:
+            lacking = replace(event, data={other: event.data[other] for other in event.data if other != name})
+            with pytest.raises(KeyError, match=name):
+                apply(before, SEARCH_ID, lacking)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +136,7 @@ def test_a_trial_between_two_attempts_has_not_ended(story):
 def test_a_start_at_the_beginning_of_a_simulated_clock_is_kept(story):
     story.submit()
     story.run()
-    ending = {"state": "failed", "reason": "lost", "started_at": 0.0, "ended_at": 1.0, "node_hours": 0.0}
-    story.add(EventKind.ATTEMPT_ENDED, trial="t0001", attempt="a1", **ending)
+    story.end_attempt("t0001", "a1", state="failed", reason="lost", started_at=0.0, ended_at=1.0)
     assert story.search.trial("t0001").last_attempt.started_at == 0.0
 
 
@@ -170,13 +179,13 @@ def test_a_trial_is_measured_only_by_its_last_attempt(story):
     story.submit()
     story.fail()
     with pytest.raises(ValueError, match="not measured by its last attempt"):
-        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="measured")
+        story.add(EventKind.TRIAL_ENDED, trial="t0001", state="measured", reason=None)
 
 
 def test_a_measured_attempt_has_an_outcome(story):
     story.submit()
     with pytest.raises(ValueError, match="without an outcome"):
-        story.add(EventKind.ATTEMPT_ENDED, trial="t0001", attempt="a1", state="measured", ended_at=NOON, node_hours=0.0)
+        story.end_attempt("t0001", "a1", state="measured", reason=None)
 
 
 @pytest.mark.parametrize(("state", "reason"), [("measured", "lost"), ("failed", None), ("running", None)])

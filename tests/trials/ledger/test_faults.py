@@ -86,7 +86,7 @@ def test_a_ledger_on_a_full_disk_pauses_the_search_and_catches_up(small_disk, tm
     history = History(SEARCH_ID, Journal(tmp_path / "journal.jsonl"), ledger, 1, lambda: NOON)
     history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="c0de")
     ballast = filled(small_disk)
-    running = partial(history.record, EventKind.SEARCH_STATE, state="running")
+    running = partial(history.record, EventKind.SEARCH_STATE, state="running", end_reason=None)
     refusal = until_refused(lambda number: running(detail=f"{number}" + "x" * 2000))
     assert isinstance(refusal, LedgerFull)
     written = history.search.last_seq
