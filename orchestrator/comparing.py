@@ -209,7 +209,7 @@ def _question(
         "cluster.gpus_per_node": cluster.gpus_per_node,
         "cluster.num_nodes": cluster.num_nodes,
         "global_batch_size": global_batch_size,
-        "trainer.kind": trainer.get("kind", "parlay"),
+        "trainer.kind": trainer.get("kind"),
     }
 
 

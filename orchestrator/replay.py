@@ -287,7 +287,7 @@ def _of_measured(
 
 
 def _trainer_of(loaded: LoadedRecipe) -> str:
-    return str(loaded.spec().trainer.get("kind", "parlay"))
+    return str(loaded.spec().trainer["kind"])
 
 
 def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:

@@ -273,7 +273,7 @@ def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
 
 def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
     proof, expected = outcome.proof, expected_proof(spec)
-    if spec.trainer.get("kind", "parlay") != "parlay":
+    if spec.trainer["kind"] != "parlay":
         return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
     if Flag.EXTRAPOLATED in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
         expected["micro_batches_per_step"] = [short_steps.short, short_steps.long]

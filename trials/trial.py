@@ -169,8 +169,11 @@ class TrialSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialSpec:
-        """The inverse of `to_json`; ValueError for another schema, InputError for a bad layout or model."""
+        """The inverse of `to_json`; ValueError for another schema or a trainer without a kind, InputError for a bad
+        layout or model."""
         require_schema(data, SPEC_SCHEMA)
+        if not isinstance(data["trainer"], Mapping) or "kind" not in data["trainer"]:
+            raise ValueError(f"its trainer is {data['trainer']!r:.80}, not an object with a kind")
         values = {name: value for name, value in data.items() if name != "schema"}
         return cls(
             **values

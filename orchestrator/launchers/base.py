@@ -72,7 +72,7 @@ class LaunchRequest:
 
 def trial_program(spec: TrialSpec) -> str:
     """The module that runs in every rank: Parlay's trainer, its own looks at a cluster, or another's supervisor."""
-    return _PROGRAMS.get(spec.trainer.get("kind", "parlay"), "trials.external")
+    return _PROGRAMS.get(spec.trainer["kind"], "trials.external")
 
 
 _PROGRAMS = {

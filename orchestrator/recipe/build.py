@@ -220,7 +220,7 @@ def _caveats(source: RecipeSource) -> Iterator[str]:
     yield from _room(source)
     for flag in source.trial.flags:
         yield f"Flagged {flag_words(flag)}."
-    if source.spec.trainer.get("kind", "parlay") == "parlay":
+    if source.spec.trainer["kind"] == "parlay":
         yield OWN_TRAINER_ALONE
     if source.baseline is not None and source.baseline.measured is None:
         yield f"The baseline ({source.baseline.trial}) was not measured: {end_of_trial(source.baseline)}."

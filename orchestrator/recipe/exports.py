@@ -99,7 +99,7 @@ def exports(spec: TrialSpec, python: str) -> list[Export]:
 
 def measured_with(spec: TrialSpec) -> str:
     """The trainer that ran the trial; of Parlay's own the engine, which a table of measurements may name as well."""
-    kind = str(spec.trainer.get("kind", "parlay"))
+    kind = str(spec.trainer["kind"])
     return spec.layout.engine if kind == "parlay" else kind
 
 
@@ -156,7 +156,7 @@ def _printable(text: str) -> str:
 
 def _commands(spec: TrialSpec, python: str) -> list[Export]:
     """command.txt: the words that started a rank, of a trainer that is told by words and ran the layout."""
-    kind = str(spec.trainer.get("kind", "parlay"))
+    kind = str(spec.trainer["kind"])
     if kind not in _TOLD_BY_WORDS or any(broken_engine_rules(spec.layout, spec.model, engines_of(kind))):
         return []
     words = invocation(replace(spec, layout=spec.layout.canonical()), python, ".").words
@@ -275,16 +275,16 @@ def _megatron_lines(options: Iterable[Option]) -> str:
 
 def _own(spec: TrialSpec, kind: str, otherwise: str) -> str:
     """The search's own script of this kind of trainer."""
-    return shlex.quote(spec.trainer["script"]) if spec.trainer.get("kind") == kind else otherwise
+    return shlex.quote(spec.trainer["script"]) if spec.trainer["kind"] == kind else otherwise
 
 
 def _own_arguments(spec: TrialSpec, kind: str) -> str:
-    is_own = spec.trainer.get("kind") == kind
+    is_own = spec.trainer["kind"] == kind
     return shlex.join([*spec.trainer.get("arguments", ()), "YOUR_OPTIONS"]) if is_own else "YOUR_OPTIONS"
 
 
 def _own_template(spec: TrialSpec, kind: str) -> Mapping[str, Any]:
-    return spec.trainer["template"] if spec.trainer.get("kind") == kind else {}
+    return spec.trainer["template"] if spec.trainer["kind"] == kind else {}
 
 
 def _bridge_problem(layout: Layout, model: ModelShape) -> Problem | None:

@@ -138,7 +138,7 @@ def _memory(recipe: Recipe) -> str:
 
 
 def _data(recipe: Recipe) -> str:
-    kind, data = recipe.trainer.get("kind", "parlay"), recipe.trainer.get("data", {})
+    kind, data = recipe.trainer["kind"], recipe.trainer.get("data", {})
     if kind != "parlay":
         return f"what {kind} was told to train on"
     if data.get("kind") != "tokens":

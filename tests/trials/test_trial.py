@@ -62,6 +62,11 @@ class TestSpec:
         with pytest.raises(InputError, match="context_parallel"):
             TrialSpec.from_json(SPEC.to_json() | {"layout": {"context_parallel": 2}})
 
+    @pytest.mark.parametrize("trainer", [{}, None, "parlay"])
+    def test_a_spec_whose_trainer_has_no_kind_is_refused(self, trainer):
+        with pytest.raises(ValueError, match="not an object with a kind"):
+            TrialSpec.from_json(SPEC.to_json() | {"trainer": trainer})
+
 
 class TestOutcome:
     @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def other_batch(spec: TrialSpec, checks: Sequence[Mapping[str, Any]]) -> str | N
     counted in: so a rate is only taken for another batch where it is half as much off. A `command`'s patterns may
     stand for anything, a running average too.
     """
-    if spec.trainer.get("kind") == "command":
+    if spec.trainer["kind"] == "command":
         return None
     for check in checks:
         ratio = check["printed"] / check["ours"] if check["name"] in _RATES_OF_BATCH else 1.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -53,7 +53,7 @@ def require_possible(spec: TrialSpec, env: RankEnvironment) -> None:
 
 def _read_spec(path: Path) -> TrialSpec:
     spec = read_spec(path)
-    if not isinstance(spec.trainer, Mapping) or spec.trainer.get("kind", "parlay") == "parlay":
+    if spec.trainer["kind"] == "parlay":
         raise ValueError("the spec's trainer is Parlay's own: start trials.train")
     return spec
 
