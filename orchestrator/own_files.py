@@ -36,7 +36,7 @@ def require_own_files(folder: SearchFolder, search: SearchRecord) -> None:
             fix="put the code back, or begin a new search",
         )
     remove_caches(folder.code)
-    if (now := _sha256_of_yaml(folder)) != search.spec[YAML_SHA256]:
+    if (now := _sha256_of_yaml(folder)) != search.spec.get(YAML_SHA256):
         raise InputError.of(
             "search_changed",
             f"{folder.yaml} is not as it was when this search began",
