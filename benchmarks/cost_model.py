@@ -30,15 +30,15 @@ from benchmarks.others import others_of
 from benchmarks.published import columns_of, is_published, published_lines, readable_published
 from benchmarks.search_efficiency import never_replaced, told
 from orchestrator.samplers.base import Told
+from orchestrator.samplers.cost_model_posterior import Task, memory_belief
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
-from orchestrator.samplers.outlook import Task, memory_belief
-from search_spaces.calibration import MemoryBelief, MemoryEvidence, TimeBelief
-from search_spaces.layout import Layout
-from search_spaces.layout_table import LayoutTable
-from search_spaces.measured import Observation, read_table
-from search_spaces.measured_problem import MeasuredProblem, problems_in
-from search_spaces.memory import stage_memory
-from search_spaces.step_time import StepTerms
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import MemoryBelief, MemoryEvidence, TimeBelief
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import Observation, read_table
 
 MODES = ("cold", "calibrated", "leave_one_model_out")
 NUM_TRIALS = 5

@@ -28,16 +28,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dashboards import mlflow_runs
-from dashboards.mlflow_sync import MlflowSync
+from dashboards.mlflow import runs as mlflow_runs
+from dashboards.mlflow.sync import MlflowSync
 from dashboards.schema import TrackingSection
-from orchestrator.late_sync import send_again
-from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from orchestrator.lifecycle.mlflow_resync import send_again
+from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from tests.orchestrator.service.services import ask
 from tests.orchestrator.slurm_searches import SEARCH, Bench, record_of, until
 from tests.slurm.sandboxes import sandbox
-from trials import sqlite_file
-from trials.folder import SearchFolder
+from trials.files import sqlite_file
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
 from trials.ledger.reader import LedgerReader
 

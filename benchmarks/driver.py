@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import driver_in_ray, driver_on_login, driver_on_slurm
 from benchmarks.driver_on_fake import Load, Sample, Service
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.sandbox import SlurmSandbox
 
 FEWER_IN_FLIGHT = (20, 100)
 """Beside what is asked for: whether Slurm is asked more because more is in flight."""

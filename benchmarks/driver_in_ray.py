@@ -20,11 +20,11 @@ import psutil
 
 from benchmarks.driver_on_login import COMMAND, memory_mib
 from benchmarks.driver_on_slurm import SEARCH
-from orchestrator.candidates import candidates_of
-from orchestrator.search_file import load_search_file
+from orchestrator.config.loader import load_search_file
+from orchestrator.planning.candidates import candidates_of
 
 ACTOR = "ray::Worker"
-"""How the process of a search's driver calls itself; see orchestrator/ray_runtime.py."""
+"""How the process of a search's driver calls itself; see orchestrator/launchers/ray/runtime.py."""
 
 TRIAL_S = 3600.0
 SETTLE_S = 15.0

@@ -16,27 +16,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from orchestrator.candidates import candidates_of
-from orchestrator.launchers.slurm import SlurmLauncher
-from orchestrator.planning import predictor, task_of
+from orchestrator.config.loader import load_search_file
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.lifecycle.create import create_search
+from orchestrator.lifecycle.drive import program_of
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.plan import predictor, task_of
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.search.course import Goal, Hooks
+from orchestrator.search.context import Goal, Hooks
 from orchestrator.search.driver import Driver
-from orchestrator.search.history import History
-from orchestrator.search.limits import Limits
-from orchestrator.search_file import load_search_file
-from orchestrator.service.shares import Shares
-from orchestrator.session import program_of
-from orchestrator.starting import create_search
-from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
-from slurm.fake_jobs import JobPlan, StartedJob
-from slurm.fake_placement import FakeNode
+from orchestrator.search.event_store import History
+from orchestrator.search.stopping import Limits
+from orchestrator.service.quota import Shares
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import JobPlan, StartedJob
+from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm
-from slurm.pace import PollPace
-from slurm.shared_answer import SharedAnswer
+from slurm.poll_backoff import PollPace
+from slurm.squeue_cache import SharedAnswer
 from tests.orchestrator.scripted import measured_outcome
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.journal import Journal
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from benchmarks.driver_on_slurm import SEARCH
-from orchestrator.candidates import candidates_of
-from orchestrator.search_file import load_search_file
+from orchestrator.config.loader import load_search_file
+from orchestrator.planning.candidates import candidates_of
 
 TRIAL_S = 20.0
 TRIALS = 8

@@ -68,9 +68,9 @@ def run(what: str, folder: Path, trials: int) -> dict[str, Any]:
 
 def parlay(folder: Path, trials: int) -> Iterator[None]:
     """A search whose trials leave what a table says, at once."""
-    from orchestrator import session, starting
-    from orchestrator.candidates import candidates_of
-    from orchestrator.search_file import load_search_file
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.lifecycle import create, drive
+    from orchestrator.planning.candidates import candidates_of
     from tests.orchestrator.tabled_parlay import snapshot_tabled_code
     from trials.ledger.place import ledger_url
 
@@ -78,12 +78,12 @@ def parlay(folder: Path, trials: int) -> Iterator[None]:
     path.write_text(SEARCH)
     table.write_text("{}")
     os.environ["PARLAY_TEST_TABLE"] = str(table)
-    starting.snapshot_code = snapshot_tabled_code
+    create.snapshot_code = snapshot_tabled_code
     settings = [f"search.max_trials={trials}", f"search.parallel_trials={IN_FLIGHT}", f"work_dir={folder / 'runs'}"]
     spec = load_search_file(path, settings)
     candidates, url = candidates_of(spec).feasible, ledger_url()
     yield
-    search = session.drive(starting.create_search(spec, url), spec, candidates, None, url, session.Watcher())
+    search = drive.drive(create.create_search(spec, url), spec, candidates, None, url, drive.Watcher())
     if len(search.trials) != trials or search.best_trial is None:
         raise RuntimeError(f"{len(search.trials)} of {trials} trials, best {search.best_trial}")
     yield

@@ -21,14 +21,14 @@ from typing import Any
 
 from benchmarks.machines import with_links
 from benchmarks.search_efficiency import never_replaced, told
-from orchestrator.forecasting import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, Scaling, Tried, forecast
+from orchestrator.planning.forecast import FEWEST_MEASURED, TIMES_THE_NODES, Forecast, Scaling, Tried, forecast
 from orchestrator.samplers.base import Told
+from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.factory import make_sampler
-from orchestrator.samplers.outlook import Task
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
-from search_spaces.measured import Observation, read_table
-from search_spaces.measured_problem import MeasuredProblem, problems_in
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import Observation, read_table
 
 Family = Mapping[str, MeasuredProblem]
 """The problems of one model on one kind of node, by name."""

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.find import Found, find_search
 from orchestrator.recipe.read import read_recipe
-from search_spaces import presets
+from orchestrator.records.lookup import Found, find_search
+from search_spaces.schema import presets
 from trials.trial import Flag, Trial
 
-SOURCES = Path(presets.__file__).parents[1]
+SOURCES = Path(presets.__file__).parents[2]
 TWINS_FOLDER = SOURCES / "search_spaces" / presets.TWINS
 PACKAGES = ("dashboards", "orchestrator", "search_spaces", "slurm", "trials")
-ENGINE = Path("trials/train/deepspeed_engine.py")
+ENGINE = Path("trials/train/engines/deepspeed_engine.py")
 """Where in Parlay's sources a step of DeepSpeed's ends."""
 LEAK_MIB = 4
 """That the planted leak keeps, a step and rank."""

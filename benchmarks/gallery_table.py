@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gallery import filled
-from orchestrator.candidates import candidates_of
-from orchestrator.explaining import Explained, explained
-from orchestrator.planning import Plan, plan_of
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
-from search_spaces import presets
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.explain import Explained, explained
+from orchestrator.planning.plan import Plan, plan_of
+from search_spaces.schema import presets
 
 Line = dict[str, Any]
 
@@ -112,7 +112,7 @@ def readable(line: Line) -> str:
 
 
 def _planned(system: str, settings: Sequence[str]) -> tuple[SearchSpec, Plan]:
-    path = Path(presets.__file__).parent / presets.SEARCHES / f"{system}.yaml"
+    path = Path(presets.__file__).parents[1] / presets.SEARCHES / f"{system}.yaml"
     spec = load_search_file(path, settings)
     return spec, plan_of(spec, candidates_of(spec))
 

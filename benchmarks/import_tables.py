@@ -29,8 +29,8 @@ from pathlib import Path
 
 from benchmarks.import_sources import SOURCES, Source
 from search_spaces.errors import InputError
-from trials.folder import write_text
-from trials.text import counted
+from trials.files.folders import write_text
+from trials.files.text import counted
 
 _SHOWN = 5
 

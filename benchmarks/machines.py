@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from search_spaces.cluster import Cluster
-from search_spaces.cluster_schema import ClusterSection
 from search_spaces.errors import InputError
-from search_spaces.links import Fabric, LinkDomain, Links
-from search_spaces.measured import Observation
-from search_spaces.presets import CLUSTERS, preset
-from search_spaces.validation import validated
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.schema.cluster_sections import ClusterSection
+from search_spaces.schema.presets import CLUSTERS, preset
+from search_spaces.schema.validation import validated
+from search_spaces.tables.measured_table import Observation
 
 
 def links_of(cluster_name: str) -> Links | None:

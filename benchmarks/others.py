@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.machines import with_links
-from search_spaces.measured import Observation
-from search_spaces.measured_problem import MeasuredProblem
+from search_spaces.tables.benchmark_problem import MeasuredProblem
+from search_spaces.tables.measured_table import Observation
 
 OTHERS_TRIALS = 60
 """As many as a few searches leave behind."""

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.candidates import candidates_of
-from orchestrator.planning import Estimates, plan_of, task_of
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
-from search_spaces.layout_table import LayoutTable
-from search_spaces.space import SearchSpace
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.plan import Estimates, plan_of, task_of
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.search_space import SearchSpace
 
 SEARCH = """\
 name: planner-speed

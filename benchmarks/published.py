@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machines import linked, links_of
-from search_spaces.calibration import typical_constants
-from search_spaces.cluster import Cluster
+from search_spaces.cost_model.memory import GIB, StageMemory, stage_memory
+from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.cost_model.step_time import StepTerms
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
-from search_spaces.layout_table import LayoutTable
-from search_spaces.memory import GIB, StageMemory, stage_memory
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from search_spaces.presets import accelerator_named
-from search_spaces.stage_table import StageTable
-from search_spaces.step_time import StepTerms
+from search_spaces.schema.presets import accelerator_named
 
 Row = Mapping[str, str]
 Line = dict[str, Any]

@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from search_spaces.measured import Observation, read_table
-from trials.folder import SearchFolder
+from search_spaces.tables.measured_table import Observation, read_table
+from trials.files.folders import SearchFolder
 
 _NEAR = {"2pct": 0.02, "5pct": 0.05, "10pct": 0.1}
 

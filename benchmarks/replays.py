@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-LOOP = Path("code/trials/train/loop.py")
+LOOP = Path("code/trials/train/measurement/loop.py")
 """Where in a recipe its program times a step."""
 _VALUES = ("verdict", "detail", "ratio", "ratio_low", "ratio_high", "fast_ratio", "fast_ratio_low", "fast_ratio_high")
 _END_OF_STEP = "        step_time_s = time.perf_counter() - started\n"

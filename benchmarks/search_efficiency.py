@@ -25,12 +25,12 @@ import numpy as np
 from benchmarks.machines import with_links
 from benchmarks.others import others_of
 from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.deephyper import TUNED, DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
-from orchestrator.samplers.outlook import Task
-from search_spaces.layout import Layout
-from search_spaces.measured import Observation, read_table
-from search_spaces.measured_problem import MeasuredProblem, problems_in
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import Observation, read_table
 from trials.trial import FailureReason
 
 # A few candidates are found by anybody: such problems are summarised apart.

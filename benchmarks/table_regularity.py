@@ -23,10 +23,10 @@ from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.model_selection import KFold
 
 from benchmarks.cost_model import Case
-from search_spaces.calibration import TimeBelief
-from search_spaces.layout import Layout
-from search_spaces.measured import read_table
-from search_spaces.measured_problem import MeasuredProblem, problems_in
+from search_spaces.cost_model.posterior import TimeBelief
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import read_table
 
 NUM_FOLDS = 10
 _FEWEST_ROWS = 2 * NUM_FOLDS

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.folder import AttemptFolder, SearchFolder, write_json
+from trials.files.folders import AttemptFolder, SearchFolder, write_json
 from trials.trial import MeasureRules, TrialKind, TrialSpec
 
 STEPS_MODEL = ModelShape(6, 512, 8, 8, 2048, False, 8192, 256, False, "learned", "layernorm")
@@ -83,12 +83,12 @@ def _step_contenders(device: str, folder: Path) -> dict[str, Callable[[], object
 
     from benchmarks.plain_gpt import PlainTrainer
     from trials.train.data import SyntheticData
-    from trials.train.device import open_device, select_attention_kernel
-    from trials.train.engine import Training
-    from trials.train.engine_factory import build_engine
-    from trials.train.optimizer import Optimisation
-    from trials.train.weights import WeightSource
-    from trials.train.world import join_world
+    from trials.train.engines.engine import Training
+    from trials.train.engines.factory import build_engine
+    from trials.train.engines.optimizer import Optimisation
+    from trials.train.model.initial_weights import WeightSource
+    from trials.train.parallel.device import open_device, select_attention_kernel
+    from trials.train.parallel.process_groups import join_world
 
     torch.set_num_threads(1)
     where = open_device(spec, 0)

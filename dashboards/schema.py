@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import AfterValidator, Field
 
 from search_spaces.errors import InputError, one_of
-from search_spaces.validation import Section
+from search_spaces.schema.validation import Section
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]+@|[?&][^=&]*(password|passwd|pwd)[^=&]*=", re.IGNORECASE)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from trials.analysis.verdict import TrialCounts
 from trials.trial import Attempt, FailureReason, Flag, Trial
-from trials.verdict import TrialCounts
 
 FLAG_WORDS: Mapping[str, str] = {
     Flag.EXTRAPOLATED: "its step time follows from shorter steps of fewer micro-batches; repeats run full ones",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import say, write_new
-from orchestrator.file_mask import own_files
+from orchestrator.common.umask import own_files
 from search_spaces.errors import InputError, OutsideRefused, one_of
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from dashboards.report.data import ReportData
-    from orchestrator.cancelling import CancelResult
-    from orchestrator.comparing import CompareResult
-    from orchestrator.find import Found
+    from orchestrator.comparison.compare import CompareResult
+    from orchestrator.config.overrides import SearchFile
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.lifecycle.cancel import CancelResult
+    from orchestrator.lifecycle.create import Started
     from orchestrator.recipe.recipe import Recipe
-    from orchestrator.replay import ReplayResult
-    from orchestrator.search_given import SearchFile
-    from orchestrator.search_spec import SearchSpec
-    from orchestrator.starting import Started
+    from orchestrator.records.lookup import Found
+    from orchestrator.replay.replay import ReplayResult
     from trials.ledger.events import EndReason, SearchState
 
 __all__ = [
@@ -93,7 +93,7 @@ class Search:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """What `parlay status --json` prints: counts of trials and reasons, node-hours, where recipe and MLflow are."""
-        from orchestrator.status import search_summary
+        from orchestrator.records.summary import search_summary
 
         return search_summary(self._found.record, self.spec, self._found.folder)
 
@@ -105,7 +105,7 @@ class Search:
     @cached_property
     def trials(self) -> pandas.DataFrame:
         """A row for each trial, as proposed; columns named as in docs/contract.md with their units, unknown is NA."""
-        from orchestrator.frames import trials_frame
+        from orchestrator.dataframes import trials_frame
 
         return trials_frame(self._found.record)
 
@@ -113,7 +113,7 @@ class Search:
     def events(self) -> pandas.DataFrame:
         """A row for each event of the journal: seq, fencing, at (UTC), kind, trial, attempt, data. OSError where the
         folder cannot be seen from here."""
-        from orchestrator.frames import events_frame
+        from orchestrator.dataframes import events_frame
         from trials.ledger.journal import Journal
 
         with closing(Journal(self._found.folder.journal)) as journal:
@@ -131,7 +131,7 @@ class Search:
     def figures(self) -> dict[str, go.Figure]:
         """The report's figures (docs/report.md) as far as there is something to draw: progress, failures, importance,
         nodes, memory, heat, parallel, time, timeline, cost, predictions."""
-        from dashboards.report.graph_objects import graph_figures
+        from dashboards.report.figures.plotly_export import graph_figures
 
         return graph_figures(self._report_data)
 
@@ -153,7 +153,7 @@ class Search:
         return f"<Search {self.search_id}, {self.state}: {self._headline}>"
 
     def _repr_html_(self) -> str:
-        from dashboards.report.card import card
+        from dashboards.report.notebook_card import card
 
         return card(self._report_data)
 
@@ -165,7 +165,7 @@ class Search:
 
     @property
     def _headline(self) -> str:
-        from orchestrator.status import answer_of
+        from orchestrator.records.summary import answer_of
 
         return answer_of(self._found.record, self.spec)
 
@@ -176,12 +176,12 @@ def plan(search_file: SearchFile, /, *, top: int | None = None, **changes: Any) 
     Columns as `layouts` of `parlay plan --json`; `attrs` holds `rejected`, `expected_node_hours` and `notes`. Nothing
     is launched or written. `changes` as in `run`.
     """
-    from orchestrator.candidates import candidates_of
-    from orchestrator.earlier import collected_for_plan
-    from orchestrator.frames import plan_frame
-    from orchestrator.planning import plan_of
-    from orchestrator.search_given import named_as_called, spec_given
-    from orchestrator.trainer_check import require_trainer
+    from orchestrator.config.overrides import named_as_called, spec_given
+    from orchestrator.dataframes import plan_frame
+    from orchestrator.planning.candidates import candidates_of
+    from orchestrator.planning.plan import plan_of
+    from orchestrator.planning.prior_trials import collected_for_plan
+    from orchestrator.preflight.trainer import require_trainer
 
     if top is not None and not _is_count(top):
         fix = "leave it out for all of them"
@@ -204,8 +204,8 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
     they are. KeyboardInterrupt is raised once the driver has left in order, and `resume` goes on. A thread other than
     the main one hears no signals. The call blocks and needs no event loop of its own: a notebook's may be running.
     """
-    from orchestrator.search_given import named_as_called, spec_given
-    from orchestrator.starting import begun, checked
+    from orchestrator.config.overrides import named_as_called, spec_given
+    from orchestrator.lifecycle.create import begun, checked
 
     note = _silent if quiet else say
     with own_files(), named_as_called():
@@ -217,8 +217,8 @@ def run(search_file: SearchFile, /, *, quiet: bool = False, **changes: Any) -> S
 def resume(search: Search | Path | str | None = None, /, *, ledger: str | None = None, quiet: bool = False) -> Search:
     """Go on with a search whose driver has gone: the same trials, none twice. `search` as in `load`, the rest as in
     `run`. LeaseHeld while another driver holds it."""
-    from orchestrator.find import find_search
-    from orchestrator.starting import gone_on
+    from orchestrator.lifecycle.create import gone_on
+    from orchestrator.records.lookup import find_search
 
     with own_files():
         started = gone_on(find_search(_named(search), ledger), _silent if quiet else say)
@@ -230,7 +230,7 @@ def load(search: Search | Path | str | None = None, /, *, ledger: str | None = N
 
     `ledger` is a database's URL in place of Parlay's own. InputError where there is no such search.
     """
-    from orchestrator.find import find_search
+    from orchestrator.records.lookup import find_search
 
     return Search(find_search(_named(search), ledger))
 
@@ -245,8 +245,8 @@ def cancel(
     and where it has none what is in flight is tried for as long. `search` as in `load`. LeaseHeld where another driver
     takes it over meanwhile.
     """
-    from orchestrator import cancelling
-    from orchestrator.find import find_search
+    from orchestrator.lifecycle import cancel as cancelling
+    from orchestrator.records.lookup import find_search
 
     with own_files():
         return cancelling.cancel(find_search(_named(search), ledger), _silent if quiet else say)
@@ -257,7 +257,7 @@ def searches(*, ledger: str | None = None) -> pandas.DataFrame:
 
     InputError where `ledger` names a file that is not there.
     """
-    from orchestrator.frames import searches_frame
+    from orchestrator.dataframes import searches_frame
     from trials.ledger.place import ledger_to_read
     from trials.ledger.reader import LedgerReader
 
@@ -279,9 +279,9 @@ def compare(
     `verdict`, `found.ratio` with `found.low` and `found.high` (95 %), `question`, `layout`, `software`, `pairs`;
     `to_json()` is what `parlay compare --json` prints. `force` reads an edited recipe all the same.
     """
-    from orchestrator.comparing import compared
-    from orchestrator.find_side import find_side
-    from orchestrator.replay import ReplayRules
+    from orchestrator.comparison.compare import compared
+    from orchestrator.comparison.lookup import find_side
+    from orchestrator.replay.replay import ReplayRules
 
     one, other = (find_side(str(_named(given)), ledger, force, say) for given in (a, b))
     return compared(one, other, ReplayRules(margin=margin).margin)
@@ -310,12 +310,12 @@ def replay(
     measured `repeats` times, and at other occasions, `apart` from each other, until there is a verdict. Ctrl-C ends the
     run in flight and raises KeyboardInterrupt; what was measured before it stands in the replay's folder.
     """
-    from orchestrator.find import find_recipe
+    from orchestrator.config.overrides import named_as_called
+    from orchestrator.lifecycle.signals import Stop
     from orchestrator.recipe.read import read_recipe
-    from orchestrator.replay import ReplayRules
-    from orchestrator.replaying import LAUNCHERS, note_in_recipe, replayed, with_trainer
-    from orchestrator.search_given import named_as_called
-    from orchestrator.signals import Stop
+    from orchestrator.records.lookup import find_recipe
+    from orchestrator.replay.replay import ReplayRules
+    from orchestrator.replay.run import LAUNCHERS, note_in_recipe, replayed, with_trainer
 
     note, stop = _silent if quiet else say, Stop()
     rules = ReplayRules(repeats, margin, occasions, _seconds("apart", apart))
@@ -346,12 +346,12 @@ def forecast(
     """What to expect on more nodes than a search has tried: a row for each scaling (weak and strong, or the one given)
     and each number of nodes (2, 4 and 8 times those tried, or those given). Columns as `forecasts` of
     `parlay forecast --json`; `attrs` holds `notes`."""
-    from orchestrator.earlier import frozen
-    from orchestrator.find import find_search
-    from orchestrator.forecast_trials import tried_in_search
-    from orchestrator.forecasting import Scaling
-    from orchestrator.forecasting import forecast as forecast_of
-    from orchestrator.frames import forecast_frame
+    from orchestrator.dataframes import forecast_frame
+    from orchestrator.planning.forecast import Scaling
+    from orchestrator.planning.forecast import forecast as forecast_of
+    from orchestrator.planning.forecast_inputs import tried_in_search
+    from orchestrator.planning.prior_trials import frozen
+    from orchestrator.records.lookup import find_search
 
     if scaling is not None:
         _require_one_of("scaling", scaling, [*Scaling])
@@ -364,9 +364,9 @@ def forecast(
 
 def _driven(started: Started, quiet: bool) -> Search:
     """Drive the search in this process until it has ended; raises what `run` says."""
-    from dashboards.live import LiveView
-    from orchestrator.session import Watcher, drive
-    from orchestrator.signals import Signals
+    from dashboards.terminal.live_table import LiveView
+    from orchestrator.lifecycle.drive import Watcher, drive
+    from orchestrator.lifecycle.signals import Signals
 
     spec, signals = started.spec, Signals()
     view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, sys.stderr)
@@ -384,7 +384,7 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
     """Its kind, and the rest as `--set` says it; InputError without a kind."""
     if trainer is None:
         return None, []
-    from orchestrator.search_given import overrides_of
+    from orchestrator.config.overrides import overrides_of
 
     if "kind" not in trainer:
         rule, fix = "another trainer has a kind", "one of docs/trainers.md: {'kind': 'megatron-lm', ...}"
@@ -394,7 +394,7 @@ def _other_trainer(trainer: Mapping[str, Any] | None) -> tuple[str | None, list[
 
 
 def _seconds(key: str, duration: str) -> float:
-    from search_spaces.durations import seconds_of
+    from search_spaces.schema.durations import seconds_of
 
     try:
         return seconds_of(duration)

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm.allowance import ASSOCIATION_FORMAT, QOS_FORMAT, Allowance, parse_associations, parse_qos
+from slurm.association_limits import ASSOCIATION_FORMAT, QOS_FORMAT, Allowance, parse_associations, parse_qos
 from slurm.environment import query_environment, submission_environment
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
-from slurm.jobs import JobSnapshot
+from slurm.job_state import JobSnapshot
 from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, why_it_waits
 from slurm.parse import (
     SACCT_FORMAT,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm.driver_job import place_directives
+from slurm.driver_script import place_directives
 from slurm.request import JobOptions
 from slurm.script import clock
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from slurm.allowance import Allowance
-from slurm.jobs import JobSnapshot
+from slurm.association_limits import Allowance
+from slurm.job_state import JobSnapshot
 from slurm.nodes import NodeSnapshot
 from slurm.partitions import PartitionSnapshot, beyond_limits
 from slurm.request import JobRequest

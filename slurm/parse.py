@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
+from slurm.field_parsers import field_of, whole_number
 from slurm.hostlist import HostListError, expand
 from slurm.interface import SlurmSettings, Submission, SubmitStatus
-from slurm.jobs import JobSnapshot, JobState
-from slurm.printed import field_of, whole_number
+from slurm.job_state import JobSnapshot, JobState
 
 SQUEUE_FORMAT = "%A|%u|%T|%r|%N|%V|%S|%e|%j"
 """id, user, state, reason, nodes, submit, start, end, name: the name last, since it alone may hold anything."""

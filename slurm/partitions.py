@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slurm.allowance import Qos, as_kept
-from slurm.printed import clock_s, field_of, limit, whole_number
+from slurm.association_limits import Qos, as_kept
+from slurm.field_parsers import clock_s, field_of, limit, whole_number
 from slurm.request import JobRequest
 
 LIFTS_NOTHING = Qos("")

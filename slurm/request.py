@@ -21,7 +21,7 @@ class Runtime(StrEnum):
 
 @dataclass(frozen=True)
 class Container:
-    """The image that the ranks run in, and what of the node they see there; checked in slurm/options.py.
+    """The image that the ranks run in, and what of the node they see there; checked in option_checks.py.
 
     `mounts` are `SRC:DST` or `SRC:DST:ro`. `gpus` is which driver Apptainer brings in, `nv` or `rocm`. Without a
     `runtime` it is `words` before the ranks' own command, for example `("apptainer", "exec", "--nv", "image.sif")`.
@@ -52,7 +52,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What the user may set of a job, by the contract's names under `launcher.slurm`; checked in slurm/options.py.
+    """What the user may set of a job, by the contract's names under `launcher.slurm`; checked in option_checks.py.
 
     None and () leave a directive out. `modules` are loaded, then `setup_file` (a shell file of the user's, of which a
     copy called SETUP_NAME lies beside the script) is sourced, then `env` is exported, in this order. `directives` are

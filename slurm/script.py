@@ -1,6 +1,6 @@
 """A job request as the batch script that Slurm is given. Pure.
 
-Values are written as they are given: slurm/options.py has let nothing pass that would end a directive, since one blank
+Values are written as they are given: option_checks.py has let nothing pass that would end a directive, since one blank
 or quote there can silently drop every directive after it.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from slurm.environment import RANK_NAMES
 from slurm.hostlist import compress, expand_all
-from slurm.launch_line import launch_environment, rank_command, srun_options
 from slurm.request import SETUP_NAME, JobOptions, JobRequest
-from slurm.shell import command, exports
+from slurm.shell_quoting import command, exports
+from slurm.srun_command import launch_environment, rank_command, srun_options
 
 NEXT_RUN = "--- restart "
 """How a run begins in the job's and the ranks' logs after the job was put back into the queue; its number follows."""

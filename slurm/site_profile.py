@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from slurm.options import OptionProblem
+from slurm.option_checks import OptionProblem
 
 SITES = Path(__file__).with_name("sites")
 MAX_BYTES = 2**18

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.ports import held_port
+from dashboards.access.ports import held_port
 
 NO_POSTGRES = "no Postgres server installed"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from slurm.packages import InstallFailed, can_install, install_line, install_packages, missing_packages
+from slurm.sandbox.apt_packages import InstallFailed, can_install, install_line, install_packages, missing_packages
 from tests.chromium import chromium_program
 from tests.postgres import postgres_programs
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from orchestrator.code_snapshot import compute_side_files
+from orchestrator.common.code_snapshot import compute_side_files
 from tests.sources import ROOMS, ROOT, calls, imported, modules
 
 MAY_IMPORT = {
@@ -18,91 +19,30 @@ MAY_IMPORT = {
     "orchestrator": {"dashboards", "trials", "slurm", "search_spaces"},
 }
 ONE_DOOR = {
-    "ray": {"orchestrator/ray_runtime.py"},
+    "ray": {"orchestrator/launchers/ray/runtime.py"},
     "deephyper": {"orchestrator/samplers/deephyper.py"},
-    "mlflow": {"dashboards/mlflow_sync.py"},
-    "sqlite3": {"trials/sqlite_file.py", "trials/ledger/database.py"},  # the latter for the names of its errors alone
-    "tokenizers": {"trials/tokenizing.py"},
-    "pandas": {"orchestrator/frames.py", "orchestrator/api.py"},  # the latter for the names of types alone
+    "mlflow": {"dashboards/mlflow/sync.py"},
+    "sqlite3": {
+        "trials/files/sqlite_file.py",
+        "trials/ledger/database.py",
+    },  # the latter for the names of its errors alone
+    "tokenizers": {"trials/data/tokenizer.py"},
+    "pandas": {"orchestrator/dataframes.py", "orchestrator/api.py"},  # the latter for the names of types alone
     "fastapi": {"orchestrator/service/api.py"},
-    "uvicorn": {"orchestrator/service/server.py", "dashboards/http_protocol.py"},
-    "pyarrow": {"orchestrator/exchange/trials_table.py"},
-    "optuna": {"orchestrator/exchange/optuna_study.py"},
+    "uvicorn": {"orchestrator/service/server.py", "dashboards/access/http_protocol.py"},
+    "pyarrow": {"orchestrator/interop/table_export.py"},
+    "optuna": {"orchestrator/interop/optuna_export.py"},
 }
 ORCHESTRATOR = (
-    (
-        "orchestrator.in_time",
-        "orchestrator.machine_turn",
-        "orchestrator.machine_load",
-        "orchestrator.process_identity",
-    ),
-    (
-        "orchestrator.launchers",
-        "orchestrator.samplers",
-        "orchestrator.ray_runtime",
-        "orchestrator.ray_jobs",
-        "orchestrator.code_snapshot",
-    ),
-    (
-        "orchestrator.search",
-        "orchestrator.search_file",
-        "orchestrator.search_schema",
-        "orchestrator.search_contradictions",
-        "orchestrator.search_spec",
-        "orchestrator.search_notify",
-        "orchestrator.search_pilots",
-        "orchestrator.candidates",
-    ),
-    ("orchestrator.recipe",),
-    (
-        "orchestrator.observations",
-        "orchestrator.earlier",
-        "orchestrator.planning",
-        "orchestrator.explaining",
-        "orchestrator.dry_jobs",
-        "orchestrator.scaled_belief",
-        "orchestrator.forecasting",
-        "orchestrator.forecast_trials",
-        "orchestrator.session",
-        "orchestrator.last_words",
-        "orchestrator.holding",
-        "orchestrator.status",
-        "orchestrator.find",
-        "orchestrator.find_side",
-        "orchestrator.recorded_runs",
-        "orchestrator.frames",
-        "orchestrator.comparing",
-        "orchestrator.exchange",
-        "orchestrator.notifying",
-        "orchestrator.driver_job",
-        "orchestrator.driver_queue",
-        "orchestrator.site_check",
-        "orchestrator.trainer_check",
-        "orchestrator.work_dir",
-        "orchestrator.pilots_left",
-        "orchestrator.own_files",
-        "orchestrator.replay",
-        "orchestrator.replay_runs",
-        "orchestrator.replay_trainer",
-        "orchestrator.replaying",
-        "orchestrator.one_job",
-        "orchestrator.selftest",
-        "orchestrator.calibrating",
-        "orchestrator.calibrating_file",
-        "orchestrator.doctor",
-        "orchestrator.starting",
-        "orchestrator.starting_points",
-        "orchestrator.starting_grids",
-        "orchestrator.search_draft",
-        "orchestrator.search_given",
-        "orchestrator.search_reference",
-        "orchestrator.cancelling",
-        "orchestrator.signals",
-        "orchestrator.file_mask",
-        "orchestrator.ledger_rebuild",
-        "orchestrator.late_sync",
-    ),
-    ("orchestrator.cli", "orchestrator.service", "orchestrator.api"),
+    ("common",),
+    ("launchers", "samplers"),
+    ("config", "search"),
+    ("preflight", "recipe", "records"),
+    ("comparison", "interop", "planning"),
+    ("dataframes", "diagnostics", "lifecycle"),
+    ("replay", "service"),
+    ("cli",),
+    ("api",),
 )
 """Lowest first; a module imports its own level and those below. A package stands for all that is in it."""
 
@@ -175,7 +115,7 @@ def test_inside_the_orchestrator_imports_point_one_way():
 
 @cache
 def level_of(name: str) -> int:
-    (level,) = (level for level, rooms in enumerate(ORCHESTRATOR) if any(is_in(name, room) for room in rooms))
+    (level,) = (level for level, packages in enumerate(ORCHESTRATOR) if name.split(".")[1] in packages)
     return level
 
 
@@ -184,8 +124,8 @@ def is_in(name: str, package: str) -> bool:
 
 
 def test_the_levels_name_every_module_and_package_once_and_nothing_else():
-    there = {".".join(Path(m).with_suffix("").parts[:2]) for m in modules() if m.startswith("orchestrator/")}
-    assert sorted(name for level in ORCHESTRATOR for name in level) == sorted(there - {"orchestrator.__init__"})
+    there = {Path(m).with_suffix("").parts[1] for m in modules() if m.startswith("orchestrator/")}
+    assert sorted(name for level in ORCHESTRATOR for name in level) == sorted(there - {"__init__"})
 
 
 def test_nothing_is_imported_behind_this_tests_back():
@@ -199,8 +139,9 @@ def test_the_rooms_are_those_of_the_rule():
     assert set(MAY_IMPORT) == set(ROOMS)
 
 
-def test_package_inits_are_empty():
-    assert [m for m in modules() if m.endswith("__init__.py") and (ROOT / m).read_text()] == []
+def test_a_package_says_in_three_lines_what_it_is_for_and_holds_nothing():
+    inits = [ast.parse((ROOT / m).read_text()) for m in modules() if m.endswith("__init__.py")]
+    assert all(len(init.body) == 1 and ast.get_docstring(init).count("\n") < 3 for init in inits)
 
 
 def test_tests_are_not_installed():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dashboards.report.words import FIELD_WORDS
-from search_spaces.layout import LAYOUT_FIELDS
-from search_spaces.measured import COLUMNS
-from search_spaces.schema import BaselineSection, SpaceSection
-from trials.parity_cases import COMPILED, VALUES
+from dashboards.report.sentences import FIELD_WORDS
+from search_spaces.layouts.layout import LAYOUT_FIELDS
+from search_spaces.schema.sections import BaselineSection, SpaceSection
+from search_spaces.tables.measured_table import COLUMNS
+from trials.protocols.parity_cases import COMPILED, VALUES
 
 DERIVED = {"data_parallel"}
 

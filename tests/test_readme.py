@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.packages import missing_packages
+from slurm.sandbox.apt_packages import missing_packages
 from tests.docs.console import assert_as_shown, commands_of, environment_of_a_user, run
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, start
 from tests.servers import CHROMIUM_PACKAGE, POSTGRES_PACKAGE

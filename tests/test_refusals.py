@@ -12,10 +12,10 @@ from tests.sources import calls, calls_among, modules
 
 NEED_NEITHER = {
     ("orchestrator/cli/main.py", "interrupted"): "who interrupts knows why",
-    ("orchestrator/cli/preparing.py", "interrupted"): "who interrupts knows why",
+    ("orchestrator/cli/prepare.py", "interrupted"): "who interrupts knows why",
     ("orchestrator/cli/main.py", "refused"): "the system's own words: no space left, permission denied",
     ("orchestrator/service/api.py", "refused"): "the system's own words: no space left, permission denied",
-    ("orchestrator/cli/looking.py", "mlflow"): "the end of MLflow's own log",
+    ("orchestrator/cli/status.py", "mlflow"): "the end of MLflow's own log",
     ("trials/train/program.py", "world"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "batch"): "a trial's spec, which Parlay wrote and has checked",
     ("trials/train/program.py", "rule"): "a trial's spec, which Parlay wrote and has checked",

@@ -1,0 +1,1 @@
+"""The search as one HTML page (docs/report.md): data, sentences, table, page."""

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dashboards.report.excerpts import Excerpts
-from dashboards.report.importance import Importance, importance_of
-from dashboards.report.time_parts import TimeParts, time_parts_of
+from dashboards.report.figures.importance import Importance, importance_of
+from dashboards.report.figures.time_breakdown import TimeParts, time_parts_of
+from dashboards.report.log_excerpts import Excerpts
 from dashboards.trial_words import failure_words
-from search_spaces.layout import Layout
-from trials.ledger.events import SearchRecord, SearchState
-from trials.pareto import pareto, trades
-from trials.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
-from trials.trial import FailureReason, Trial, TrialKind, TrialState
-from trials.verdict import (
+from search_spaces.layouts.layout import Layout
+from trials.analysis.pareto import pareto, trades
+from trials.analysis.ranking import Objective, Ranking, is_suspect, upper_bound_of, value_of
+from trials.analysis.verdict import (
     SearchVerdict,
     baseline_key_of,
     global_batch_of,
@@ -25,6 +23,8 @@ from trials.verdict import (
     ranking_of,
     verdict_of,
 )
+from trials.ledger.events import SearchRecord, SearchState
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 _SECONDS_PER_HOUR = 3600
 _DERIVED = ("data_parallel", "grad_accum_steps")

@@ -8,18 +8,18 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-from dashboards.headline import headline, sentence
-from dashboards.report import words
+from dashboards.report import sentences as words
 from dashboards.report.data import ReportData
-from dashboards.report.figure import Figure
-from dashboards.report.figures import SECTIONS, figures_of
+from dashboards.report.figures.figure import Figure
+from dashboards.report.figures.registry import SECTIONS, figures_of
 from dashboards.report.html import Page, embedded_json, html_page, own, plotly
-from dashboards.report.seats import seats_of
+from dashboards.report.rank_placement import seats_of
 from dashboards.report.table import columns_of, rows_of
+from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
 from dashboards.trial_words import amount, span
-from trials.text import counted
-from trials.verdict import VerdictKind
+from trials.analysis.verdict import VerdictKind
+from trials.files.text import counted
 
 _WIDE = ("progress", "nodes", "parallel", "time", "timeline", "predictions", "cost")
 

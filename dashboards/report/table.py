@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.report.data import ReportData, TrialView
-from dashboards.report.words import FIELD_WORDS, duration, reason_words, value_words
+from dashboards.report.sentences import FIELD_WORDS, duration, reason_words, value_words
 from dashboards.text import printable
 from dashboards.trial_words import UNKNOWN, amount
 from trials.trial import TrialKind

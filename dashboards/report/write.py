@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.report.data import report_data
 from dashboards.report.page import report_page
-from trials.folder import SearchFolder, write_text
+from trials.files.folders import SearchFolder, write_text
 from trials.ledger.events import SearchRecord
 
 

@@ -22,15 +22,15 @@ from orchestrator.cli.options import (
     overrides_of,
 )
 from orchestrator.cli.output import Exit, answer, say
-from orchestrator.cli.testing import with_launcher
-from orchestrator.signals import Stop
+from orchestrator.cli.selftest import with_launcher
+from orchestrator.lifecycle.signals import Stop
 from search_spaces.errors import InputError, OutsideRefused
-from trials.text import counted
+from trials.files.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.finding import Examination, Finding
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.diagnostics.doctor.finding import Examination, Finding
     from orchestrator.launchers.base import Launcher
-    from orchestrator.search_spec import SearchSpec
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "warning": "WARNING", "error": "ERROR  "}
 
@@ -54,8 +54,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for whatever would keep a search from running here, or from being fast, and say what to do about it."""
-    from orchestrator.doctor.examination import Subject, examine
-    from orchestrator.doctor.finding import Area, Examination, Level, errors_of
+    from orchestrator.diagnostics.doctor.finding import Area, Examination, Level, errors_of
+    from orchestrator.diagnostics.doctor.run import Subject, examine
     from slurm.client import SlurmClient
 
     if submit_test and search_file is None:
@@ -95,7 +95,7 @@ def _lines(finding: Finding) -> Sequence[str]:
 
 
 def _verdict(found: Examination) -> str:
-    from orchestrator.doctor.finding import Level
+    from orchestrator.diagnostics.doctor.finding import Level
 
     errors, warnings = found.count(Level.ERROR), found.count(Level.WARNING)
     if not errors and not warnings:
@@ -106,8 +106,8 @@ def _verdict(found: Examination) -> str:
 
 def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec | None:
     """The search, with what this shell sets for sbatch; None without a file."""
-    from orchestrator.search_file import load_search_file
-    from orchestrator.starting import with_carried_options
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.lifecycle.create import with_carried_options
 
     if search_file is None:
         return None
@@ -118,10 +118,10 @@ def _loaded(search_file: Path | None, changes: Sequence[Change]) -> SearchSpec |
 
 def _submitted(spec: SearchSpec, found: Examination, as_json: bool) -> list[Finding]:
     """What a real job tells, unless what was found before would keep it from running."""
-    from orchestrator.doctor.finding import Area, Level, error, note
-    from orchestrator.doctor.submit_test import submit_test, world_of
-    from orchestrator.one_job import JobWatcher
-    from trials.folder import SearchFolder
+    from orchestrator.diagnostics.doctor.finding import Area, Level, error, note
+    from orchestrator.diagnostics.doctor.node_probe import submit_test, world_of
+    from orchestrator.diagnostics.job import JobWatcher
+    from trials.files.folders import SearchFolder
 
     before = (Area.SEARCH, Area.SLURM, Area.JOBS, Area.FOLDERS)
     if any(f.level is Level.ERROR for area, findings in found.areas if area in before for f in findings):

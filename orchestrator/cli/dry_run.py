@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import answer
-from orchestrator.cli.setup_text import setup_json, setup_lines
+from orchestrator.cli.setup_file import setup_json, setup_lines
 from search_spaces.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestrator.search_spec import SearchSpec
-    from search_spaces.space import SearchSpace
+    from orchestrator.config.spec import SearchSpec
+    from search_spaces.search_space import SearchSpace
 
 DRY_RUN_SCHEMA = "parlay.dry_run/1"
 
@@ -34,7 +34,7 @@ def answer_dry_run(spec: SearchSpec, space: SearchSpace, scripts: Path | None, a
     """Tell what would be tried, the search being one that may begin."""
     jobs, lines = [], []
     if scripts is not None:
-        from orchestrator.dry_jobs import dry_job_lines, write_first_jobs
+        from orchestrator.lifecycle.dry_run import dry_job_lines, write_first_jobs
 
         jobs = write_first_jobs(spec, space, scripts)
         lines = dry_job_lines(jobs)

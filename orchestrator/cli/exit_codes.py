@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orchestrator.signals import Signals, Stop
+    from orchestrator.lifecycle.signals import Signals, Stop
 
 
 class ExitCode(IntEnum):

@@ -23,23 +23,27 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from orchestrator.cli import (
-    comparing,
+    compare,
     doctor,
-    exporting,
-    files,
-    forecasting,
-    importing,
-    keeping,
-    looking,
-    preparing,
-    replaying,
-    reporting,
-    running,
-    sandbox,
-    serving,
-    testing,
-    ticking,
-    watching,
+    export,
+    forecast,
+    import_results,
+    ledger,
+    plan,
+    prepare,
+    replay,
+    selftest,
+    serve,
+    slurm_sandbox,
+    status,
+    tick,
+    watch,
+)
+from orchestrator.cli import (
+    report as reporting,
+)
+from orchestrator.cli import (
+    run as running,
 )
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.output import Exit, answer, report, report_input_error, say
@@ -54,23 +58,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verbs in (
-    files,
+    plan,
     running,
-    ticking,
-    looking,
-    watching,
-    replaying,
-    comparing,
-    exporting,
-    importing,
+    tick,
+    status,
+    watch,
+    replay,
+    compare,
+    export,
+    import_results,
     reporting,
-    forecasting,
-    preparing,
-    keeping,
-    testing,
+    forecast,
+    prepare,
+    ledger,
+    selftest,
     doctor,
-    serving,
-    sandbox,
+    serve,
+    slurm_sandbox,
 ):
     verbs.add_to(app)
 

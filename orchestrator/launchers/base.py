@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from search_spaces.errors import OutsideRefused
-from trials.classify import Ending
-from trials.folder import AttemptFolder
-from trials.path_owners import TakenFolder
+from trials.attempt_result import Ending
+from trials.files.folders import AttemptFolder
+from trials.files.path_owners import TakenFolder
 from trials.trial import TrialSpec
 
 ENDING_ALLOWANCE_S = 15.0

@@ -9,24 +9,30 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRefused
-from orchestrator.launchers.local import LocalLauncher, local_slots
-from orchestrator.launchers.ray import RayLauncher
+from orchestrator.launchers.local.launcher import LocalLauncher, local_slots
+from orchestrator.launchers.ray.launcher import RayLauncher
+from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.recorded import RecordedLauncher
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.launchers.slurm import SlurmLauncher, longest_job_s
-from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S, PilotRules, WorkLeft, longest_share_s, pilot_nodes
-from orchestrator.ray_runtime import RayRuntime, RayUnavailable
-from search_spaces.cluster import Cluster
-from search_spaces.measured import read_table
+from orchestrator.launchers.slurm.launcher import SlurmLauncher, longest_job_s
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import (
+    LONGEST_PILOT_S,
+    PilotRules,
+    WorkLeft,
+    longest_share_s,
+    pilot_nodes,
+)
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.tables.measured_table import read_table
 from slurm.client import SlurmClient
 from slurm.environment import cluster_key
 from slurm.interface import SlurmSettings, SlurmUnreachable
-from slurm.options import names_gpus
-from slurm.pace import PollPace
+from slurm.option_checks import names_gpus
+from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions, Runtime
-from slurm.sandbox_files import CLUSTER_NAME as SANDBOX_NAME
-from slurm.shared_answer import SharedAnswer
+from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
+from slurm.squeue_cache import SharedAnswer
 from trials.ledger.place import home_folder
 
 POLL_INTERVAL_S = 30.0

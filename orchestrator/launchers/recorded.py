@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.launchers.base import Launcher, LaunchRefused, LaunchRequest
-from search_spaces.cluster import ACCELERATORS, Cluster
 from search_spaces.errors import InputError
-from search_spaces.measured import Observation
-from search_spaces.measured_problem import MeasuredProblem, problem_for
-from trials.classify import Ending, Life, expected_proof
-from trials.folder import AttemptFolder, read_json, write_json
-from trials.measure import throughput_fields
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problem_for
+from search_spaces.tables.measured_table import Observation
+from trials.attempt_result import Ending, Life, expected_proof
+from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.measurement.protocol import throughput_fields
 from trials.trial import (
     FailureReason,
     Outcome,

@@ -8,11 +8,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from orchestrator.launchers.slurm_schema import SlurmSection
-from orchestrator.launchers.slurm_site import with_site
+from orchestrator.launchers.slurm.schema import SlurmSection
+from orchestrator.launchers.slurm.site import with_site
 from search_spaces.errors import InputError
-from search_spaces.schema import resolved_path
-from search_spaces.validation import Section, folder_of
+from search_spaces.schema.sections import resolved_path
+from search_spaces.schema.validation import Section, folder_of
 
 _HOST = "[A-Za-z0-9_][A-Za-z0-9._-]*"
 _PORT = "[0-9]{1,5}"

@@ -1,0 +1,1 @@
+"""Recipes: the folder that a search hands back, its launch scripts and exports (docs/recipe.md)."""

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dashboards.headline import verdict_json
+from dashboards.terminal.headline import verdict_json
 from dashboards.trial_words import end_of_trial, flag_words
 from orchestrator.recipe.exports import Export, exports
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.cluster import Cluster
-from search_spaces.presets import accelerator_named
-from search_spaces.yaml_source import is_printable
-from trials.answer import choice_of, fastest_json, why
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.schema.presets import accelerator_named
+from search_spaces.schema.yaml_document import is_printable
+from trials.analysis.best_layout import choice_of, fastest_json, why
+from trials.analysis.pareto import pareto_json
+from trials.analysis.ranking import Ranking, peak_memory_gib, speedup_over
+from trials.analysis.verdict import SearchVerdict, baseline_key_of, verdict_of
 from trials.ledger.events import SearchRecord
-from trials.pareto import pareto_json
-from trials.ranking import Ranking, peak_memory_gib, speedup_over
 from trials.trial import Attempt, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
-from trials.verdict import SearchVerdict, baseline_key_of, verdict_of
 
 EVIDENCE_SCHEMA = "parlay.evidence/1"
 OWN_TRAINER_ALONE = "Measured with Parlay's own training program; not measured with another trainer."

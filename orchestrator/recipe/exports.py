@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from search_spaces.engines import broken_bridge_rules, broken_engine_rules
 from search_spaces.errors import Problem
-from search_spaces.layout import Layout, engines_of
+from search_spaces.layouts.layout import Layout, engines_of
 from search_spaces.model_shape import ModelShape
-from search_spaces.yaml_source import is_printable
+from search_spaces.rules.check import broken_bridge_rules, broken_engine_rules
+from search_spaces.schema.yaml_document import is_printable
 from trials.trainers.bridge_overrides import bridge_overrides, override_words
 from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
 from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
@@ -67,7 +67,7 @@ class Export:
     """The layout for one trainer: `files` (name to text), and `start`, the line that trains with them.
 
     Of a layout that the trainer cannot run there is neither, but the rule it breaks and why. `replayed` is what a
-    replay with this trainer found, where it was not the one of the search (orchestrator/recipe/remeasured.py).
+    replay with this trainer found, where it was not the one of the search (orchestrator/replay/note_in_recipe.py).
     """
 
     trainer: str

@@ -13,16 +13,16 @@ from typing import Any
 
 from orchestrator.launchers.base import trial_program
 from orchestrator.launchers.factory import job_options
-from orchestrator.launchers.rank_groups import device_environment
+from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from search_spaces.cluster import Cluster
-from search_spaces.presets import accelerator_named
-from search_spaces.validation import restored
-from slurm.launch_line import ADDRESS_VARIABLE
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.schema.presets import accelerator_named
+from search_spaces.schema.validation import restored
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
-from slurm.shell import Filled
+from slurm.shell_quoting import Filled
+from slurm.srun_command import ADDRESS_VARIABLE
 from trials.trial import TrialSpec
 
 

@@ -12,7 +12,7 @@ from orchestrator.recipe.recipe import AS_WRITTEN, Recipe, checksum
 from orchestrator.recipe.write import sha256, tree_sha256
 from search_spaces.errors import InputError, Problem
 from search_spaces.plain_file import read_named
-from search_spaces.yaml_source import read_document
+from search_spaces.schema.yaml_document import read_document
 from trials.trial import TrialKind, TrialSpec
 
 _NAME_ONE = "name a recipe by its folder or its recipe.yaml, or a search that has one"

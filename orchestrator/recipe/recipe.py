@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from search_spaces.cluster import Cluster
 from search_spaces.errors import InputError, Problem
-from search_spaces.layout import BATCH_RULE, WORLD_RULE, Layout
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
 from search_spaces.model_shape import ModelShape
-from search_spaces.presets import accelerator_named
+from search_spaces.schema.presets import accelerator_named
 from trials.trial import require_schema
 
 RECIPE_SCHEMA = "parlay.recipe/1"

@@ -10,8 +10,8 @@ from dashboards.trial_words import span, time_words
 from orchestrator.launchers.base import trial_program
 from orchestrator.recipe.exports import STATUS_WORDS, TITLES, ExportStatus
 from orchestrator.recipe.recipe import Recipe
-from search_spaces.layout import Layout
-from trials.text import counted
+from search_spaces.layouts.layout import Layout
+from trials.files.text import counted
 from trials.trial import TrialSpec
 
 

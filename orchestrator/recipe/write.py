@@ -13,15 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from orchestrator.code_snapshot import code_hash
-from orchestrator.launchers.rank_groups import device_environment
+from orchestrator.common.code_snapshot import code_hash
+from orchestrator.launchers.local.rank_groups import device_environment
 from orchestrator.recipe.build import RecipeSource, build_recipe, evidence
 from orchestrator.recipe.launch_sbatch import launch_sbatch, modules_txt, rank_environment, slurm_options
 from orchestrator.recipe.recipe import recipe_yaml
 from orchestrator.recipe.render import env_txt, launch_sh, readme
 from search_spaces.plain_file import read_plain
 from slurm.request import SETUP_NAME
-from trials.folder import SearchFolder, sync_folder, write_text
+from trials.files.folders import SearchFolder, sync_folder, write_text
 from trials.trial import utc_text
 
 CHECKED_FILES = ("spec.json", "evidence.json")

@@ -1,0 +1,1 @@
+"""Samplers: choose the next layout. guided is the default; deephyper is imported in one file."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
-from trials.ranking import highest_peak_gib, runs_that_count
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from trials.analysis.ranking import highest_peak_gib, runs_that_count
 from trials.trial import FailureReason, Trial, TrialState
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.samplers.base import Sampler, Told, distinct, untried
-from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from trials.trial import FailureReason
 
 # Of the candidates left, DeepHyper rates at most this many at a time; more cost seconds an ask.

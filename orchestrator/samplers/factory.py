@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from orchestrator.samplers.base import Sampler
+from orchestrator.samplers.baselines import GridSampler, RandomSampler
+from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.fallback import FallbackSampler
-from orchestrator.samplers.filtered import FilteredSampler
+from orchestrator.samplers.feasibility_filter import FilteredSampler
 from orchestrator.samplers.guided import GuidedSampler, ModelOrderSampler
-from orchestrator.samplers.ordered import GridSampler, RandomSampler
-from orchestrator.samplers.outlook import Task
 from search_spaces.errors import InputError, one_of
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 
 SAMPLERS = ("guided", "deephyper", "deephyper_filtered", "model_order", "random", "grid")
 """What `search.sampler` may say."""

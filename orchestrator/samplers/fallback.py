@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from orchestrator.in_time import in_thread, result_in_time
+from orchestrator.common.timeouts import in_thread, result_in_time
 from orchestrator.samplers.base import Sampler, Told
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 
 _T = TypeVar("_T")
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from orchestrator.samplers.base import Sampler, Told, distinct
+from orchestrator.samplers.cost_model_posterior import Expectations, Outlook, Task, worth
 from orchestrator.samplers.deephyper import most_promising
-from orchestrator.samplers.outlook import Expectations, Outlook, Task, worth
-from search_spaces.layout import WORDS, Layout
-from search_spaces.layout_table import LayoutTable
+from search_spaces.layouts.layout import WORDS, Layout
+from search_spaces.layouts.table import LayoutTable
 
 
 class ModelOrderSampler(Sampler):
@@ -101,7 +101,7 @@ class GuidedSampler(Sampler):
         return left.tolist()
 
     def _surrogate(self, outlook: Outlook) -> Any:
-        from orchestrator.samplers.surrogate import Surrogate
+        from orchestrator.samplers.residual_gp import Surrogate
 
         return Surrogate(-outlook.log_value, outlook.deviation, outlook.fits, self._features, outlook.unexplained)
 

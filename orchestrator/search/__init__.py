@@ -1,0 +1,1 @@
+"""Search loop: proposes, launches, monitors and settles trials, event by event, under a lease."""

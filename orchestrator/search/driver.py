@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed
 from orchestrator.samplers.base import Sampler
-from orchestrator.search import limits as rules
-from orchestrator.search.attempts import TrialProgram
-from orchestrator.search.course import NO_HOOKS, Course, Goal, Hooks
-from orchestrator.search.history import History
-from orchestrator.search.launching import Launching
-from orchestrator.search.limits import Limits
-from orchestrator.search.proposing import Proposing
-from orchestrator.search.settling import Settling
-from orchestrator.search.watching import Watching
-from trials.answer import too_full_words
+from orchestrator.search import stopping as rules
+from orchestrator.search.context import NO_HOOKS, Course, Goal, Hooks
+from orchestrator.search.event_store import History
+from orchestrator.search.launch import Launching
+from orchestrator.search.monitor import Watching
+from orchestrator.search.propose import Proposing
+from orchestrator.search.settle import Settling
+from orchestrator.search.stopping import Limits
+from orchestrator.search.trial_program import TrialProgram
+from trials.analysis.best_layout import too_full_words
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
 
-from orchestrator.search.standing import Standing
-from search_spaces.layout import Layout
-from trials.pareto import pareto
+from orchestrator.search.index import Standing
+from search_spaces.layouts.layout import Layout
+from trials.analysis.pareto import pareto
 from trials.trial import Trial, TrialState
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from orchestrator.process_identity import boot_id, start_ticks
+from orchestrator.common.process_identity import boot_id, start_ticks
 from search_spaces.errors import OutsideRefused, shown
-from trials.folder import SearchFolder, read_json, sync_folder, write_json
+from trials.files.folders import SearchFolder, read_json, sync_folder, write_json
 from trials.trial import require_schema, utc_seconds, utc_text
 
 LEASE_SCHEMA = "parlay.lease/1"

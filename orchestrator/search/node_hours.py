@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from trials.classify import Ending
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from trials.attempt_result import Ending
 from trials.trial import Attempt, MeasureRules
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.search.standing import Standing
+from orchestrator.search.index import Standing
 
 TRIALS_THAT_TELL = 3
 """Measured trials after which their durations say something about the next one's."""

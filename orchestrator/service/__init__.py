@@ -1,0 +1,1 @@
+"""parlay serve (docs/service.md): REST, live pages, drivers of several searches."""

@@ -12,11 +12,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from dashboards.door import Door
+from dashboards.access.auth import Door
 from orchestrator.search.lease import HELD_FIX, LeaseHeld
-from orchestrator.service import events, models
-from orchestrator.service.desk import VERSION, Desk, NotYet
-from orchestrator.service.guard import Guard, error_response
+from orchestrator.service import event_stream, models
+from orchestrator.service.auth import Guard, error_response
+from orchestrator.service.handlers import VERSION, Desk, NotYet
 from orchestrator.service.pages import page_routes
 from search_spaces.errors import InputError, OutsideRefused, Problem
 from trials.ledger.events import EventKind
@@ -132,7 +132,7 @@ def _add_stream(app: FastAPI, desk: Desk, is_stopping: Callable[[], bool]) -> No
     @app.get(_EVENTS_PATH, response_class=StreamingResponse)
     def follow(search: _SearchId, last_event_id: _LastEventId = None) -> Response:
         """A search's events as they happen (server-sent), after the one with this number; they end with the search."""
-        lines = events.stream(desk.journal(search), int(last_event_id or 0), is_stopping)
+        lines = event_stream.stream(desk.journal(search), int(last_event_id or 0), is_stopping)
         return StreamingResponse(lines, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dashboards.sessions import entry_address
-from orchestrator.process_identity import boot_id, start_ticks
-from orchestrator.service.place import ServicePlace
+from dashboards.access.browser_sessions import entry_address
+from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.service.state_dir import ServicePlace
 from search_spaces.errors import OutsideRefused
-from trials.folder import read_json
+from trials.files.folders import read_json
 
 _TIMEOUT_S = 60.0
 

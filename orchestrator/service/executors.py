@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.ray_runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
-from orchestrator.service.driving import DriverTurn, TurnEnd, TurnResult, TurnThread
+from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable, RayWork, WorkLost
+from orchestrator.service.driver_turn import DriverTurn, TurnEnd, TurnResult, TurnThread
 from search_spaces.errors import InputError, one_of
 
 

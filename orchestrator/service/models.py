@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.service.executors import ExecutorKind
-from orchestrator.service.keeper import DriverState
+from orchestrator.service.supervisor import DriverState
+from trials.analysis.verdict import ShownState, VerdictKind
 from trials.ledger.events import EndReason, SearchState
 from trials.trial import FailureReason, TrialKind, TrialState
-from trials.verdict import ShownState, VerdictKind
 
 SearchIdText = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]
 TrialText = Annotated[str, Field(pattern=r"^t[0-9]{4,9}(\.a[0-9]{1,9})?$")]

@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dashboards.access.browser_sessions import ENTRY_PATH, Sessions
 from dashboards.report.html import Page
-from dashboards.report.live import SearchLine, live_page, searches_page, words_page
-from dashboards.sessions import ENTRY_PATH, Sessions
-from orchestrator.service.desk import Desk
-from orchestrator.service.live import LiveReport, LiveReports, changes
+from dashboards.report.live_page import SearchLine, live_page, searches_page, words_page
+from orchestrator.service.handlers import Desk
+from orchestrator.service.live_reports import LiveReport, LiveReports, changes
 from search_spaces.errors import InputError, OutsideRefused
 
 _SEARCH_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")

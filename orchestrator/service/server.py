@@ -13,13 +13,13 @@ from typing import Any
 
 import uvicorn
 
-from dashboards.door import Door
-from dashboards.http_protocol import BACKLOG, BoundedProtocol
+from dashboards.access.auth import Door
+from dashboards.access.http_protocol import BACKLOG, BoundedProtocol
 from orchestrator.service.api import make_app
-from orchestrator.service.desk import Desk
 from orchestrator.service.executors import ExecutorKind, make_executor
-from orchestrator.service.keeper import Keeper
-from orchestrator.service.place import ServicePlace, loopback_socket, unix_socket
+from orchestrator.service.handlers import Desk
+from orchestrator.service.state_dir import ServicePlace, loopback_socket, unix_socket
+from orchestrator.service.supervisor import Keeper
 from slurm.environment import cluster_variables
 
 _STREAMS_END_S = 5

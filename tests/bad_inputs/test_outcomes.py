@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.search.attempts import MOST_OUTCOME_BYTES, TrialProgram
-from search_spaces.cluster import ACCELERATORS, Cluster
+from orchestrator.search.trial_program import MOST_OUTCOME_BYTES, TrialProgram
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.trials.examples import OUTCOME, SPEC
-from trials import folder as folders
-from trials.classify import Ending, Life, Verdict, classify
-from trials.folder import SearchFolder, read_json, write_json
-from trials.metrics import read_metrics
-from trials.text import tail
+from trials.attempt_result import Ending, Life, Verdict, classify
+from trials.files import folders
+from trials.files.folders import SearchFolder, read_json, write_json
+from trials.files.text import tail
+from trials.measurement.step_log import read_metrics
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
 ENDED = Ending(Life.ENDED, started=True)

@@ -158,7 +158,7 @@ def test_what_was_typed_steers_no_terminal(desk: Desk, words):
 @pytest.mark.bad_input(50)
 @pytest.mark.parametrize("key", ["tracking.experiment", "launcher.slurm.comment", "trainer.python"])
 def test_a_sign_that_steers_a_terminal_is_refused_in_a_file(desk: Desk, key):
-    """tests/search_spaces/test_yaml_source.py has more of such signs."""
+    """tests/search_spaces/schema/test_yaml_document.py has more of such signs."""
     *above, last = key.split(".")
     inner = f"{{{last}: {json.dumps('a' + CLEAR + 'b')}}}"
     for part in reversed(above[1:]):

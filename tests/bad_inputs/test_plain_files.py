@@ -104,21 +104,21 @@ def test_a_folder_that_is_a_link_to_itself_is_no_search(desk: Desk):
 
 OWN_READERS = {
     "search_spaces/plain_file.py": "the opener",
-    "search_spaces/presets.py": "files that are installed with Parlay",
+    "search_spaces/schema/presets.py": "files that are installed with Parlay",
     "dashboards/report/html.py": "files that are installed with Parlay",
     "slurm/site_profile.py": "imports nothing of ours; looks what it is before it reads",
-    "slurm/shared_answer.py": "imports nothing of ours; opens as the opener does",
-    "slurm/sandbox.py": "files of its own private folder, and /proc",
-    "slurm/daemons.py": "files of its own private folder, and /proc",
-    "trials/tokens_prepare.py": "the input streams, and may be a pipe that somebody writes to",
-    "orchestrator/code_snapshot.py": "the sources that are installed, and a snapshot of them",
+    "slurm/squeue_cache.py": "imports nothing of ours; opens as the opener does",
+    "slurm/sandbox/sandbox.py": "files of its own private folder, and /proc",
+    "slurm/sandbox/daemons.py": "files of its own private folder, and /proc",
+    "trials/data/prepare.py": "the input streams, and may be a pipe that somebody writes to",
+    "orchestrator/common/code_snapshot.py": "the sources that are installed, and a snapshot of them",
     "orchestrator/recipe/write.py": "a snapshot of the sources",
-    "orchestrator/planning.py": "the sources that are installed",
-    "orchestrator/launchers/processes.py": "the kernel's counters of a control group",
+    "orchestrator/planning/plan.py": "the sources that are installed",
+    "orchestrator/launchers/local/processes.py": "the kernel's counters of a control group",
     "trials/external/kernel_oom.py": "the kernel's counters of a control group",
     "trials/ranks/software.py": "the kernel's words of processes and drivers",
-    "trials/train/host_memory.py": "the kernel's counters of memory",
-    "orchestrator/launchers/private_folder.py": "opens as the opener does, within a folder that it holds open",
+    "trials/train/proof/host_memory.py": "the kernel's counters of memory",
+    "orchestrator/common/private_tmp.py": "opens as the opener does, within a folder that it holds open",
 }
 """Which files read by themselves, and what."""
 KERNELS = ("/proc", "/sys", "_proc", "proc /", "groups", "version_file", "EPHEMERAL_PORTS")

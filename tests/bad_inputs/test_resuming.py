@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import own_files
 from orchestrator.cli.main import run
+from orchestrator.preflight import integrity
 from tests.bad_inputs.desk import Desk
 from tests.orchestrator.cli.recorded import TABLE_SEARCH
 from tests.trials.ledger.stories import with_a_value
@@ -77,8 +77,8 @@ def test_a_search_whose_file_is_gone_does_not_go_on(desk: Desk, begun: Path):
 def test_a_folder_that_somebody_else_has_put_in_the_place_of_ours_is_not_gone_on_with(
     desk: Desk, begun: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    owner = own_files._owner
-    monkeypatch.setattr(own_files, "_owner", lambda path: owner(path) + (path == begun))
+    owner = integrity._owner
+    monkeypatch.setattr(integrity, "_owner", lambda path: owner(path) + (path == begun))
     before = files_of(begun)
     for verb in ("resume", "cancel"):
         assert run([verb, str(begun), "--json"]) == 2

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.daemons import living_processes
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import COMMAND, TINY_SEARCH, environment, write_search
 from tests.orchestrator.slurm_searches import SEARCH, Bench, until
 

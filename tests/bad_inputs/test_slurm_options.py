@@ -10,7 +10,7 @@ import pytest
 from orchestrator.launchers import factory
 from orchestrator.launchers.schema import LauncherSection
 from slurm.interface import SlurmSettings
-from slurm.options import option_problems
+from slurm.option_checks import option_problems
 from slurm.request import Container, JobOptions, Launch, Runtime
 from tests.bad_inputs.desk import Desk, Refusal
 
@@ -24,7 +24,7 @@ def refused(desk: Desk, **section: Any) -> Refusal:
 @pytest.mark.bad_input(23, 24, 25, 26, 28, 29, 30)
 @pytest.mark.security("no_shell", "directive_values")
 def test_what_slurm_must_not_be_told_is_refused_in_the_words_of_its_rule(desk: Desk):
-    """tests/slurm/test_options.py has the whole table."""
+    """tests/slurm/test_option_checks.py has the whole table."""
     given = {"account": "a b", "nodelist": ["n[1-"], "modules": ["gcc", "$(id)"], "env": {"2ND": "x", "RANK": "0"}}
     given |= {"directives": ["--nice=5", "--job-name=x", "--uid=0"]}
     container, launch = {"runtime": "pyxis", "image": "/x.sif; id"}, {"srun": ["--ntasks=2"]}

@@ -42,8 +42,8 @@ OBJECT_COLLECTIVES = {
     "recv_object_list",
 }
 """Of torch.distributed, which unpickle what any process sent that reached a rank's port."""
-MADE_OF_CHECKED_WORDS = {"slurm/launch_line.py"}
-"""Whose script for `sh -c` is made of words that slurm/options.py has let through: tests/slurm/test_options.py."""
+MADE_OF_CHECKED_WORDS = {"slurm/srun_command.py"}
+"""Whose script for `sh -c` is made of words that option_checks.py let through: tests/slurm/test_option_checks.py."""
 
 
 def faults(module: Module) -> Iterator[str]:

@@ -13,8 +13,8 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from dashboards.live import console_for
-from orchestrator.cli import looking, main
+from dashboards.terminal.live_table import console_for
+from orchestrator.cli import main, status
 from tests.bad_inputs.desk import Desk
 from tests.sources import Module, calls, modules
 
@@ -98,8 +98,8 @@ def test_verbs_speak_through_one_door():
     verbs = [module for module in modules() if module.startswith("orchestrator/cli/")]
     assert {module for module in verbs if any(_spoken(module))} == DOORS
     consoles = {module for module in modules() for name, _ in calls(module) if name == "Console"}
-    assert consoles <= {"dashboards/live.py"}
-    assert list(_spoken(Path(looking.__file__))) == []
+    assert consoles <= {"dashboards/terminal/live_table.py"}
+    assert list(_spoken(Path(status.__file__))) == []
 
 
 def _spoken(module: Module) -> Iterator[ast.Call]:

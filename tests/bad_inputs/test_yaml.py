@@ -42,7 +42,7 @@ def test_a_tag_makes_no_object(desk: Desk):
     ids=["aliases", "a mebibyte", "brackets", "tabs", "utf-16", "nothing"],
 )
 def test_what_is_not_plain_yaml_is_told_with_its_line(desk: Desk, content, line, words):
-    """tests/search_spaces/test_yaml_source.py has the whole table."""
+    """tests/search_spaces/schema/test_yaml_document.py has the whole table."""
     desk.write_bytes(content)
     error = desk.refused_run().error
     assert (error["file"], error["line"], words in error["message"]) == ("search.yaml", line, True)

@@ -12,10 +12,10 @@ import pytest
 from benchmarks import cost_model
 from benchmarks.cost_model import Beliefs, Case, line_of, score, summaries
 from benchmarks.machines import with_links
-from search_spaces.calibration import TimeBelief
-from search_spaces.links import Fabric
-from search_spaces.measured import Observation, render_table
-from tests.search_spaces.tables import only
+from search_spaces.cost_model.posterior import TimeBelief
+from search_spaces.hardware.links import Fabric
+from search_spaces.tables.measured_table import Observation, render_table
+from tests.search_spaces.example_tables import only
 
 
 def rows(model_name: str = "1B") -> list[Observation]:

@@ -10,11 +10,11 @@ import pytest
 
 from benchmarks import forecast as benchmark
 from benchmarks.forecast import lines_of, score, summaries
-from orchestrator.forecasting import Forecast, Scaling, Speed
-from search_spaces.layout import Layout
-from search_spaces.measured import Observation, render_table
-from search_spaces.measured_problem import MeasuredProblem, problems_in
-from tests.orchestrator.test_forecasting import measured, truth
+from orchestrator.planning.forecast import Forecast, Scaling, Speed
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import Observation, render_table
+from tests.orchestrator.planning.test_forecast import measured, truth
 
 CONTRACT = {
     *("source", "model_name", "base_nodes", "times", "trials", "seed", "scaling", "step_time_s", "step_time_low_s"),

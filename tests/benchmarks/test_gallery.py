@@ -23,11 +23,11 @@ from benchmarks.gallery import (
     page_parts,
     runs_table,
 )
-from orchestrator.candidates import candidates_of
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
-from search_spaces import presets
-from search_spaces.layout import Layout
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.layouts.layout import Layout
+from search_spaces.schema import presets
 
 FILES = sorted({twin.file for twin in TWINS})
 LINE: dict[str, Any] = {
@@ -47,7 +47,7 @@ LINE: dict[str, Any] = {
 
 
 def spec_of(twin: Twin) -> SearchSpec:
-    path = Path(presets.__file__).parent / presets.TWINS / f"{twin.file}.yaml"
+    path = Path(presets.__file__).parents[1] / presets.TWINS / f"{twin.file}.yaml"
     return load_search_file(path, [*twin.settings])
 
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import gallery_table
 from benchmarks.gallery import filled
 from benchmarks.gallery_table import CHOICE, SYSTEMS, Line, gallery_lines, page_parts, readable
-from tests.orchestrator.test_ready_made_searches import PUBLISHED, ready_made
+from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, ready_made
 
 PAGE = Path(gallery_table.__file__).parents[1] / "docs/gallery.md"
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.import_sources import SOURCES, Source
 from benchmarks.import_tables import differences, is_there, made_of, main, rows_of
 from search_spaces.errors import InputError
-from search_spaces.measured import Observation, parse_table
+from search_spaces.tables.measured_table import Observation, parse_table
 
 PUBLISHED = Path(__file__).parents[2].parent / "shared" / "data"
 DOWNLOADS = "PARLAY_DOWNLOADS"

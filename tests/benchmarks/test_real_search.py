@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.real_search import Run, line_of, summaries, typical_s
-from search_spaces.measured import Observation
-from tests.search_spaces.tables import only
+from search_spaces.tables.measured_table import Observation
+from tests.search_spaces.example_tables import only
 
 
 def rows(*step_times_s: float | None) -> tuple[Observation, ...]:

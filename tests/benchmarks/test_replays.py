@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.replays import LOOP, slowed_copy, summaries
-from trials.train import loop
+from trials.train.measurement import loop
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.others import others_of
 from benchmarks.search_efficiency import noise_of, run, summaries
-from orchestrator.samplers.outlook import Task
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
-from search_spaces.measured import Observation
-from search_spaces.measured_problem import MeasuredProblem, problems_in
+from orchestrator.samplers.cost_model_posterior import Task
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from search_spaces.tables.benchmark_problem import MeasuredProblem, problems_in
+from search_spaces.tables.measured_table import Observation
 
 MODEL = ModelShape(2, 64, 4, 4, 256, False, 1000, 128, True, "learned", "layernorm")
 

@@ -12,25 +12,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.code_snapshot import snapshot_code
+from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S, Launcher, LaunchRequest
-from orchestrator.launchers.processes import Graces
+from orchestrator.launchers.local.processes import Graces
 from orchestrator.launchers.recorded import RecordedLauncher
-from orchestrator.launchers.slurm import SlurmLauncher
-from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.measured import Observation
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, WorkLeft
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.tables.measured_table import Observation
 from slurm.client import SlurmClient
-from slurm.daemons import living_processes
-from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
-from slurm.fake_jobs import JobPlan, StartedJob
-from slurm.fake_placement import FakeNode
-from slurm.pace import PollPace
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import JobPlan, StartedJob
+from slurm.fake.placement import FakeNode
+from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions
-from slurm.sandbox import SlurmSandbox
-from slurm.shared_answer import Answer
+from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.sandbox import SlurmSandbox
+from slurm.squeue_cache import Answer
 from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     MODEL,
@@ -43,7 +43,7 @@ from tests.orchestrator.launchers.attempts import (
 )
 from tests.orchestrator.launchers.on_fake_slurm import asking
 from tests.orchestrator.scripted import measured_outcome
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import TrialSpec
 
 GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurm.client import SlurmClient
-from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
-from slurm.fake_jobs import JobPlan
-from slurm.fake_placement import FakeNode
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake.jobs import JobPlan
+from slurm.fake.placement import FakeNode
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.jobs import JobSnapshot, JobState
+from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
-from slurm.sandbox import SLURMCTLD, SlurmSandbox
+from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
 from slurm.script import render_script
 
 T = TypeVar("T")

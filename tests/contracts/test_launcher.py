@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.local import LocalLauncher
-from orchestrator.launchers.ray import RayLauncher
-from orchestrator.ray_runtime import RayRuntime
+from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.launchers.ray.launcher import RayLauncher
+from orchestrator.launchers.ray.runtime import RayRuntime
 from search_spaces.errors import InputError
 from tests.contracts.launcher_benches import (
     GRACES,
@@ -28,8 +28,8 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     wait_until_started,
 )
-from trials.classify import Life
-from trials.path_owners import TakenFolder
+from trials.attempt_result import Life
+from trials.files.path_owners import TakenFolder
 from trials.trial import FailureReason, TrialState
 
 

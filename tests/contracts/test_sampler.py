@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.cost_model_posterior import Task
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
-from orchestrator.samplers.outlook import Task
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trial import FailureReason
 

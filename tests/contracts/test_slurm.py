@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm.interface import SlurmUnreachable, SubmitStatus
-from slurm.jobs import JobSnapshot, JobState
+from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions
 from tests.contracts.slurm_benches import ENDED, KILL_WAIT_S, NODES, Bench, FakeBench, RealBench
 

@@ -6,12 +6,12 @@ import io
 
 from rich.table import Table
 
-from dashboards.live import LiveView, console_for
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
+from dashboards.terminal.live_table import LiveView, console_for
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
+from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import SearchRecord
-from trials.ranking import Objective, rank
 from trials.trial import FailureReason
 
 BATCH = 16

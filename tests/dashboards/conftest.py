@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.mlflow_sync import MlflowSync
-from dashboards.stores import tracking_uri
+from dashboards.mlflow.backend_store import tracking_uri
+from dashboards.mlflow.sync import MlflowSync
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dashboards.mlflow_runs import NOTE_MARK
+from dashboards.mlflow.runs import NOTE_MARK
 
 
 def runs_by_name(client, experiment: str) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from search_spaces.layout import Layout
-from trials.folder import SearchFolder
+from search_spaces.layouts.layout import Layout
+from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord, apply
-from trials.metrics import MetricsWriter, StepPhase, StepRecord
-from trials.node_samples import NodeSample, sample_line
+from trials.measurement.node_metrics import NodeSample, sample_line
+from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialState, utc_text
 
 SEARCH_ID = "tiny-abcdef"

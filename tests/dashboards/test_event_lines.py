@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from dashboards.live import event_line, progress_line
-from search_spaces.layout import Layout
+from dashboards.terminal.live_table import event_line, progress_line
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import plain_lines, ranking_of, repeated_search
 from tests.dashboards.searches import SearchUnderTest, ended_search
 from trials.ledger.events import Event, EventKind

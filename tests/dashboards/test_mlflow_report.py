@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.mlflow_runs import NOTE
-from dashboards.mlflow_sync import MlflowSync
-from search_spaces.layout import Layout
+from dashboards.mlflow.runs import NOTE
+from dashboards.mlflow.sync import MlflowSync
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.mlflow_held import runs_by_name
 from tests.dashboards.searches import SEARCH_ID, START, SearchUnderTest, ended_search, search_folder
 

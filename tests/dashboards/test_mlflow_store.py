@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from dashboards.mlflow_sync import MlflowSync
+from dashboards.mlflow.sync import MlflowSync
 from search_spaces.errors import InputError
 from tests.dashboards.searches import ended_search, search_folder
 
@@ -80,7 +80,7 @@ def test_an_experiment_made_by_somebody_else_at_the_same_moment_is_taken(home, c
 @pytest.mark.timeout(180)
 def test_a_fresh_store_may_be_opened_by_several_processes_at_once(tmp_path):
     program = (
-        "import sys; from pathlib import Path; from dashboards.mlflow_sync import MlflowSync\n"
+        "import sys; from pathlib import Path; from dashboards.mlflow.sync import MlflowSync\n"
         "sys.exit(MlflowSync(None, 'together', Path(sys.argv[1])).check())"
     )
     started = []

@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from dashboards.headline import room_lines
-from dashboards.live import event_line, results_table
-from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
+from dashboards.terminal.headline import room_lines
+from dashboards.terminal.live_table import event_line, results_table
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.compared import (
     BASELINE,
     BATCH,
@@ -20,7 +20,7 @@ from tests.dashboards.compared import (
     shown,
 )
 from tests.dashboards.searches import SearchUnderTest, ended_search
-from trials.ranking import Objective, rank
+from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason
 
 OTHER_VALUES = {

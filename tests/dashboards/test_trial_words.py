@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from dashboards.trial_words import FLAG_WORDS, flag_lines, flag_words, time_words
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 
 CONTRACT = Path(__file__).resolve().parents[2] / "docs" / "contract.md"

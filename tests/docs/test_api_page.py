@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator import api, replaying
+from orchestrator import api
+from orchestrator.replay import run
 from tests.orchestrator.cli.recorded import write_recorded_search
 from tests.orchestrator.scripted import in_turn
 
@@ -21,7 +22,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
 def test_its_examples_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     of_the_replay = SimpleNamespace(make_launcher=lambda *_, **__: (in_turn(3.5), None))
-    monkeypatch.setattr(replaying, "factory", of_the_replay)  # searches have the real ones, whoever is imported first
+    monkeypatch.setattr(run, "factory", of_the_replay)  # searches have the real ones, whoever is imported first
     write_recorded_search(tmp_path, *({"step_time_s": seconds} for seconds in ("4.5", "3.5", "5.5")))
     names: dict[str, object] = {}
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -12,8 +12,8 @@ import typer
 from dashboards.trial_words import FLAG_WORDS
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import app
-from orchestrator.recipe.compare import ReplayVerdict
-from search_spaces.layout_rules import LAYOUT_RULES
+from orchestrator.comparison.speed_ratio import ReplayVerdict
+from search_spaces.rules.layout_rules import LAYOUT_RULES
 from tests.docs.console import ROOT
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, Flag, TrialState
@@ -69,8 +69,8 @@ def test_flags():
 @pytest.mark.slow
 def test_each_flag_is_set_by_who_writes_outcomes():
     writers = [
-        ROOT / "trials" / "classify.py",
-        *(p for d in ("train", "external") for p in (ROOT / "trials" / d).glob("*.py")),
+        ROOT / "trials" / "attempt_result.py",
+        *(p for d in ("train", "external") for p in (ROOT / "trials" / d).rglob("*.py")),
     ]
     assert {flag for path in writers for flag in flags_set_in(path.read_text())} == {flag.name for flag in Flag}
 

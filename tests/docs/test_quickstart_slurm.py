@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.docs.console import ROOT, assert_as_shown, commands_of, environment_of_a_user, run
 from tests.orchestrator.cli.parlay import parlay
 from tests.slurm.sandboxes import require_slurm, short_folder

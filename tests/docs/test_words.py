@@ -130,6 +130,6 @@ def test_headings_are_anchors_as_github_makes_them():
 
 
 def test_paths_and_modules_are_those_of_the_project():
-    text = "`trials/measure.py`, `tests/bad_inputs/*.py`, `recipe/code/`, `trials/NAME.py`; python -m benchmarks.driver"
-    assert paths_named(text) == {"trials/measure.py", "tests/bad_inputs/*.py"}
+    text = "`trials/trial.py`, `tests/bad_inputs/*.py`, `recipe/code/`, `trials/NAME.py`; python -m benchmarks.driver"
+    assert paths_named(text) == {"trials/trial.py", "tests/bad_inputs/*.py"}
     assert modules_named(text) == {"benchmarks.driver"}

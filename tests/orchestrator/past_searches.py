@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
-from search_spaces.layout import Layout
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from search_spaces.layouts.layout import Layout
 from trials.ledger.database import open_to_write
 from trials.ledger.events import SearchRecord, SearchState
 from trials.ledger.rows import attempt_values, search_values, trial_values

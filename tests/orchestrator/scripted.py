@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from search_spaces.errors import OutsideRefused
-from trials.classify import Ending, Life
-from trials.folder import write_json
+from trials.attempt_result import Ending, Life
+from trials.files.folders import write_json
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 NODE = socket.gethostname()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
 from search_spaces.errors import InputError, Problem
 
 MINIMAL = """\

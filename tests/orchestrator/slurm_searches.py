@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from unittest import mock
 
-from orchestrator import starting
-from orchestrator.candidates import candidates_of
-from orchestrator.search_file import load_search_file
-from slurm.daemons import living_processes
-from slurm.sandbox import SlurmSandbox
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle import create
+from orchestrator.planning.candidates import candidates_of
+from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator import tabled_parlay
 from tests.orchestrator.cli.parlay import COMMAND, Answer, environment, parlay_here, write_search
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord, fold
 from trials.ledger.journal import Journal
 
@@ -96,7 +96,7 @@ class Bench:
 
     def parlay(self, *words: str | Path) -> Answer:
         """Run one command to its end, in this process; its searches are tabled ones."""
-        with mock.patch.object(starting, "snapshot_code", tabled_parlay.snapshot_tabled_code):
+        with mock.patch.object(create, "snapshot_code", tabled_parlay.snapshot_tabled_code):
             return parlay_here(*words, cwd=self.place, variables=self.environment)
 
     def start(self, *words: str | Path, tabled: bool = False) -> subprocess.Popen[bytes]:

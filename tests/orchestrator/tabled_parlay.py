@@ -13,8 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from orchestrator import code_snapshot, starting
 from orchestrator.cli.main import main
+from orchestrator.common import code_snapshot
+from orchestrator.lifecycle import create
 
 COMMAND = (sys.executable, "-P", "-m", "tests.orchestrator.tabled_parlay")
 
@@ -29,5 +30,5 @@ def snapshot_tabled_code(destination: Path) -> str:
 
 
 if __name__ == "__main__":
-    starting.snapshot_code = snapshot_tabled_code
+    create.snapshot_code = snapshot_tabled_code
     main()

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trials.folder import AttemptFolder, write_json
-from trials.metrics import MetricsWriter, StepPhase, StepRecord
+from trials.files.folders import AttemptFolder, write_json
+from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
 from trials.ranks.environment import RankEnvironment
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 

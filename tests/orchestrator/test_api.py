@@ -15,20 +15,21 @@ from pathlib import Path
 import pandas
 import pytest
 
-from orchestrator import api, cancelling
+from orchestrator import api
 from orchestrator.cli.main import run as parlay
-from orchestrator.exchange.trials_table import COLUMNS
+from orchestrator.interop.table_export import COLUMNS
 from orchestrator.launchers import factory
+from orchestrator.lifecycle import cancel
 from orchestrator.recipe.write import write_recipe
-from orchestrator.replay import ReplayRules
+from orchestrator.replay.replay import ReplayRules
 from orchestrator.search.driver import Driver
 from orchestrator.search.lease import LeaseHeld
-from search_spaces.durations import seconds_of
-from search_spaces.layout import LAYOUT_FIELDS
+from search_spaces.layouts.layout import LAYOUT_FIELDS
+from search_spaces.schema.durations import seconds_of
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 from tests.orchestrator.cli.test_cancel import search_with_a_job
-from tests.orchestrator.cli.test_replaying import signalled
+from tests.orchestrator.cli.test_replay import signalled
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import in_turn
 from trials.ledger.commands import request_cancel
@@ -413,7 +414,7 @@ class TestCancelling:
                 assert is_asked.wait(30)
             turn(driver)
 
-        monkeypatch.setattr(cancelling, "request_cancel", asked)
+        monkeypatch.setattr(cancel, "request_cancel", asked)
         monkeypatch.setattr(Driver, "turn", turn_once_asked)
         search = api.run(question, quiet=True)
         asking.join()
@@ -423,7 +424,7 @@ class TestCancelling:
     def test_what_could_not_be_reached_is_named(self, tmp_path, monkeypatch):
         search = search_with_a_job(tmp_path)
         monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
-        monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
+        monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
         done = api.cancel(search.path, quiet=True)
         assert (done.is_complete, done.unreached) == (False, (f"{search.search_id}.t0001.a1",))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from search_spaces.layout import Layout
-from slurm.sandbox import SlurmSandbox
+from search_spaces.layouts.layout import Layout
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import environment, write_search
 from tests.orchestrator.tabled_parlay import COMMAND
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.packages import missing_packages
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.apt_packages import missing_packages
+from slurm.sandbox.sandbox import SlurmSandbox
 
 NO_SLURM = "no Slurm installed"
 

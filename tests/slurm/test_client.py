@@ -13,7 +13,7 @@ import pytest
 
 from slurm.client import CANCEL_TIMEOUT_S, SlurmClient
 from slurm.interface import SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
-from slurm.jobs import JobSnapshot, JobState
+from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_script
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm.interface import SlurmSettings, SubmitStatus
-from slurm.jobs import JobSnapshot, JobState
+from slurm.job_state import JobSnapshot, JobState
 from slurm.parse import (
     classify_submission,
     parse_config,

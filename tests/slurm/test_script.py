@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slurm.environment import RANK_NAMES
 from slurm.request import Container, JobOptions, JobRequest
 from slurm.script import last_run, render_script
-from tests.slurm.test_options import FULL
+from tests.slurm.test_option_checks import FULL
 
 STORED = Path(__file__).with_name("data")
 PLAIN = JobRequest(

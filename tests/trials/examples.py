@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trial import MeasureRules, Outcome, OutcomeStatus, TrialKind, TrialSpec
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.examples import OUTCOME, SPEC
 from trials.trial import (
     Attempt,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from trials.tokens import TokenHeader
-from trials.tokens_writer import TokenWriter
+from trials.data.token_file import TokenHeader
+from trials.data.writer import TokenWriter
 
 
 def write_tokens(path: Path, ids: Iterable[int], vocab_size: int = 64) -> TokenHeader:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from trials.classify import expected_proof
+from trials.attempt_result import expected_proof
 from trials.trainers.trainer_log import TrainerStep
 from trials.trial import TrialSpec
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from trials.files.text import last_line
 from trials.ranks.failures import EXCERPT_CHARACTERS, TrialFailure, reason_of_words
-from trials.text import last_line
 from trials.trainers.trainer_log import LastWords
 from trials.trial import FailureReason
 

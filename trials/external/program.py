@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError
-from search_spaces.layout import engines_of
+from search_spaces.layouts.layout import engines_of
+from search_spaces.rules.check import broken_engine_rules
 from trials.external.child import END_WITHIN_S, end_descendants
-from trials.external.following import follow
-from trials.folder import AttemptFolder
+from trials.external.log_follower import follow
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, process_age_s
 from trials.ranks.failures import excerpt_of, reason_of, seen_before
 from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause

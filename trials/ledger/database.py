@@ -23,7 +23,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url
 from sqlalchemy.exc import DatabaseError, InvalidatePoolError, OperationalError
 
 from search_spaces.errors import InputError, OutsideRefused
-from trials import sqlite_file
+from trials.files import sqlite_file
 from trials.ledger.events import Fenced
 from trials.ledger.tables import Base
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from trials.ledger.event_data import is_whole, require_rates, require_types
 from trials.trial import (
     Attempt,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from search_spaces.errors import OutsideRefused
 from search_spaces.plain_file import open_plain
-from trials.folder import sync_folder
+from trials.files.folders import sync_folder
 from trials.ledger.events import Event, Fenced, SearchRecord, apply
 
 MOST_JOURNAL_BYTES = 4 * 2**30

@@ -13,8 +13,8 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from search_spaces.errors import InputError, did_you_mean
+from trials.files.path_owners import require_own_way
 from trials.ledger.schema import DRIVERS
-from trials.path_owners import require_own_way
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from trials.ledger.events import EndReason, SearchRecord, SearchState
 from trials.ledger.tables import AttemptRow, SearchRow, TrialRow
 from trials.trial import Attempt, FailureReason, Outcome, Trial, TrialKind, TrialState

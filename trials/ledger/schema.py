@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from search_spaces.errors import InputError, did_you_mean
-from search_spaces.validation import Section
+from search_spaces.schema.validation import Section
 
 DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trials.folder import read_json, write_json
+from trials.files.folders import read_json, write_json
 from trials.trial import Word, require_schema
 
 PILOT_SCHEMA = "parlay.pilot/1"

@@ -1,0 +1,1 @@
+"""Parts of every rank's program: environment, report, watchdog, failure reasons, node sampler."""

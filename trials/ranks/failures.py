@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from search_spaces.errors import InputError
-from trials.tracebacks import PEER_TYPES, PEER_WORDS, is_about_a_dead_device
+from trials.files.tracebacks import PEER_TYPES, PEER_WORDS, is_about_a_dead_device
 from trials.trial import FailureReason
 
 EXCERPT_CHARACTERS = 4000

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trials.folder import AttemptFolder
-from trials.node_samples import MOST_NODES, NodeSample, sample_line
+from trials.files.folders import AttemptFolder
+from trials.measurement.node_metrics import MOST_NODES, NodeSample, sample_line
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.nvml import Nvml
 from trials.trial import TrialSpec, utc_text

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from trials.folder import AttemptFolder, read_json
+from trials.files.folders import AttemptFolder, read_json
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure, is_about_a_peer, is_about_own_files
 from trials.ranks.report import Report

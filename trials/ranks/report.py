@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torch
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
+from trials.data.token_file import TokenFile
 from trials.ranks.failures import TrialFailure, data_failures
-from trials.tokens import TokenFile
 from trials.trial import FailureReason, TrialSpec
 
 # Multipliers of Knuth's multiplicative hash (The Art of Computer Programming, vol. 3, 6.4) and of a relative.

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem
-from trials.folder import AttemptFolder
+from search_spaces.rules.check import broken_engine_rules
+from trials.data.token_file import require_tokens
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 from trials.ranks.failures import data_failures, excerpt_of, reason_of, seen_before
 from trials.ranks.node_sampler import sample_node
 from trials.ranks.program import leave_at_once, read_spec, require_world, run_program, wait_for_the_cause
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
-from trials.tokens import require_tokens
 from trials.trial import FailureReason, TrialSpec
 
 Run = Callable[[TrialSpec, AttemptFolder, RankEnvironment, Report], None]
@@ -103,6 +103,6 @@ def _tell(error: BaseException, report: Report) -> None:
 
 
 def _lift_memory_limit() -> None:
-    from trials.train.device import lift_memory_limit
+    from trials.train.parallel.device import lift_memory_limit
 
     lift_memory_limit()

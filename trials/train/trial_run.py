@@ -7,27 +7,27 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from trials.classify import outcome_fault
-from trials.epochs import epoch_fields
-from trials.folder import AttemptFolder
-from trials.measure import Stop, measured_fields, slow_ranks
+from trials.analysis.early_stopping import RivalWatch, dominated_words, may_stop
+from trials.attempt_result import outcome_fault
+from trials.files.folders import AttemptFolder
+from trials.measurement.epochs import epoch_fields
+from trials.measurement.protocol import Stop, measured_fields, slow_ranks
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.failures import TrialFailure
 from trials.ranks.report import Report
 from trials.ranks.startup import Startup
-from trials.rival import RivalWatch, dominated_words, may_stop
 from trials.train.data import training_data
-from trials.train.device import Device, open_device, select_attention_kernel
-from trials.train.engine import Engine, Training
-from trials.train.engine_factory import build_engine
-from trials.train.exchange import RankCount, RankPlace, exchange_counts, meet
-from trials.train.fingerprint import fingerprint, probe_ms_by_rank
-from trials.train.host_memory import available_gib
-from trials.train.loop import TrainingLoop, open_metrics
-from trials.train.optimizer import Optimisation
-from trials.train.proof import placed_ranks, proof_of, samples_fault
-from trials.train.weights import WeightSource
-from trials.train.world import join_world
+from trials.train.engines.engine import Engine, Training
+from trials.train.engines.factory import build_engine
+from trials.train.engines.optimizer import Optimisation
+from trials.train.measurement.loop import TrainingLoop, open_metrics
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.device import Device, open_device, select_attention_kernel
+from trials.train.parallel.gather import RankCount, RankPlace, exchange_counts, meet
+from trials.train.parallel.process_groups import join_world
+from trials.train.proof.fingerprint import fingerprint, probe_ms_by_rank
+from trials.train.proof.host_memory import available_gib
+from trials.train.proof.layout_check import placed_ranks, proof_of, samples_fault
 from trials.trial import FailureReason, Flag, Outcome, TrialSpec
 
 
@@ -64,7 +64,7 @@ def run_trial(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, repo
     if spec.measure.profile and loop.measurement.stop is not Stop.DOMINATED:
         meet(device.torch_device)
         device.synchronize()  # on a GPU only this waits; who fails from here on finds the outcome written
-        from trials.train.profile import add_breakdown
+        from trials.train.measurement.profile import add_breakdown
 
         add_breakdown(spec, loop, device, report, outcome)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.megatron_options import SHARDING_STRATEGIES, bucket_parameters
 from trials.trial import TrialSpec

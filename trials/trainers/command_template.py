@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from search_spaces.errors import InputError, did_you_mean, shown
-from search_spaces.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.steps import train_iterations
 from trials.trial import TrialSpec

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from search_spaces.engines import broken_engine_rules
 from search_spaces.errors import InputError, Problem, shown
-from search_spaces.layout import BATCH_RULE, Layout
+from search_spaces.layouts.layout import BATCH_RULE, Layout
+from search_spaces.layouts.pipeline_split import stage_layers
 from search_spaces.model_shape import ModelShape
-from search_spaces.stages import stage_layers
+from search_spaces.rules.check import broken_engine_rules
 from trials.trainers.found import Found
 from trials.trainers.json_text import json_object
 
@@ -58,7 +58,7 @@ def fp32_sums(layout: Layout) -> dict[str, Any]:
     """Keys for a trainer that drives DeepSpeed itself: in bf16 gradients are summed in fp32, which DeepSpeed refuses
     without ZeRO. In fp16 it adds them up in fp16, and the loss scale keeps them in range.
 
-    The memory model (search_spaces/memory.py) counts the same bytes.
+    The memory model (search_spaces/cost_model/memory.py) counts the same bytes.
     """
     sums = layout.precision == "bf16" and layout.zero_stage > 0
     return {"data_types": {"grad_accum_dtype": "fp32"}} if sums else {}

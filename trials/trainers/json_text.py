@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from search_spaces.errors import InputError
-from trials.folder import finite_number
+from trials.files.folders import finite_number
 
 _MOST_DIGITS = 18
 

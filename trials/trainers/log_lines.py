@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from search_spaces.errors import did_you_mean
-from trials.text import without_escapes
+from trials.files.text import without_escapes
 
 NAMES = (
     "iteration",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.errors import InputError
-from search_spaces.layout import BATCH_RULE, WORLD_RULE
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from trials.trainers.deepspeed_config import read_ds_config
 from trials.trainers.found import Found
 from trials.trainers.megatron_options import MAIN_GRADIENT_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.steps import NEVER, train_iterations
 from trials.trial import TrialSpec

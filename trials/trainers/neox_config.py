@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.trainers.deepspeed_config import ds_config, fp32_sums
 from trials.trainers.steps import NEVER, train_iterations

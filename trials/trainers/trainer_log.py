@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trials.text import without_escapes
-from trials.tracebacks import TRACEBACK, first_cause, tracebacks
+from trials.files.text import without_escapes
+from trials.files.tracebacks import TRACEBACK, first_cause, tracebacks
 from trials.trainers.log_lines import LONGEST_LINE, PROOF_NAMES, Line, LogFormat, read_line
 from trials.trial import TrialSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from trials.trial import FailureReason
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from dashboards.headline import headline, sentence
 from dashboards.report.data import report_data
-from dashboards.report.words import cost_words, state_words, sure_words, trade_words
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
+from dashboards.report.sentences import cost_words, state_words, sure_words, trade_words
+from dashboards.terminal.headline import headline, sentence
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import FASTEST, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind

@@ -6,7 +6,7 @@ import re
 
 from dashboards.report.data import report_data
 from dashboards.report.html import own, plotly
-from dashboards.report.live import SearchLine, live_page, searches_page, words_page
+from dashboards.report.live_page import SearchLine, live_page, searches_page, words_page
 from dashboards.report.page import report_page, report_without_scripts
 from tests.dashboards.report.searches import a_search
 from tests.dashboards.searches import START

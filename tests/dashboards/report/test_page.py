@@ -14,10 +14,10 @@ import pytest
 
 from dashboards.report import page as pages
 from dashboards.report.data import report_data
-from dashboards.report.figures import figures_of
+from dashboards.report.figures.registry import figures_of
 from dashboards.report.html import embedded_json, plotly
 from dashboards.report.page import report_page
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.report.searches import FASTEST, HOSTILE, TODAY, a_search, spec
 from tests.dashboards.searches import START, SearchUnderTest
 from trials.ledger.events import EventKind

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from search_spaces.measured import render_table
-from tests.search_spaces.tables import only
+from search_spaces.tables.measured_table import render_table
+from tests.search_spaces.example_tables import only
 
 TABLE_SEARCH = """\
 schema: parlay.search/1

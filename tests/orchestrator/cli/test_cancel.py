@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import cancelling, pilots_left
-from orchestrator.cli import main, running
+from orchestrator.cli import main, run
 from orchestrator.cli.exit_codes import ExitCode
-from orchestrator.holding import held
-from orchestrator.search_file import load_search_file
-from orchestrator.starting import create_search, prepare
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle import cancel, pilot_cleanup
+from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.lock import held
 from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
-from trials.folder import SearchFolder, write_json
+from trials.files.folders import SearchFolder, write_json
 from trials.ledger.events import EventKind
 from trials.ledger.place import ledger_url
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, write
@@ -40,7 +40,7 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = search_with_a_job(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm's commands
-    monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
+    monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.CANCEL_INCOMPLETE
     answer = json.loads(capsys.readouterr().out)
     assert (answer["cancelled"], answer["unreached"]) == ([], [f"{search.search_id}.t0001.a1"])
@@ -48,7 +48,7 @@ def test_a_cancel_without_a_slurm_that_answers_ends_and_lists_what_it_could_not_
 
 @pytest.mark.parametrize(("count", "words"), [(0, "no trial was"), (1, "1 trial was"), (2, "2 trials were")])
 def test_what_was_cancelled_is_said_in_words(count, words):
-    assert running._cancelled_words(count) == f"{words} cancelled"
+    assert run._cancelled_words(count) == f"{words} cancelled"
 
 
 def ended_search_with_a_pilot(folder: Path) -> SearchFolder:
@@ -89,5 +89,5 @@ def test_of_pilots_that_are_over_slurm_is_asked_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
     search = ended_search_with_a_pilot(tmp_path)
     PilotFolder(search.pilots / "p0001").closed.write_text("{}")
-    monkeypatch.setattr(pilots_left, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
+    monkeypatch.setattr(pilot_cleanup, "make_launcher", lambda *_, **__: pytest.fail("Slurm is asked"))
     assert main.run(["cancel", str(search.path), "--json"]) == ExitCode.DONE

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import cancelling
 from orchestrator.cli.exit_codes import ExitCode
 from orchestrator.cli.main import run
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle import cancel
+from orchestrator.lifecycle.create import create_search
 from orchestrator.search import lease as leases
-from orchestrator.search_file import load_search_file
-from orchestrator.starting import create_search
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.commands import CommandKind
 from trials.ledger.events import SearchState
 from trials.ledger.reader import LedgerReader
@@ -90,7 +90,7 @@ def test_cancel_needs_the_folder_alone(begun, parlay, url):
 
 def test_a_driver_hears_of_a_cancel_by_the_ledger_that_was_made_anew(begun, parlay, url, monkeypatch):
     leases.acquire(begun, 2e9)
-    monkeypatch.setattr(cancelling, "CANCEL_LIMIT_S", 0.5)
+    monkeypatch.setattr(cancel, "CANCEL_LIMIT_S", 0.5)
     assert parlay("cancel", begun.path)[0] == ExitCode.CANCEL_INCOMPLETE
     with closing(LedgerReader(url)) as reader:
         assert [command.kind for command in reader.pending_commands(begun.search_id)] == [CommandKind.CANCEL]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, Answer, parlay, parlay_here, write_search
 from tests.slurm.sandboxes import resume, sandbox
 

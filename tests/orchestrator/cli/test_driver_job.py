@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.slurm_searches import Bench, answered, num_ended, record_of, until
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchState
 from trials.trial import TrialState
 

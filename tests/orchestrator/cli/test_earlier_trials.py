@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.main import run
-from orchestrator.earlier import collected
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.drive import Watcher, drive
+from orchestrator.planning.prior_trials import collected
 from orchestrator.search.driver import Driver
-from orchestrator.search_file import load_search_file
-from orchestrator.search_spec import SearchSpec
-from orchestrator.session import Watcher, drive
-from orchestrator.starting import create_search, prepare
-from search_spaces.measured import read_table, render_table
+from search_spaces.tables.measured_table import read_table, render_table
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, TABLE_SEARCH, write_recorded_search
 from tests.orchestrator.past_searches import SEARCH, layouts, measured, past, spec_in, write_ledger
-from tests.search_spaces.tables import only
-from trials.folder import SearchFolder
+from tests.search_spaces.example_tables import only
+from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind, SearchRecord
 from trials.ledger.place import ledger_url
 from trials.ledger.reader import LedgerReader

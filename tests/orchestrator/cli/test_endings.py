@@ -11,13 +11,13 @@ import pytest
 import yaml
 
 from orchestrator.cli.main import run
-from orchestrator.cli.summary import show_search
-from orchestrator.samplers.ordered import GridSampler
-from orchestrator.search_file import load_search_file
-from search_spaces.layout import Layout
+from orchestrator.cli.search_summary import show_search
+from orchestrator.config.loader import load_search_file
+from orchestrator.samplers.baselines import GridSampler
+from search_spaces.layouts.layout import Layout
 from tests.dashboards.searches import SearchUnderTest
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.slow
@@ -120,7 +120,7 @@ def search_killed_before_its_last_events(tmp_path: Path) -> SearchFolder:
 def test_code_that_changed_since_the_search_began_is_said_and_nothing_is_launched(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     folder = search_killed_before_its_last_events(tmp_path)
-    program = folder.code / "trials" / "measure.py"
+    program = folder.code / "trials" / "trial.py"
     program.write_text(program.read_text() + "\n# faster\n")
     before = folder.journal.read_bytes()
     capfd.readouterr()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.forecasting import _remarks
+from orchestrator.cli.forecast import _remarks
 from orchestrator.cli.main import run
-from orchestrator.forecasting import Contender, Forecast, Scaling, Speed
-from search_spaces.layout import LAYOUT_FIELDS, Layout
+from orchestrator.planning.forecast import Contender, Forecast, Scaling, Speed
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
 from tests.orchestrator.cli.parlay import environment
 from tests.orchestrator.cli.recorded import OUT_OF_MEMORY, write_recorded_search
 

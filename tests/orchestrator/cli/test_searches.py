@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layout import LAYOUT_FIELDS
-from search_spaces.measured import read_table
+from search_spaces.layouts.layout import LAYOUT_FIELDS
+from search_spaces.tables.measured_table import read_table
 from tests.orchestrator.cli.parlay import Answer, parlay, parlay_here, start, write_search
 from tests.orchestrator.service.services import SEARCH, hold, let_go
 from tests.orchestrator.slurm_searches import record_of
 from tests.orchestrator.tabled_parlay import COMMAND as TABLED
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.events import EventKind, SearchState
 from trials.ledger.journal import Journal
 

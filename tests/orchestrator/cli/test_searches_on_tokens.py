@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here, write_search
-from trials.tokens import read_token_header
+from trials.data.token_file import read_token_header
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

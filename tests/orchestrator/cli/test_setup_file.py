@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm.sandbox import SlurmSandbox
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay_here, write_search
 
 SEARCH = TINY_SEARCH.replace("{kind: local}", "{kind: slurm, slurm: {setup_file: my setup.sh}}")

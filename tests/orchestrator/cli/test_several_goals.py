@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.candidates import candidates_of
 from orchestrator.cli.main import run
-from orchestrator.cli.summary import most_trials_words
-from search_spaces.layout import Layout
+from orchestrator.cli.search_summary import most_trials_words
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.past_searches import measured, past, spec_in, write_ledger
 
 ON_ONE = Layout(tensor_parallel=2, micro_batch_size=4, grad_accum_steps=2)

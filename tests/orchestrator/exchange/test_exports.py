@@ -11,14 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.exchange.deephyper_results import results_of
-from orchestrator.exchange.formats import ExportFormat, exported
-from orchestrator.exchange.trials_table import COLUMNS, csv_text, parquet_bytes, trial_rows
-from orchestrator.search_spec import SearchSpec
-from search_spaces.layout import LAYOUT_FIELDS
+from orchestrator.config.spec import SearchSpec
+from orchestrator.interop.deephyper_export import results_of
+from orchestrator.interop.export_formats import ExportFormat, exported
+from orchestrator.interop.table_export import COLUMNS, csv_text, parquet_bytes, trial_rows
+from search_spaces.layouts.layout import LAYOUT_FIELDS
 from tests.orchestrator.past_searches import dominated, failed, layouts, measured, past, spec_in
+from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
-from trials.ranking import Objective
 from trials.trial import FailureReason, Trial
 
 SLOW, FAST = {"tokens_per_sec": 100.0, "step_time_s": 1.28}, {"tokens_per_sec": 400.0, "step_time_s": 0.32}
@@ -169,7 +169,7 @@ def test_optuna_reads_its_study(search, spec, tmp_path):
 def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
     import optuna
 
-    from orchestrator.exchange.optuna_study import study_of
+    from orchestrator.interop.optuna_export import study_of
 
     made = study_of(search, (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC), {})
     (tmp_path / "study.db").write_bytes(made.content)
@@ -179,7 +179,7 @@ def test_a_study_of_several_goals_has_a_direction_for_each(search, tmp_path):
 
 
 def test_without_optuna_its_format_says_what_to_install(search, monkeypatch):
-    from orchestrator.exchange.optuna_study import study_of
+    from orchestrator.interop.optuna_export import study_of
     from search_spaces.errors import InputError
 
     monkeypatch.setitem(sys.modules, "optuna", None)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher, LaunchRequest
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.classify import Ending, Life, Verdict, classify
-from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.attempt_result import Ending, Life, Verdict, classify
+from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 
 MODEL = ModelShape(

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.launchers.base import LaunchRequest
-from orchestrator.launchers.slurm import SlurmLauncher
-from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot_plan import PilotRules, WorkLeft
-from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FAKE_SETTINGS, FakeCluster
-from slurm.fake_jobs import FakeJob, JobPlan, StartedJob
-from slurm.fake_placement import FakeNode
-from slurm.pace import PollPace
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules, WorkLeft
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FAKE_SETTINGS, FakeCluster
+from slurm.fake.jobs import FakeJob, JobPlan, StartedJob
+from slurm.fake.placement import FakeNode
+from slurm.poll_backoff import PollPace
 from slurm.request import Container, JobOptions
-from slurm.shared_answer import Answer
+from slurm.squeue_cache import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
-from trials.classify import Ending
+from trials.attempt_result import Ending
 from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
 
 POLL_S = 30.0

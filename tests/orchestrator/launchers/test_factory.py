@@ -6,12 +6,12 @@ import pytest
 
 from orchestrator.launchers.base import LaunchRefused
 from orchestrator.launchers.factory import make_launcher
+from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
 from orchestrator.launchers.schema import LauncherSection
-from orchestrator.launchers.slurm_pilot_plan import WorkLeft
-from orchestrator.ray_runtime import RayRuntime, RayUnavailable
-from search_spaces.cluster import ACCELERATORS, Cluster
+from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
 from search_spaces.errors import InputError
-from search_spaces.measured import render_table
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.tables.measured_table import render_table
 
 ONE_NODE = Cluster(ACCELERATORS["cpu"], 2, 1)
 

@@ -5,9 +5,9 @@ import pytest
 
 from orchestrator.launchers.base import LaunchRefused, LaunchRequest
 from orchestrator.launchers.recorded import RecordedLauncher
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
-from search_spaces.measured import Observation
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.measured_table import Observation
 from tests.orchestrator.launchers.attempts import (
     LAYOUT,
     MODEL,
@@ -17,7 +17,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     with_spec,
 )
-from trials.classify import Life, Verdict
+from trials.attempt_result import Life, Verdict
 from trials.trial import FailureReason, Outcome, TrialState
 
 START = 1_000_000_000.0

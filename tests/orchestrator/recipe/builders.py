@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 
 from orchestrator.recipe.build import RecipeSource
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import TINY
+from trials.analysis.ranking import Objective, rank
 from trials.ledger.events import SearchRecord
-from trials.ranking import Objective, rank
 from trials.trial import (
     Attempt,
     MeasureRules,

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.verified_options import (
     BRIDGE_MAY_BE_NULL,
     GPT_NEOX,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.recipe.exports import Export, exports
-from search_spaces.layout import (
-    Layout,
-)
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.trainers.specs import GPT2, LLAMA, spec_of
 from trials.trial import TrialSpec

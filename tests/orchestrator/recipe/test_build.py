@@ -7,7 +7,7 @@ import pytest
 from orchestrator.recipe.build import build_recipe, evidence
 from orchestrator.recipe.render import readme
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of, without_interval
-from trials.ranking import Objective, rank
+from trials.analysis.ranking import Objective, rank
 from trials.trial import FailureReason, Trial, TrialKind, TrialState
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.recipe.exports import ExportStatus
-from search_spaces.layout import (
+from search_spaces.layouts.layout import (
     ACTIVATION_CHECKPOINTINGS,
     ATTENTION_KERNELS,
     OFFLOADS,

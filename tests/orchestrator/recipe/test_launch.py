@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.code_snapshot import snapshot_code
+from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.recipe.render import launch_sh
 from orchestrator.recipe.write import write_recipe
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of, spec_of
-from trials.classify import outcome_fault
-from trials.folder import read_json
+from trials.attempt_result import outcome_fault
+from trials.files.folders import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 

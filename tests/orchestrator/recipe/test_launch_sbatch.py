@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.code_snapshot import snapshot_code
+from orchestrator.common.code_snapshot import snapshot_code
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.build import RecipeSource
 from orchestrator.recipe.write import recipe_files, write_recipe
-from search_spaces.layout import Layout
-from search_spaces.validation import restored
-from slurm.sandbox import SlurmSandbox
+from search_spaces.layouts.layout import Layout
+from search_spaces.schema.validation import restored
+from slurm.sandbox.sandbox import SlurmSandbox
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
-from tests.slurm.test_sandbox import eventually, state_of
-from trials.classify import outcome_fault
-from trials.folder import read_json
+from tests.slurm.sandbox.test_sandbox import eventually, state_of
+from trials.attempt_result import outcome_fault
+from trials.files.folders import read_json
 from trials.trial import Outcome, OutcomeStatus, TrialSpec
 
 SITE = """\

@@ -12,7 +12,7 @@ from orchestrator.recipe.exports import GRADIENT_CLIPPING, exports
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from search_spaces.errors import InputError
-from search_spaces.layout import BATCH_RULE, WORLD_RULE
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.orchestrator.recipe.builders import LAYOUT, SLOWER_LAYOUT, measured_trial, source_of
 from trials.trial import TrialKind
 
@@ -211,7 +211,7 @@ def test_ds_config_has_the_layouts_batch(folder):
 
 
 def test_ds_config_clips_gradients_as_the_trials_did():
-    from trials.train.optimizer import Optimisation
+    from trials.train.engines.optimizer import Optimisation
 
     assert Optimisation().max_grad_norm == GRADIENT_CLIPPING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from orchestrator.samplers.base import Told, told_of
-from search_spaces.memory_floor import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryFloor
 from trials.trial import Trial
 
 

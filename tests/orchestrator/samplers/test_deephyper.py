@@ -11,9 +11,9 @@ import pytest
 from deephyper import hpo
 
 from orchestrator.samplers.base import Told
+from orchestrator.samplers.baselines import RandomSampler
 from orchestrator.samplers.deephyper import AS_IT_COMES, TUNED, DeepHyperSampler
-from orchestrator.samplers.ordered import RandomSampler
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.samplers.deephyper import DeepHyperSampler
 from orchestrator.samplers.factory import SAMPLERS, make_sampler
 from search_spaces.errors import InputError
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.contracts.test_sampler import TASK
 
 CANDIDATES = [Layout(micro_batch_size=size) for size in range(1, 30)]
@@ -54,7 +54,8 @@ def test_deephyper_failing_is_noted_and_random_goes_on(monkeypatch):
 def test_making_a_sampler_imports_no_deephyper():
     program = (
         "import sys; from tests.contracts.test_sampler import TASK\n"
-        "from orchestrator.samplers.factory import SAMPLERS, make_sampler; from search_spaces.layout import Layout\n"
+        "from orchestrator.samplers.factory import SAMPLERS, make_sampler\n"
+        "from search_spaces.layouts.layout import Layout\n"
         "[make_sampler(name, [Layout()], TASK, 1) for name in SAMPLERS]; sys.exit('deephyper' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

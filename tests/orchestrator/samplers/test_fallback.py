@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from orchestrator.samplers.base import Sampler
+from orchestrator.samplers.baselines import GridSampler
 from orchestrator.samplers.fallback import FallbackSampler
-from orchestrator.samplers.ordered import GridSampler
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 
 CANDIDATES = [Layout(micro_batch_size=size) for size in (1, 2, 4)]
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from orchestrator.samplers.base import Sampler, Told
+from orchestrator.samplers.cost_model_posterior import Expectations, Task
 from orchestrator.samplers.factory import make_sampler
 from orchestrator.samplers.guided import MANY_TRIALS, GuidedSampler
-from orchestrator.samplers.outlook import Expectations, Task
-from search_spaces.calibration import typical_constants
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
-from search_spaces.layout_table import LayoutTable
-from search_spaces.memory import stage_memory
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from search_spaces.step_time import TERMS, StepTerms
 from trials.trial import FailureReason
 
 pytestmark = pytest.mark.slow

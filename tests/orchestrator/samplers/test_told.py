@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.samplers.base import Told
-from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.samplers.histories import history_of
 from tests.trials.examples import OUTCOME
 from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState

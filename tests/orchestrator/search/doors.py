@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from orchestrator.launchers import slurm_files
-from orchestrator.search import attempts
-from orchestrator.search.limits import Limits
-from slurm.fake import FakeSlurm
+from orchestrator.launchers.slurm import job_files
+from orchestrator.search import trial_program
+from orchestrator.search.stopping import Limits
+from slurm.fake.client import FakeSlurm
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import Killed
 from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig, speed_of
@@ -23,8 +23,8 @@ from trials.trial import FailureReason
 DOORS: dict[str, tuple[object, str]] = {
     "an event into the journal": (Journal, "append"),
     "an event into the ledger": (LedgerWriter, "apply"),
-    "spec.json": (attempts, "write_json"),
-    "job.sh": (slurm_files, "write_text"),
+    "spec.json": (trial_program, "write_json"),
+    "job.sh": (job_files, "write_text"),
     "sbatch": (FakeSlurm, "submit"),
     "squeue": (FakeSlurm, "jobs"),
     "scontrol": (FakeSlurm, "describe"),

@@ -6,17 +6,17 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.launchers.slurm_pilot import SlurmPilotLauncher
-from orchestrator.launchers.slurm_pilot_plan import LONGEST_PILOT_S, PilotRules, WorkLeft
+from orchestrator.launchers.slurm_pilot.launcher import SlurmPilotLauncher
+from orchestrator.launchers.slurm_pilot.sizing import LONGEST_PILOT_S, PilotRules, WorkLeft
 from orchestrator.search.driver import Driver
-from orchestrator.search.limits import layouts_left
-from slurm.fake_jobs import JobPlan, Run, StartedJob
-from slurm.pace import PollPace
+from orchestrator.search.stopping import layouts_left
+from slurm.fake.jobs import JobPlan, Run, StartedJob
+from slurm.poll_backoff import PollPace
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import Rig
 from tests.orchestrator.search.slurm_rig import SlurmRig, leave
-from trials.folder import AttemptFolder, read_json
+from trials.files.folders import AttemptFolder, read_json
 from trials.ledger.events import SearchRecord
 from trials.pilot.agent import HEARTBEAT_S
 from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepRequest, StepSign, StepStart, write

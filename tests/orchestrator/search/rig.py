@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.samplers.ordered import GridSampler
-from orchestrator.search.attempts import TrialProgram
-from orchestrator.search.course import Goal, Hooks
+from orchestrator.samplers.baselines import GridSampler
+from orchestrator.search.context import Goal, Hooks
 from orchestrator.search.driver import Driver
-from orchestrator.search.history import History
-from orchestrator.search.limits import Limits
-from search_spaces.cluster import ACCELERATORS, Cluster
-from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
+from orchestrator.search.event_store import History
+from orchestrator.search.stopping import Limits
+from orchestrator.search.trial_program import TrialProgram
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.orchestrator.scripted import Script, ScriptedLauncher
-from trials.folder import SearchFolder
+from trials.analysis.ranking import Objective
+from trials.files.folders import SearchFolder
 from trials.ledger.events import Event, EventKind
 from trials.ledger.journal import Journal
 from trials.ledger.writer import LedgerWriter
-from trials.ranking import Objective
 from trials.trial import MeasureRules, TrialSpec
 
 MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.launchers.base import Launcher
-from orchestrator.launchers.slurm import SlurmLauncher
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
 from orchestrator.search.driver import Driver
-from slurm.fake import FakeSlurm
-from slurm.fake_cluster import FakeCluster
-from slurm.fake_jobs import JobPlan, StartedJob
-from slurm.pace import PollPace
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.jobs import JobPlan, StartedJob
+from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking, four_nodes
 from tests.orchestrator.scripted import Script, measured_outcome
 from tests.orchestrator.search.rig import LAYOUTS, Rig
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ledger.events import SearchRecord
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, TrialSpec
 

@@ -12,17 +12,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.in_time import InTime
-from orchestrator.samplers.ordered import GridSampler
-from orchestrator.search import attempts
-from orchestrator.search.attempts import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
+from orchestrator.common.timeouts import InTime
+from orchestrator.samplers.baselines import GridSampler
+from orchestrator.search import trial_program
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from orchestrator.search.trial_program import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher, measured_outcome
 from tests.orchestrator.search.rig import Rig
-from trials import folder as folders
-from trials.classify import Ending, Life
-from trials.folder import write_json
+from trials.attempt_result import Ending, Life
+from trials.files import folders
+from trials.files.folders import write_json
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason, TrialState
 
@@ -124,7 +124,7 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
         opened.append((path, flags))
         return os.open(path, flags)
 
-    monkeypatch.setattr(attempts, "os", SimpleNamespace(**vars(os) | {"open": noting}))
+    monkeypatch.setattr(trial_program, "os", SimpleNamespace(**vars(os) | {"open": noting}))
     rig.limits = Limits(max_trials=1, parallel_trials=1)
     rig.launcher = LateLauncher()
     rig.open_driver().run()
@@ -135,7 +135,7 @@ def test_the_folder_is_opened_anew_before_every_look(rig, monkeypatch):
 
 @pytest.fixture
 def quickly(monkeypatch) -> None:
-    monkeypatch.setattr(attempts, "FOLDER_ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(trial_program, "FOLDER_ANSWERS_WITHIN_S", 0.2)
 
 
 @pytest.mark.fault(28)

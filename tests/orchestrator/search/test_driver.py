@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
-from search_spaces.layout import Layout
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
-from trials.classify import Ending, Life
+from trials.analysis.early_stopping import read_rival
+from trials.analysis.ranking import Objective, upper_bound_of
+from trials.attempt_result import Ending, Life
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader
-from trials.ranking import Objective, upper_bound_of
-from trials.rival import read_rival
 from trials.trial import FailureReason, TrialState
 
 pytestmark = pytest.mark.slow

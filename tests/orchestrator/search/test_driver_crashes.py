@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.doors import Door, walks, watched
 from tests.orchestrator.search.rig import LAYOUTS, Killed, Rig, every_event, raise_killed, the_last_of_each_kind

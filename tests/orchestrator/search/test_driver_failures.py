@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.search.attempts import TrialProgram
-from orchestrator.search.course import Hooks
+from orchestrator.search.context import Hooks
+from orchestrator.search.trial_program import TrialProgram
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.ledger.events import EndReason, EventKind, SearchState

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.launchers.base import ENDING_ALLOWANCE_S
-from orchestrator.samplers.ordered import GridSampler
+from orchestrator.samplers.baselines import GridSampler
 from orchestrator.search import time_limits
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
+from orchestrator.search.context import Hooks
 from orchestrator.search.node_hours import longest_attempt_s
+from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, raise_killed
-from trials.classify import Ending, Life
+from trials.attempt_result import Ending, Life
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason
 

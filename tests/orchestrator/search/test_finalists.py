@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.samplers.ordered import GridSampler
-from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
-from search_spaces.layout import Layout
-from search_spaces.memory_floor import MemoryFloor
+from orchestrator.samplers.baselines import GridSampler
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig
 from trials.ledger.events import EndReason, EventKind, SearchState

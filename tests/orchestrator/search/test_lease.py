@@ -24,7 +24,7 @@ from orchestrator.search.lease import (
     release_again,
     renew,
 )
-from trials.folder import SearchFolder, read_json, write_json
+from trials.files.folders import SearchFolder, read_json, write_json
 
 REPOSITORY = Path(__file__).parents[3]
 NOON = 1_780_000_000.0
@@ -33,7 +33,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from orchestrator.search.lease import LeaseHeld, acquire
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 print("ready", flush=True)
 sys.stdin.readline()
 try:

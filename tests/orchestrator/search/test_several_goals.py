@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.limits import Limits
-from search_spaces.layout import Layout
+from orchestrator.search.stopping import Limits
+from search_spaces.layouts.layout import Layout
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.slurm_rig import slurm_rig
-from trials.folder import SearchFolder
+from trials.analysis.early_stopping import may_stop, read_rival
+from trials.analysis.pareto import pareto
+from trials.analysis.ranking import Objective, rank
+from trials.files.folders import SearchFolder
 from trials.ledger.events import SearchRecord
-from trials.pareto import pareto
-from trials.ranking import Objective, rank
-from trials.rival import may_stop, read_rival
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
 pytestmark = pytest.mark.slow

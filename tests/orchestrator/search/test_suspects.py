@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.attempts import LAUNCHER_GRACE_S
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, Rig, every_event, kill_after, the_last_of_each_kind
 from tests.orchestrator.search.slurm_rig import SlurmRig, speed_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.launchers.slurm_submissions import SETTLE_S
-from orchestrator.search.course import Hooks
-from orchestrator.search.limits import Limits
+from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S
 from tests.orchestrator.scripted import Script
 from tests.orchestrator.search.doors import (

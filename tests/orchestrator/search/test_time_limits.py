@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.search.standing import Standing
+from orchestrator.search.index import Standing
 from orchestrator.search.time_limits import LEAST_ROOM_S, ROOM, time_limit_s
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
+from trials.analysis.ranking import Objective
 from trials.ledger.events import SearchRecord
-from trials.ranking import Objective
 from trials.trial import Attempt, FailureReason, Trial, TrialState
 
 MOST_S = 1800.0

@@ -12,13 +12,13 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from dashboards.door import Door
+from dashboards.access.auth import Door
 from orchestrator.service.api import make_app
-from orchestrator.service.desk import Desk
+from orchestrator.service.auth import Guard
 from orchestrator.service.executors import ThreadExecutor
-from orchestrator.service.guard import Guard
-from orchestrator.service.keeper import Keeper
-from orchestrator.service.place import ServicePlace
+from orchestrator.service.handlers import Desk
+from orchestrator.service.state_dir import ServicePlace
+from orchestrator.service.supervisor import Keeper
 from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
 from trials.ledger.place import ledger_url
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.candidates import candidates_of
-from orchestrator.search_file import load_search_file
+from orchestrator.config.loader import load_search_file
+from orchestrator.planning.candidates import candidates_of
 from tests.orchestrator.cli.parlay import TINY_SEARCH, environment, write_search
 from tests.orchestrator.tabled_parlay import COMMAND
 

@@ -10,13 +10,13 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 
-from dashboards.door import Door
+from dashboards.access.auth import Door
 from orchestrator.search import lease
-from orchestrator.service.guard import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
-from orchestrator.service.share_file import ShareFile
+from orchestrator.service.auth import MOST_BODY_BYTES, MOST_REFUSALS, Guard, _Lines
+from orchestrator.service.quota_file import ShareFile
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import served
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.journal import Journal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -31,7 +31,7 @@ def service(own_home, tmp_path):
 @pytest.fixture
 def idle(own_home, tmp_path, monkeypatch):
     """A service whose searches stay where they are: nobody drives them."""
-    monkeypatch.setattr("orchestrator.service.keeper.Keeper.turn", lambda self: None)
+    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.turn", lambda self: None)
     with served(own_home, tmp_path) as found:
         yield found
 
@@ -223,7 +223,7 @@ def test_a_bug_is_told_without_its_traceback_and_logged_with_it(service, monkeyp
     def broken(*_):
         raise ZeroDivisionError("secret words")
 
-    monkeypatch.setattr("orchestrator.service.desk.LedgerReader", broken)
+    monkeypatch.setattr("orchestrator.service.handlers.LedgerReader", broken)
     answer = service.client.get("/v1/searches")
     assert (answer.status_code, error_of(answer)["code"]) == (500, "bug")
     assert "secret" not in answer.text
@@ -234,7 +234,7 @@ def test_a_ledger_out_of_reach_is_not_our_bug(service, monkeypatch):
     def unreachable(*_):
         raise OutsideRefused("the database does not answer", "ask again")
 
-    monkeypatch.setattr("orchestrator.service.desk.LedgerReader", unreachable)
+    monkeypatch.setattr("orchestrator.service.handlers.LedgerReader", unreachable)
     answer = service.client.get("/v1/searches")
     assert (answer.status_code, error_of(answer)["fix"]) == (503, "ask again")
 

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from dashboards.sessions import Sessions
+from dashboards.access.browser_sessions import Sessions
 from orchestrator.service.client import page_address, running_service
-from orchestrator.service.place import ServicePlace
+from orchestrator.service.state_dir import ServicePlace
 from search_spaces.errors import OutsideRefused
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dashboards.ports import held_port
+from dashboards.access.ports import held_port
 from orchestrator.service.client import page_address
 from tests.chromium import Tab
 from tests.orchestrator.cli.parlay import write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.launchers.slurm_questions import Questions
-from slurm.jobs import JobSnapshot
-from slurm.pace import PollPace
-from slurm.shared_answer import SharedAnswer
+from orchestrator.launchers.slurm.queries import Questions
+from slurm.job_state import JobSnapshot
+from slurm.poll_backoff import PollPace
+from slurm.squeue_cache import SharedAnswer
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def asked_in_an_hour(tmp_path, monkeypatch):
         """How often so many drivers, each with its own turns of half a second, ask in an hour."""
         slurm, rng, folder = CountingSlurm(), random.Random(drivers), Path(tmp_path) / str(drivers)
         folder.mkdir()
-        monkeypatch.setattr("slurm.shared_answer.time.time", slurm.now)
+        monkeypatch.setattr("slurm.squeue_cache.time.time", slurm.now)
         shared = [SharedAnswer(slurm, folder, ("/etc/slurm.conf",)) for _ in range(drivers)]
         asking = [Questions(slurm, PollPace(INTERVAL_S), answers.jobs) for answers in shared]
         end = slurm.now_s + HOUR_S

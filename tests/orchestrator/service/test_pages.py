@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from starlette.testclient import TestClient
 
-from dashboards.door import Door
-from dashboards.sessions import entry_address
-from orchestrator.service.keeper import DriverState
-from orchestrator.service.place import ServicePlace
+from dashboards.access.auth import Door
+from dashboards.access.browser_sessions import entry_address
+from orchestrator.service.state_dir import ServicePlace
+from orchestrator.service.supervisor import DriverState
 from search_spaces.errors import OutsideRefused
 from tests.orchestrator.service.asking import Served, served
 
@@ -26,7 +26,7 @@ PROGRAM = HERE | {"authorization": f"Bearer {TOKEN}"}
 @pytest.fixture
 def service(own_home, tmp_path, monkeypatch):
     """A service on a port, whose searches stay where they are."""
-    monkeypatch.setattr("orchestrator.service.keeper.Keeper.turn", lambda self: None)
+    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.turn", lambda self: None)
     with served(own_home, tmp_path, Door.on_port(TOKEN, 7000, PAGE_KEY)) as found:
         yield found
 
@@ -159,7 +159,7 @@ def test_a_search_has_a_page_that_follows_it_and_its_report_without_scripts(brow
 
 
 def test_whoever_looks_on_has_no_trial_read_from_the_ledger(service, browser, search, monkeypatch):
-    monkeypatch.setattr("orchestrator.service.keeper.Keeper.kept", lambda self: {})  # as once it has ended
+    monkeypatch.setattr("orchestrator.service.supervisor.Keeper.kept", lambda self: {})  # as once it has ended
     monkeypatch.delattr("trials.ledger.reader.LedgerReader.search")
     for given in (search, search[:-2]):
         assert browser.get(f"/searches/{given}/report").status_code == 200
@@ -195,7 +195,7 @@ def test_a_ledger_out_of_reach_is_told_as_a_page(browser, monkeypatch):
     def unreachable(*_):
         raise OutsideRefused("the database does not answer", "ask again")
 
-    monkeypatch.setattr("orchestrator.service.desk.LedgerReader", unreachable)
+    monkeypatch.setattr("orchestrator.service.handlers.LedgerReader", unreachable)
     answer = browser.get("/")
     assert answer.status_code == 503
     assert "The database does not answer." in answer.text

@@ -21,7 +21,7 @@ from orchestrator.service.client import running_service
 from tests.orchestrator.cli.parlay import environment, parlay, write_search
 from tests.orchestrator.service.services import SEARCH, ask, hold, let_go, serving, until
 from tests.orchestrator.tabled_parlay import COMMAND
-from trials.folder import SearchFolder
+from trials.files.folders import SearchFolder
 from trials.ledger.events import EndReason, SearchRecord, fold
 from trials.ledger.journal import Journal
 

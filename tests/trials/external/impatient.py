@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import sys
 
-from trials.external.following import trainer_hang_limit_s
-from trials.external.measuring import LogMeasurement
+from trials.external.log_follower import trainer_hang_limit_s
+from trials.external.measurement import LogMeasurement
 from trials.external.program import main
 from trials.trainers.trainer_log import TrainerStep
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.examples import SPEC, TINY
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialSpec
 
 FAKE = str(Path(__file__).with_name("fake_trainer.py"))

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.trials.trainers.specs import LLAMA, spec_of
-from trials.classify import expected_proof, outcome_fault
+from trials.attempt_result import expected_proof, outcome_fault
 from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
 from trials.external.endings import failure_of
-from trials.external.following import trainer_environment, trainer_hang_limit_s
-from trials.external.meeting import Address
-from trials.measure import throughput_fields
+from trials.external.log_follower import trainer_environment, trainer_hang_limit_s
+from trials.external.rendezvous import Address
+from trials.measurement.protocol import throughput_fields
 from trials.ranks.environment import RankEnvironment
 from trials.trainers.invocation import Invocation
 from trials.trainers.log_lines import PROOF_NAMES, command_format

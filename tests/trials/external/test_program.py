@@ -14,8 +14,8 @@ import pytest
 
 from tests.trials.external.ranks import FAKE, RULES, Ranks, spec_for, start
 from tests.trials.trainers.specs import LLAMA
-from trials.folder import read_json, write_json
-from trials.metrics import StepPhase, read_metrics
+from trials.files.folders import read_json, write_json
+from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, Outcome, OutcomeStatus, Rendezvous
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from trials.ledger.events import EndReason, Event, EventKind, SearchRecord, SearchState, apply
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 import trials.ledger.migrations
 from search_spaces.errors import InputError
 from tests.trials.ledger.stories import SEARCH_ID, Story, measured_story
-from trials import sqlite_file
+from trials.files import sqlite_file
 from trials.ledger import database
 from trials.ledger.database import (
     REVISIONS,

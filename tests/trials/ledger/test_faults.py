@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.search.history import History
+from orchestrator.search.event_store import History
 from tests.postgres import PostgresServer, postgres
 from tests.trials.ledger.stories import NOON, SEARCH_ID, measured_story
 from trials.ledger import database

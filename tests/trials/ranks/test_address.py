@@ -35,7 +35,7 @@ def test_a_node_calls_itself_as_its_site_wants(monkeypatch, wanted, found):
 
 
 def test_the_room_that_writes_the_script_calls_the_variable_the_same():
-    from slurm.launch_line import ADDRESS_VARIABLE as written
+    from slurm.srun_command import ADDRESS_VARIABLE as written
 
     assert written == ADDRESS_VARIABLE
 

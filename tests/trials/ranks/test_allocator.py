@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 MAPPED_BUFFERS = """
 import ctypes
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.ranks.allocator import LARGE_BUFFER_BYTES
 from trials.ranks.environment import prepare_process

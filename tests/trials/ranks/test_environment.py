@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
 from trials.ranks.environment import RankEnvironment, prepare_process, process_age_s
 

@@ -99,7 +99,7 @@ def os_error(code: int, path: str | None = None) -> OSError:
         (os_error(errno.ENOSPC), FailureReason.LAUNCH_FAILURE),
         (os_error(errno.EDQUOT), FailureReason.LAUNCH_FAILURE),
         (
-            ModuleNotFoundError("absent", name="trials.train.loop"),
+            ModuleNotFoundError("absent", name="trials.train.measurement.loop"),
             FailureReason.LAUNCH_FAILURE,
         ),
         (ModuleNotFoundError("absent", name="flash_attn"), FailureReason.SCRIPT_ERROR),

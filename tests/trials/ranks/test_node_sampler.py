@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.folder import AttemptFolder
-from trials.node_samples import MOST_BYTES, MOST_NODES, NodeSample, read_samples, sample_line
+from trials.files.folders import AttemptFolder
+from trials.measurement.node_metrics import MOST_BYTES, MOST_NODES, NodeSample, read_samples, sample_line
 from trials.ranks import node_sampler
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.node_sampler import Node, NodeSampler, pause_after, sample_node

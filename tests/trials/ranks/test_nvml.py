@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trials.node_samples import NodeSample
+from trials.measurement.node_metrics import NodeSample
 from trials.ranks.node_sampler import nvml_or_none
 from trials.ranks.nvml import Nvml
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.folder import write_json
+from trials.files.folders import write_json
 from trials.ranks.program import FILES_FAILED, read_spec, run_program
 
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ranks.report import Report
 from trials.trial import FailureReason, Outcome, OutcomeStatus
 
@@ -87,7 +87,7 @@ def test_only_rank_0_gives_the_sign_of_life(folder):
 HANGING = """
 import math, sys, time
 from pathlib import Path
-from trials.folder import AttemptFolder, read_json
+from trials.files.folders import AttemptFolder, read_json
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.ranks.watchdog import Watchdog

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.folder import AttemptFolder
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
 from trials.ranks.watchdog import LEAST_HANG_S, LONGEST_HANG_S, Watchdog, hang_limit_s, reason_of_silence

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.train.trial_processes import make_spec
-from trials.folder import AttemptFolder, read_json, write_json
+from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.ranks.environment import RankEnvironment
 from trials.trial import TrialSpec
 
@@ -29,9 +29,9 @@ def train_plainly(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import torch
 
     from trials.train.data import SyntheticData
-    from trials.train.layers import TensorRanks
-    from trials.train.model import Running, Stage, StagePlan
-    from trials.train.weights import WeightSource
+    from trials.train.model.chunk import Running, Stage, StagePlan
+    from trials.train.model.initial_weights import WeightSource
+    from trials.train.parallel.tensor_parallel import TensorRanks
 
     model, layout = _model(arguments), _layout(arguments)
     cpu = torch.device("cpu")
@@ -60,14 +60,14 @@ def train_layout(arguments: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from trials.train import deepspeed_engine
     from trials.train.data import Batch, SyntheticData
-    from trials.train.device import Device
-    from trials.train.engine import Training
-    from trials.train.engine_factory import build_engine
-    from trials.train.optimizer import Optimisation
-    from trials.train.weights import WeightSource
-    from trials.train.world import join_world
+    from trials.train.engines import deepspeed_engine
+    from trials.train.engines.engine import Training
+    from trials.train.engines.factory import build_engine
+    from trials.train.engines.optimizer import Optimisation
+    from trials.train.model.initial_weights import WeightSource
+    from trials.train.parallel.device import Device
+    from trials.train.parallel.process_groups import join_world
 
     _prepare(arguments, deepspeed_engine)
     spec = make_spec(_layout(arguments), model=_model(arguments), seed=SEED)

@@ -13,7 +13,7 @@ from trials.ranks.watchdog import hang_limit_s
 from trials.train.program import main
 
 if TYPE_CHECKING:
-    from trials.train.loop import TrainingLoop
+    from trials.train.measurement.loop import TrainingLoop
 
 
 class PlannedClock:
@@ -28,7 +28,7 @@ class PlannedClock:
 
 
 def _plan_the_clock() -> PlannedClock:
-    from trials.train import loop
+    from trials.train.measurement import loop
 
     clock = PlannedClock()
     loop.time = clock  # type: ignore[assignment]
@@ -75,7 +75,7 @@ def sleep_in_the_third_step_of_rank_1() -> None:
 
 def get_slower_from_the_fourteenth_step_on() -> None:
     """By its clock each step of rank 1 takes half a second then, fifty times what it did."""
-    from trials.train.torch_engine import TorchEngine
+    from trials.train.engines.torch_engine import TorchEngine
 
     original, clock, steps = TorchEngine.train_step, _plan_the_clock(), count(1)
 
@@ -89,7 +89,7 @@ def get_slower_from_the_fourteenth_step_on() -> None:
 
 def be_at_the_time_limit_in_the_twentieth_step() -> None:
     """By the age of its process."""
-    from trials.train import loop
+    from trials.train.measurement import loop
 
     age_s, asked = loop.process_age_s, count(1)
     loop.process_age_s = lambda: age_s() + (600.0 if next(asked) > 20 else 0.0)
@@ -97,7 +97,7 @@ def be_at_the_time_limit_in_the_twentieth_step() -> None:
 
 def write_slowly_between_steps() -> None:
     """As on a file system that takes its time; rank 0 alone writes."""
-    from trials.metrics import MetricsWriter
+    from trials.measurement.step_log import MetricsWriter
 
     original = MetricsWriter.write
     MetricsWriter.write = lambda self, record: (time.sleep(0.2), original(self, record))[1]  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def find_its_folder_stale_for_a_moment() -> None:
     """As over NFS, when the fifth step is written."""
     import errno
 
-    from trials.metrics import MetricsWriter
+    from trials.measurement.step_log import MetricsWriter
 
     original, written = MetricsWriter.write, count(1)
 
@@ -122,7 +122,7 @@ def find_its_folder_stale_for_a_moment() -> None:
 def use_a_gpu_that_somebody_else_uses() -> None:
     import torch
 
-    from trials.train import device
+    from trials.train.parallel import device
 
     device.CLEAN_WITHIN_S = 0.5
     torch.cuda.is_available = lambda: True
@@ -133,7 +133,7 @@ def use_a_gpu_that_somebody_else_uses() -> None:
 
 def _before_a_step(step: int, acts: Mapping[int, Callable[[TrainingLoop], None]]) -> None:
     """What each rank does before it takes this step."""
-    from trials.train.loop import TrainingLoop
+    from trials.train.measurement.loop import TrainingLoop
 
     original, act = TrainingLoop._timed_step, acts.get(int(os.environ["RANK"]))
 
@@ -158,9 +158,9 @@ def _take_memory() -> None:
 
 
 def leave_out_a_layer() -> None:
-    from trials.train import model
+    from trials.train.model import chunk
 
-    model.stage_layers = lambda shape, stages: (shape.num_layers - 1,)
+    chunk.stage_layers = lambda shape, stages: (shape.num_layers - 1,)
 
 
 def train_every_sample_twice() -> None:
@@ -178,14 +178,14 @@ def train_every_sample_twice() -> None:
 
 
 def lose_the_loss() -> None:
-    from trials.train import torch_engine
+    from trials.train.engines import torch_engine
 
     original = torch_engine.TorchEngine._accumulate
     torch_engine.TorchEngine._accumulate = lambda self, *batch: original(self, *batch) * float("nan")  # type: ignore[method-assign]
 
 
 def leak_four_mib_a_step() -> None:
-    from trials.train.torch_engine import TorchEngine
+    from trials.train.engines.torch_engine import TorchEngine
 
     original, kept = TorchEngine.train_step, []
 
@@ -198,10 +198,10 @@ def leak_four_mib_a_step() -> None:
 
 def take_every_step_for_a_long_one() -> None:
     """By its clock a step is as long as it has micro-batches, but for a little that is another in each."""
-    from trials import measure
-    from trials.train.loop import TrainingLoop
+    from trials.measurement import protocol
+    from trials.train.measurement.loop import TrainingLoop
 
-    measure.LONGEST_STEP_S = float("-inf")
+    protocol.LONGEST_STEP_S = float("-inf")
     original, clock, steps = TrainingLoop._shortened, _plan_the_clock(), count(1)
 
     def shortened(self, batch, micro_batches):
@@ -213,7 +213,7 @@ def take_every_step_for_a_long_one() -> None:
 
 def run_short_steps_in_full() -> None:
     """As an engine would that goes by its layout alone."""
-    from trials.train.loop import TrainingLoop
+    from trials.train.measurement.loop import TrainingLoop
 
     take_every_step_for_a_long_one()
     shortened = TrainingLoop._shortened
@@ -235,7 +235,7 @@ def have_a_profiler_that_does_not_start() -> None:
 
 
 def lose_rank_1_while_it_is_profiled() -> None:
-    from trials.train.loop import TrainingLoop
+    from trials.train.measurement.loop import TrainingLoop
 
     def train(self, micro_batches):
         os._exit(7)

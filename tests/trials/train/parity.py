@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.trials.train.ranks import WarmRanks
-from trials.parity_cases import named_case
-from trials.selftest import Case, Difference, RankTraining, Trained, largest_difference
+from trials.protocols.parity_cases import named_case
+from trials.protocols.selftest import Case, Difference, RankTraining, Trained, largest_difference
 
 PROGRAMS = "tests.trials.train.rank_programs"
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
-from trials.folder import AttemptFolder
+from trials.files.folders import AttemptFolder
+from trials.protocols.selftest import Case, case_spec
 from trials.ranks.environment import RankEnvironment
-from trials.selftest import Case, case_spec
-from trials.train import deepspeed_engine, exchange, fsdp_sharding, reductions
-from trials.train.device import Device
-from trials.train.layers import TensorRanks
-from trials.train.model import Running, Stage, StagePlan
+from trials.train.engines import deepspeed_engine, fsdp
+from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel import collectives, gather
+from trials.train.parallel.device import Device
+from trials.train.parallel.process_groups import World
+from trials.train.parallel.tensor_parallel import TensorRanks
 from trials.train.selftest import training
-from trials.train.weights import WeightSource
-from trials.train.world import World
 
 CPU = Device(torch.device("cpu"))
 
@@ -47,7 +48,7 @@ def told_each_other(arguments: Mapping[str, Any], folder: Path) -> Any:
     store = torch.distributed.FileStore(str(folder / "store"), env.world_size)
     torch.distributed.init_process_group("gloo", store=store, rank=env.rank, world_size=env.world_size)
     try:
-        return exchange.exchange_json(arguments["told"][env.rank], CPU.torch_device, arguments["longest_bytes"])
+        return gather.exchange_json(arguments["told"][env.rank], CPU.torch_device, arguments["longest_bytes"])
     except ValueError as error:
         return str(error)
 
@@ -56,9 +57,9 @@ def held_parameters(arguments: Mapping[str, Any], folder: Path) -> int:
     """What a rank counts as held after two steps. `gives_back`: whether FSDP gives weights back after each forward
     pass, whatever the layout's stage says."""
     if "gives_back" in arguments:
-        fully_shard = fsdp_sharding.fully_shard
+        fully_shard = fsdp.fully_shard
         forced = {"reshard_after_forward": arguments["gives_back"]}
-        fsdp_sharding.fully_shard = lambda module, **options: fully_shard(module, **options | forced)
+        fsdp.fully_shard = lambda module, **options: fully_shard(module, **options | forced)
     return train_layout({**arguments, "steps": 2}, folder)["parameters"]
 
 
@@ -121,7 +122,7 @@ def _passing(name: str, original: Callable, leave_out: Callable, used: list[str]
 
 def _replace_everywhere(function: str, replacement: Callable[[Callable], Callable]) -> None:
     """Under its name in every module of the trainer that imported it."""
-    original = getattr(reductions, function)
+    original = getattr(collectives, function)
     for module in _trainer_modules():
         if getattr(module, function, None) is original:
             setattr(module, function, replacement(original))

@@ -31,11 +31,11 @@ IMPORTED_ONCE = (
     "torch.utils.checkpoint",
     "torch._inductor.compile_fx",
     "torch._inductor.codegen.cpp",
-    "trials.train.torch_engine",
-    "trials.train.flat_sharding",
-    "trials.train.fsdp_sharding",
-    "trials.train.pipeline",
-    "trials.train.deepspeed_engine",
+    "trials.train.engines.torch_engine",
+    "trials.train.engines.flat_buffers",
+    "trials.train.engines.fsdp",
+    "trials.train.engines.torch_pipeline",
+    "trials.train.engines.deepspeed_engine",
     "trials.train.selftest.training",
 )
 """Whatever some case may need."""

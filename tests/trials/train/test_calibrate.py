@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trials.calibrate import Measurements, block_sizes, pairs_apart
+from trials.protocols.calibration import Measurements, block_sizes, pairs_apart
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboards.layout_picture import data_rank_of, stage_of
-from search_spaces.layout import Layout
+from dashboards.terminal.rank_diagram import data_rank_of, stage_of
+from search_spaces.layouts.layout import Layout
 from tests.trials.token_files import write_tokens
 from tests.trials.train.trial_processes import MODEL, make_spec
+from trials.data.token_file import HEADER_BYTES, TokenFile
 from trials.ranks.failures import TrialFailure, reason_of
-from trials.tokens import HEADER_BYTES, TokenFile
 from trials.train.data import SyntheticData, TokenFileData, sample_indices, training_data
-from trials.train.world import Coordinates
+from trials.train.parallel.process_groups import Coordinates
 from trials.trial import FailureReason
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec
 from trials.trial import FailureReason, TrialState
 

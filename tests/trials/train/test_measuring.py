@@ -9,11 +9,11 @@ from statistics import median
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, RULES, faulty, make_spec
-from trials.folder import SearchFolder, write_json
-from trials.metrics import StepPhase, read_metrics
-from trials.rival import RIVALS_SCHEMA
+from trials.analysis.early_stopping import RIVALS_SCHEMA
+from trials.files.folders import SearchFolder, write_json
+from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, TrialKind, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.alone, pytest.mark.timeout(300)]

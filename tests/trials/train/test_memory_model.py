@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from search_spaces.layout import Layout
-from search_spaces.layout_table import LayoutTable
-from search_spaces.memory import LayerActivations
+from search_spaces.cost_model.memory import LayerActivations
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
 from search_spaces.model_shape import ModelShape
-from trials.train.layers import TensorRanks
-from trials.train.model import Running, Stage, StagePlan
-from trials.train.weights import WeightSource
+from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.tensor_parallel import TensorRanks
 
 pytestmark = pytest.mark.slow
 

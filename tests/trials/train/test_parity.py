@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from _pytest.mark import ParameterSet
 
-from search_spaces.covering import cover
+from search_spaces.layouts.covering_array import cover
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import WarmRanks
-from trials.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
-from trials.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
-from trials.train.reductions import Reduction
+from trials.protocols.parity_cases import SHAPES, axis_values, case_of, compiled_cases, covering_cases, named_case
+from trials.protocols.selftest import CPU_TOLERANCES, counting_fault, tolerance_of
+from trials.train.parallel.collectives import Reduction
 from trials.train.selftest.training import STEPS, optimisation_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(400)]

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import make_spec
-from trials.classify import COMPARABLE
-from trials.train.device import Device
-from trials.train.exchange import RankPlace
-from trials.train.fingerprint import fingerprint
+from trials.attempt_result import COMPARABLE
+from trials.train.parallel.device import Device
+from trials.train.parallel.gather import RankPlace
+from trials.train.proof.fingerprint import fingerprint
 from trials.train.trial_run import flags_of
 
 CPU = Device(torch.device("cpu"))

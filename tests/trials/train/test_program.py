@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import ENDLESS, MODEL, RULES, faulty, make_spec, start_trial
-from trials.metrics import StepPhase, read_metrics
+from trials.measurement.step_log import StepPhase, read_metrics
 from trials.trial import FailureReason, OutcomeStatus, Rendezvous, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

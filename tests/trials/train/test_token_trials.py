@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.token_files import write_tokens
 from tests.trials.train.trial_processes import ENDLESS, make_spec, start_trial
-from trials.metrics import read_metrics
-from trials.tokens import HEADER_BYTES
+from trials.data.token_file import HEADER_BYTES
+from trials.measurement.step_log import read_metrics
 from trials.trial import FailureReason, TrialSpec, TrialState
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.train.ranks import WarmProcess, WarmRanks
-from trials.classify import Ending, Life, Verdict, classify
-from trials.folder import AttemptFolder, SearchFolder, read_json, write_json
+from trials.attempt_result import Ending, Life, Verdict, classify
+from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 
 MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")

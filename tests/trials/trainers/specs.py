@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC, TINY
 from trials.trial import MeasureRules, TrialSpec

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search_spaces.errors import InputError
-from search_spaces.layout import BATCH_RULE, Layout
+from search_spaces.layouts.layout import BATCH_RULE, Layout
 from search_spaces.model_shape import ModelShape
-from trials.train.layers import TensorRanks
-from trials.train.model import Running, Stage, StagePlan
-from trials.train.weights import WeightSource
+from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.tensor_parallel import TensorRanks
 from trials.trainers.deepspeed_config import ds_config, read_ds_config, why_not_deepspeed
 
 GPT = ModelShape(8, 64, 8, 8, 256, False, 256, 32, False, "learned", "layernorm")

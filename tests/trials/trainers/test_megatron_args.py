@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.errors import InputError
-from search_spaces.layout import BATCH_RULE, WORLD_RULE
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE
 from tests.trials.trainers.samples import MEGATRON_DEEPSPEED, MEGATRON_LM
 from trials.trainers.megatron_args import read_megatron_script
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from search_spaces.layout import Layout
+from search_spaces.layouts.layout import Layout
 from tests.trials.trainers.specs import GPT2, ITERATIONS, LLAMA, spec_of
 from trials.trainers.megatron_args import read_megatron_script
 from trials.trainers.megatron_options import (

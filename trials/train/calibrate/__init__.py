@@ -1,0 +1,1 @@
+"""Calibration program: measures what ranks reach in compute, memory and links."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
-from trials.folder import AttemptFolder
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.program import leave_at_once, read_spec, run_program
 from trials.ranks.report import Report
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _calibrate(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
-    from trials.train.calibrate.measuring import measure
+    from trials.train.calibrate.benchmarks import measure
 
     found = measure(spec, folder, env, report)
     if env.rank == 0:

@@ -9,10 +9,10 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from trials.calibrate import ROUNDS
+from trials.protocols.calibration import ROUNDS
 from trials.ranks.report import Report
-from trials.train.device import Device
-from trials.train.exchange import meet
+from trials.train.parallel.device import Device
+from trials.train.parallel.gather import meet
 
 MOST_CALLS = 2000
 """In a round: of a tiny message many fit into a round, and none of them tells more."""

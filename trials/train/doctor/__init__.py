@@ -1,0 +1,1 @@
+"""Node probe: reports what the ranks of a doctor's job see."""

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import NoReturn
 
-from trials.folder import AttemptFolder
+from trials.files.folders import AttemptFolder
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.program import leave_at_once, read_spec, run_program
 from trials.ranks.report import Report
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def _look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
     let_nccl_tell(os.environ)
-    from trials.train.doctor.looking import look
+    from trials.train.doctor.probe import look
 
     found = look(spec, folder, env, report)
     if env.rank == 0:

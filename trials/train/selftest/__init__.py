@@ -1,0 +1,1 @@
+"""Selftest program: a plain GPT, and layout after layout compared with it."""

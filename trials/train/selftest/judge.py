@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trials.selftest import (
+from trials.protocols.selftest import (
     Case,
     CaseResult,
     RankTraining,

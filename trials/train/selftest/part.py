@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from trials.folder import AttemptFolder, write_json
+from trials.files.folders import AttemptFolder, write_json
+from trials.protocols.selftest import Case, Expected, case_spec, trained_path
 from trials.ranks.environment import RankEnvironment
 from trials.ranks.report import Report
-from trials.selftest import Case, Expected, case_spec, trained_path
-from trials.train.device import open_device
+from trials.train.parallel.device import open_device
 from trials.train.program import run_rank
 from trials.train.selftest.training import STEPS, train_layout
 from trials.trial import MeasureRules, TrialSpec
 
 MEMORY_LIMIT_GIB = 1.0
-"""Far less than the model of the case `gpu_oom` needs (`trials.parity_cases.failing_cases`)."""
+"""Far less than the model of the case `gpu_oom` needs (`trials.protocols.parity_cases.failing_cases`)."""
 
 HANG_RULES = MeasureRules(min_steps=10_000, max_steps=10_000, ci_relative_width=1e-9, time_limit_s=40.0)
 """No end but the watchdog's, which comes after half of the limit."""
@@ -40,7 +40,7 @@ def _train(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report:
 
 def _sleep_in_the_third_step() -> None:
     """The others wait for this rank in a collective, as they would for a node that froze."""
-    from trials.train.torch_engine import TorchEngine
+    from trials.train.engines.torch_engine import TorchEngine
 
     original, steps = TorchEngine.train_step, []
 

@@ -22,10 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trials.folder import AttemptFolder, read_json, write_json
-from trials.ranks.environment import RankEnvironment, prepare_process
-from trials.ranks.program import leave_at_once
-from trials.selftest import (
+from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.protocols.selftest import (
     CASE_LIMIT_S,
     Case,
     CaseResult,
@@ -36,6 +34,8 @@ from trials.selftest import (
     read_cases,
     trained_path,
 )
+from trials.ranks.environment import RankEnvironment, prepare_process
+from trials.ranks.program import leave_at_once
 from trials.train.selftest.judge import judge_agreement, judge_failure
 from trials.trial import TrialSpec
 
@@ -73,13 +73,13 @@ def _import_engines() -> None:
     # library does not answer, the count falls back on CUDA: what is named need not be looked for.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     os.environ.setdefault("DS_ACCELERATOR", "cuda")
-    import trials.train.fsdp_sharding
-    import trials.train.pipeline
+    import trials.train.engines.fsdp
+    import trials.train.engines.torch_engine
+    import trials.train.engines.torch_pipeline
     import trials.train.selftest.training
-    import trials.train.torch_engine
 
     with suppress(ImportError):
-        import trials.train.deepspeed_engine  # noqa: F401
+        import trials.train.engines.deepspeed_engine  # noqa: F401
 
 
 def require_untouched_devices() -> None:
@@ -222,16 +222,16 @@ def _work_and_exit(work: Callable[[], bool]) -> NoReturn:
 
 
 def _fingerprint(spec: TrialSpec) -> dict[str, Any]:
-    from trials.train.device import open_device
-    from trials.train.exchange import RankPlace
-    from trials.train.fingerprint import fingerprint
+    from trials.train.parallel.device import open_device
+    from trials.train.parallel.gather import RankPlace
+    from trials.train.proof.fingerprint import fingerprint
 
     wanting = replace(spec, layout=replace(spec.layout, engine="deepspeed"))
     return fingerprint(wanting, open_device(spec, 0), [RankPlace(socket.gethostname(), None)])
 
 
 def _reference(case: Case, spec: TrialSpec) -> dict[str, Any]:
-    from trials.train.device import open_device
+    from trials.train.parallel.device import open_device
     from trials.train.selftest.training import train_reference
 
     return asdict(train_reference(case, open_device(spec, 0)))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from trials.folder import AttemptFolder
+from trials.files.folders import AttemptFolder
+from trials.protocols.selftest import SEED, Case, RankTraining, Trained
 from trials.ranks.environment import RankEnvironment
-from trials.selftest import SEED, Case, RankTraining, Trained
 from trials.train.data import SyntheticData
-from trials.train.device import Device, select_attention_kernel
-from trials.train.engine import Training
-from trials.train.engine_factory import build_engine
-from trials.train.layers import TensorRanks
-from trials.train.model import Running, Stage, StagePlan
-from trials.train.optimizer import Optimisation
+from trials.train.engines.engine import Training
+from trials.train.engines.factory import build_engine
+from trials.train.engines.optimizer import Optimisation
+from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.device import Device, select_attention_kernel
+from trials.train.parallel.process_groups import join_world
+from trials.train.parallel.tensor_parallel import TensorRanks
 from trials.train.selftest.reference import MicroBatch, PlainGpt, plain_weights, train_plainly
-from trials.train.weights import WeightSource
-from trials.train.world import join_world
 from trials.trial import TrialSpec
 
 STEPS = 10

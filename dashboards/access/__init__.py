@@ -1,0 +1,1 @@
+"""Access to servers on loopback: tokens, browser sessions, ports, request limits."""

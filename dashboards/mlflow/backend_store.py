@@ -1,0 +1,97 @@
+"""Where MLflow's runs are kept, and what can be known of a database before MLflow is asked, which tries one that can
+never work for minutes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from dashboards.text import masked
+from search_spaces.errors import InputError
+from trials.files import sqlite_file
+
+SQLITE_FILE = "sqlite:///"
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_OTHER_FILE = "name another file, or move what is there away"
+
+
+def tracking_uri(given: str | None, home: Path) -> str:
+    """The address to use: the one given, a file's path made absolute, or an SQLite file in Parlay's home directory."""
+    if given is None:
+        return f"{SQLITE_FILE}{home.resolve()}/mlflow.db"
+    if given.startswith(SQLITE_FILE):
+        return SQLITE_FILE + str(Path(given.removeprefix(SQLITE_FILE)).expanduser().resolve())
+    return given
+
+
+def is_database(uri: str) -> bool:
+    """Whether it is the address of a database, and not of a tracking server."""
+    return uri.startswith(_DATABASES)
+
+
+def require_usable_store(uri: str) -> None:
+    """InputError for a database that cannot work before the user changes something: its driver or its file.
+
+    What only a server can answer is not asked.
+    """
+    if not is_database(uri):
+        return
+    url = _parsed(uri)
+    try:
+        url.get_dialect().import_dbapi()
+    except NoSuchModuleError:
+        raise _bad(uri, f"has an unknown driver {url.drivername!r}", "leave out what follows the +") from None
+    except ImportError as error:
+        raise _bad(uri, f"needs a driver that cannot be loaded: {error}", _driver_fix(error)) from error
+    if url.get_backend_name() == "sqlite":
+        _require_sqlite_file(uri, url)
+
+
+def _parsed(uri: str) -> URL:
+    try:
+        return make_url(uri)
+    except (ArgumentError, ValueError):
+        raise _bad(uri, "is no database's address", "for example sqlite:////home/me/mlflow.db") from None
+
+
+def _driver_fix(error: ImportError) -> str:
+    if error.name == "psycopg":
+        return "pip install 'parlay[postgres]'"
+    return "install the driver's package for this Python, or name another driver (postgresql+psycopg:)"
+
+
+def _require_sqlite_file(uri: str, url: URL) -> None:
+    if not url.database or url.database == ":memory:":
+        raise _bad(uri, "is no file", "for example sqlite:////home/me/mlflow.db")
+    path = Path(url.database)
+    try:
+        nearest = next(p for p in (path, *path.absolute().parents) if p.exists())
+        if nearest != path:
+            _require_writable_folder(uri, nearest)
+        elif not os.access(path, os.R_OK | os.W_OK):
+            raise _bad(uri, "may not be read and written by you", f"chmod u+rw {path}")
+        elif not path.is_file():
+            raise _bad(uri, "is no plain file", _OTHER_FILE)
+        elif not sqlite_file.is_database(path):
+            raise _bad(uri, "is not an SQLite database", _OTHER_FILE)
+    except OSError as error:
+        raise _bad(uri, f"cannot be used: {error.strerror or error}", _OTHER_FILE) from error
+
+
+def _require_writable_folder(uri: str, nearest: Path) -> None:
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        raise _bad(uri, f"cannot be made: {nearest} is no folder that you may write to", "name another file")
+
+
+def _bad(uri: str, what: str, fix: str) -> InputError:
+    shown = masked(uri)
+    return InputError.of(
+        "mlflow_store",
+        f"MLflow's store {shown} {what}",
+        value=shown,
+        rule="MLflow keeps runs in an SQLite file, in a database whose driver is installed, or behind a server",
+        fix=fix,
+    )

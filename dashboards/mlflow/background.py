@@ -1,0 +1,90 @@
+"""MLflow beside the search: a thread of its own, so that a store that is down or slow costs nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dashboards.mlflow.sync import MlflowSync, SyncReport
+from dashboards.text import masked, one_line
+from trials.files.folders import SearchFolder
+from trials.ledger.events import SearchRecord
+
+_PAUSE_S = 1.0  # between two sends: what changed meanwhile goes together
+_FIRST_RETRY_S = 2.0
+_LONGEST_RETRY_S = 60.0
+
+
+class MlflowWorker:
+    """Sends the newest record it was handed; older ones that it had no time for are never missed.
+
+    `hand` and `finish` are the driver's, from one thread. `note` is called from the worker's own thread, once when
+    MLflow fails (it is tried again with growing pauses) and once for what had to be changed or left out.
+    """
+
+    def __init__(self, sync: MlflowSync, folder: SearchFolder, note: Callable[[str], None]):
+        self._sync = sync
+        self._folder = folder
+        self._note = note
+        self._changed = threading.Condition()
+        self._newest: SearchRecord | None = None
+        self._closing = False
+        self._said: set[str] = set()
+        self.report: SyncReport | None = None
+        self._thread = threading.Thread(target=self._run, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def hand(self, search: SearchRecord) -> None:
+        """Have this record sent, soon; never waits."""
+        with self._changed:
+            self._newest = search
+            self._changed.notify()
+
+    @property
+    def was_told(self) -> bool:
+        """Whether it was handed anything yet."""
+        return self._newest is not None
+
+    def finish(self, timeout_s: float) -> list[str]:
+        """Send the newest record for the last time, for at most `timeout_s`; the runs that could not be sent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(timeout_s)
+        return self._sync.unsent(self._newest) if self._newest else []
+
+    def _run(self) -> None:
+        sent: SearchRecord | None = None
+        pause_s, is_last = 0.0, False
+        while not is_last:
+            search, is_last = self._next(sent, pause_s)
+            if search is None or search is sent:
+                return
+            if self._send(search):
+                sent, pause_s = search, _PAUSE_S
+            else:
+                pause_s = min(max(2 * pause_s, _FIRST_RETRY_S), _LONGEST_RETRY_S)
+
+    def _next(self, sent: SearchRecord | None, pause_s: float) -> tuple[SearchRecord | None, bool]:
+        """The record to send once there is a new one and the pause is over, and whether it is the last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._newest is not sent)
+            self._changed.wait_for(lambda: self._closing, pause_s)
+            return self._newest, self._closing
+
+    def _send(self, search: SearchRecord) -> bool:
+        try:
+            self.report = self._sync.sync(search, self._folder)
+        except Exception as error:  # whatever MLflow and its libraries raise, the search goes on
+            self._say_once("down", f"MLflow at {masked(self._sync.uri)} fails and is tried again: {one_line(error)}")
+            return False
+        if self.report.refused_names:
+            self._say_once("names", "MLflow takes some names only changed: " + ", ".join(self.report.refused_names))
+        if self.report.unread:
+            self._say_once("unread", "not sent to MLflow: " + "; ".join(self.report.unread))
+        return True
+
+    def _say_once(self, what: str, words: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._note(words)

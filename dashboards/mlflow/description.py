@@ -1,0 +1,93 @@
+"""The description of a search's run in MLflow: the winner, how it ended, the best layouts; Markdown. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from dashboards.report import sentences
+from dashboards.report.data import ReportData, TrialView
+from dashboards.terminal.headline import headline, sentence
+from dashboards.text import printable
+from dashboards.trial_words import UNKNOWN, amount, span
+from search_spaces.layouts.layout import Layout
+from trials.files.text import counted
+
+_MOST_LAYOUTS = 10
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&])")
+
+Link = Callable[[str], str | None]
+"""Where MLflow shows a trial, by its name."""
+
+
+def search_note(data: ReportData, link: Link = lambda trial: None) -> str:
+    """What `data` says of the search, for those who look at its run first."""
+    parts = [
+        f"**{_plain(headline(data.verdict))}**",
+        _plain(sentence(data.verdict)),
+        *_winner(data, link),
+        _plain(" ".join([*sentences.sure_words(data), *sentences.trade_words(data)])),
+        _plain(sentences.state_words(data)),
+        _plain(sentences.cost_words(data)),
+        *_best_layouts(data, link),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _winner(data: ReportData, link: Link) -> Iterator[str]:
+    answer = data.answer
+    if answer is None:
+        return
+    told = [f"best layout: {_linked(answer.trial, link)}, {_shape(answer.layout, data)}"]
+    interval = span(answer.tokens_per_sec_low, answer.tokens_per_sec_high)
+    told.append(f"tokens per second: {amount(answer.tokens_per_sec)}" + (f", 95 % {interval}" if interval else ""))
+    if answer.step_time_s is not None:
+        sequences = counted(answer.layout.global_batch_size, "sequence")
+        told.append(f"step: {sentences.duration(answer.step_time_s)} for {sequences}")
+    if answer.peak_memory_gib is not None:
+        told.append(f"peak memory: {amount(answer.peak_memory_gib, 3)} GiB of the fullest rank")
+    yield "\n".join(f"- {line}" for line in told)
+
+
+def _best_layouts(data: ReportData, link: Link) -> Iterator[str]:
+    """A row a layout, over all its runs, in the order of their ranking."""
+    best = data.layouts[:_MOST_LAYOUTS]
+    if not best:
+        return
+    heading = ("trial", "tokens/s", "95 %", f"{sentences.TIMES}{_NO_BREAK}baseline", "GiB", "layout")
+    yield f"**The best {len(best)} of {len(data.layouts)} measured layouts**"
+    yield _table(heading, [_row(layout, data, link) for layout in best])
+
+
+def _row(trial: TrialView, data: ReportData, link: Link) -> tuple[str, ...]:
+    times = f"{trial.speed / data.baseline_speed:.2f}" if trial.speed and data.baseline_speed else UNKNOWN
+    return (
+        _linked(trial.trial, link),
+        amount(trial.tokens_per_sec),
+        span(trial.tokens_per_sec_low, trial.tokens_per_sec_high) or UNKNOWN,
+        times,
+        amount(trial.peak_memory_gib, 3),
+        _shape(trial.layout, data, *(flag.replace("_", " ") for flag in trial.flags)),
+    )
+
+
+def _shape(layout: Layout, data: ReportData, *remarks: str) -> str:
+    return _plain(", ".join([sentences.shape_words(layout), *sentences.other_words(layout, data.varying), *remarks]))
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """MLflow leaves no room between columns, so there is some in the cells."""
+    lines = [[f"{cell}&ensp;" for cell in cells] for cells in (heading, *rows)]
+    lines.insert(1, ["---"] * len(heading))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _linked(trial: str, link: Link) -> str:
+    address = link(trial)
+    return trial if address is None else f"[{trial}]({address})"
+
+
+def _plain(text: str) -> str:
+    """The text in one line, nothing of it taken for Markdown or HTML: searches carry words of users and trials."""
+    return _SPECIAL.sub(r"\\\1", printable(text))

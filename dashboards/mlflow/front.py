@@ -1,0 +1,74 @@
+"""What stands before MLflow's own server: nobody but its user is let in. MLflow's uvicorn is started with it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dashboards.access.auth import Door, Refused, last_answer
+from dashboards.access.browser_sessions import ENTRY_PATH
+from dashboards.access.http_protocol import BoundedProtocol
+from dashboards.access.token import PORT_VARIABLE, TOKEN_VARIABLE
+from dashboards.report.live_page import words_page
+
+ANOTHER_ADDRESS = "parlay dashboard --page prints an address that opens once, within ten minutes"
+
+
+class FrontProtocol(BoundedProtocol):
+    """HTTP to MLflow's application, through the front."""
+
+    def __init__(self, *given: Any, **named: Any):
+        super().__init__(*given, **named)
+        self.app = Front(self.app, _door())
+
+
+@functools.cache
+def _door() -> Door:
+    token = os.environ[TOKEN_VARIABLE]
+    return Door.on_port(token, int(os.environ[PORT_VARIABLE]), page_key=token)
+
+
+class Front:
+    """ASGI: changes the key of an address for a cookie, and lets nobody else past the door. A cookie is as good as the
+    token: MLflow's pages ask by POST."""
+
+    def __init__(self, app: ASGIApp, door: Door):
+        self._app = app
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self._door.admit(scope, will_cookie_do=True)
+        except Refused as refused:
+            await _refusal(refused)(scope, receive, last_answer(send))
+            return
+        if scope["path"] == ENTRY_PATH:
+            await self._entered(scope)(scope, receive, last_answer(send))
+        else:
+            await self._app(scope, receive, send)
+
+    def _entered(self, scope: Scope) -> Response:
+        """As a page that goes on: after a redirection a browser that came from elsewhere would not show the cookie."""
+        [key] = parse_qs(scope["query_string"].decode("ascii", "replace")).get("key", [""])[:1]
+        cookie = self._door.sessions.enter(key) if self._door.sessions is not None else None
+        if cookie is None:
+            return _page("This address does not open", ANOTHER_ADDRESS, status=401)
+        return _page("Come in", goes_to="/", headers={"set-cookie": cookie})
+
+
+def _refusal(refused: Refused) -> Response:
+    words = f"{refused.message}; a browser: {ANOTHER_ADDRESS}; a program: {refused.fix}"
+    return PlainTextResponse(words + "\n", refused.status)
+
+
+def _page(
+    title: str, *sentences: str, goes_to: str | None = None, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    page = words_page(title, *sentences, goes_to=goes_to)
+    policy = {"content-security-policy": f"{page.policy}; frame-ancestors 'none'", "referrer-policy": "no-referrer"}
+    return HTMLResponse(page.text, status, policy | {"cache-control": "no-store"} | (headers or {}))

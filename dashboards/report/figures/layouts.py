@@ -1,0 +1,385 @@
+"""Figures of the layouts: which are fast, what of them matters, and what the best one does with its time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dashboards.report.data import ReportData, TrialView
+from dashboards.report.figures.figure import SEQUENTIAL, Figure, axis, line, plot
+from dashboards.report.figures.importance import FEWEST_LAYOUTS, LEAST_EXPLAINED
+from dashboards.report.figures.pipeline_schedule import Box, Timeline, timeline_of
+from dashboards.report.figures.time_breakdown import TimeParts
+from dashboards.report.sentences import (
+    FIELD_WORDS,
+    TIMES,
+    nothing_words,
+    percent,
+    shape_words,
+    trial_words,
+    value_words,
+)
+from dashboards.terminal.headline import UNITS
+from dashboards.trial_words import amount
+from trials.files.text import counted
+
+_PART_COLORS = {
+    "compute": "@accent",
+    "tensor": "@c4",
+    "pipeline": "@c3",
+    "data_parallel": "@c5",
+    "bubble": "@c8",
+    "optimizer": "@c6",
+    "offload": "@c7",
+}
+_MOST_PARALLEL = 9
+_SHADES = 5
+"""The lines of parallel coordinates are drawn in so many shades, as many lines in each, from slow to fast."""
+_LEAST_SHARE = 0.005
+
+
+def layout_figures(data: ReportData) -> list[Figure]:
+    return [_heat(data), _parallel(data), _importance(data), _time(data), _timeline(data)]
+
+
+def _heat(data: ReportData) -> Figure:
+    """The best speed of each tensor and pipeline size, whatever else was chosen."""
+    unit, title = UNITS[data.objective], "Tensor and pipeline size"
+    tried = [*data.layouts, *(t for t in data.trials if t.has_failed)]
+    tensors = sorted({t.layout.tensor_parallel for t in tried})
+    stages = sorted({t.layout.pipeline_parallel for t in tried})
+    cells = {(p, t): _cell(data, p, t) for p in stages for t in tensors}
+    found = {place: speed for place, (speed, _) in cells.items() if speed is not None}
+    if not found:
+        return Figure("heat", title, nothing_words(data))
+    (best_stages, best_tensor), best = max(found.items(), key=lambda item: item[1])
+    texts = [[cells[p, t][1] for t in tensors] for p in stages]
+    failed = [(p, t) for (p, t), (speed, words) in cells.items() if speed is None and words]
+    marks = [
+        {"x": tensors.index(t), "y": stages.index(p), "text": cells[p, t][1], "showarrow": False, "font": _QUIET}
+        for p, t in failed
+    ]
+    more = f", in {len(failed)} more every trial failed" if failed else ""
+    return Figure(
+        "heat",
+        title,
+        f"Highest with tensor {best_tensor} and pipeline {best_stages}: {amount(best)} {unit}."
+        f" {counted(len(found), 'combination')} measured{more}.",
+        plot(
+            [_heat_map([[cells[p, t][0] for t in tensors] for p in stages], texts, unit)],
+            xaxis=_sizes_axis("tensor", tensors),
+            yaxis=_sizes_axis("pipeline", stages),
+            annotations=marks,
+        ),
+        height=max(300, 130 + 46 * len(stages)),
+        note=f"Each cell is the fastest layout of its sizes; {TIMES} marks sizes of which every trial failed.",
+    )
+
+
+def _heat_map(values: Sequence[Sequence[float | None]], words: Sequence[Sequence[str]], unit: str) -> dict[str, Any]:
+    """A cell for each value, a row of them for each number of stages."""
+    return {
+        "type": "heatmap",
+        "x": list(range(len(values[0]))),
+        "y": list(range(len(values))),
+        "z": values,
+        "text": words,
+        "texttemplate": "%{text}",
+        "colorscale": SEQUENTIAL,
+        "xgap": 3,
+        "ygap": 3,
+        "hoverongaps": False,
+        "hovertemplate": "%{z:,.4~g} " + unit + "<extra></extra>",
+        "colorbar": {"title": {"text": unit, "side": "right", "font": _QUIET}, "thickness": 12, "outlinewidth": 0},
+    }
+
+
+_QUIET = {"size": 12, "color": "@muted"}
+
+
+def _sizes_axis(title: str, sizes: Sequence[int]) -> dict[str, Any]:
+    """Sizes side by side, whatever lies between them."""
+    places = list(range(len(sizes)))
+    ticks = {"tickvals": places, "ticktext": [str(size) for size in sizes], "range": [-0.5, len(sizes) - 0.5]}
+    return axis(title, showgrid=False, zeroline=False, **ticks)
+
+
+def _cell(data: ReportData, stages: int, tensor: int) -> tuple[float | None, str]:
+    speeds = [t.speed for t in data.layouts if t.speed is not None and _is_of(t, stages, tensor)]
+    if speeds:
+        return max(speeds), _thousands(max(speeds))
+    here = [t for t in data.trials if _is_of(t, stages, tensor)]
+    return None, TIMES if here and all(t.has_failed for t in here) else ""
+
+
+def _is_of(trial: TrialView, stages: int, tensor: int) -> bool:
+    return (trial.layout.pipeline_parallel, trial.layout.tensor_parallel) == (stages, tensor)
+
+
+def _thousands(value: float) -> str:
+    """Short enough for a cell."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _parallel(data: ReportData) -> Figure:
+    """A line for each measured layout through its choices and its speed.
+
+    Drawn as plain lines: plotly's own parallel coordinates need WebGL and build code from text, which the page forbids.
+    """
+    unit, title = UNITS[data.objective], "Every measured layout, choice by choice"
+    fields = [name for name in data.varying if _takes_values(name, data)][:_MOST_PARALLEL]
+    if len(data.layouts) < 2 or not fields:
+        return Figure("parallel", title, "Not enough was measured to compare choices.")
+    places = {name: _places([t.layout.canonical().to_json()[name] for t in data.layouts]) for name in fields}
+    speeds = np.array([t.speed for t in data.layouts], dtype=float)
+    ends = (speeds - speeds.min()) / (np.ptp(speeds) or 1.0)
+    slower_than = len(speeds) - 1 - np.argsort(np.argsort(speeds, kind="stable"))
+    shades = _SHADES - 1 - slower_than * _SHADES // len(speeds)
+    traces: list[dict[str, Any]] = []
+    for shade in range(_SHADES):
+        chosen = np.flatnonzero(shades == shade).tolist()
+        traces += [_lines(data, fields, places, ends, chosen, shade)] if chosen else []
+    labels = [_label(x, y, value_words(value)) for x, name in enumerate(fields) for value, y in places[name].items()]
+    labels += [_label(len(fields), y, _thousands(float(speeds.min() + y * np.ptp(speeds)))) for y in (0.0, 0.5, 1.0)]
+    names = [FIELD_WORDS[name] for name in fields] + [unit]
+    return Figure(
+        "parallel",
+        title,
+        f"{counted(len(data.layouts), 'layout')} over {len(fields)} choices: {', '.join(names[:-1])}."
+        f" The fastest 20 % {_common(data, fields, shades)}.",
+        plot(
+            traces,
+            **_upright_axes(names),
+            annotations=labels,
+            meta={"least_width": 76 * len(names)},
+            hovermode="closest",
+        ),
+        height=440,
+        note="One line a layout, over all its runs; slow ones pale, fast ones strong.",
+    )
+
+
+def _upright_axes(names: Sequence[str]) -> dict[str, Any]:
+    """An axis that stands upright for each name, side by side."""
+    upright = {"type": "line", "y0": -0.02, "y1": 1.02, "line": {"color": "@grid", "width": 1.5}}
+    return {
+        "xaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [name.replace(" ", "<br>") for name in names],
+            "side": "top",
+            "showgrid": False,
+            "zeroline": False,
+            "range": [-0.3, len(names) - 0.65],
+        },
+        "yaxis": {"visible": False, "range": [-0.04, 1.05]},
+        "shapes": [{**upright, "x0": x, "x1": x} for x in range(len(names))],
+    }
+
+
+def _takes_values(name: str, data: ReportData) -> bool:
+    return len({t.layout.canonical().to_json()[name] for t in data.layouts}) > 1
+
+
+def _places(values: Sequence[Any]) -> dict[Any, float]:
+    """Where each value stands on its axis, 0 to 1."""
+    ordered = sorted(set(values), key=lambda value: (value is not None, value) if not isinstance(value, str) else value)
+    return {value: place / max(1, len(ordered) - 1) for place, value in enumerate(ordered)}
+
+
+def _lines(
+    data: ReportData, fields: Sequence[str], places: dict, ends: np.ndarray, chosen: Sequence[int], shade: int
+) -> dict:
+    """All lines of one shade in one trace, broken between them. Each is a little off its values, so that none hides."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    text: list[str] = []
+    for row in chosen:
+        trial = data.layouts[row]
+        values, off = trial.layout.canonical().to_json(), (row % 9 - 4) * 0.004
+        x += [*range(len(fields) + 1), None]
+        y += [*(places[name][values[name]] + off for name in fields), float(ends[row]), None]
+        text += [f"{trial_words(trial)}<br>{amount(trial.speed)} {UNITS[data.objective]}"] * (len(fields) + 2)
+    width, opacity = 1 + 0.4 * shade, 0.5 + 0.1 * shade
+    drawn = line(x, y, "", f"@s{shade}", line={"width": width, "shape": "spline", "smoothing": 0.5}, opacity=opacity)
+    return drawn | {"text": text, "hoverinfo": "text"}
+
+
+def _label(x: float, y: float, text: str) -> dict[str, Any]:
+    """A value beside its axis, on the page's own ground so that lines do not strike it out."""
+    place = {"x": x, "y": y, "xanchor": "left", "xshift": 5, "yanchor": "middle"}
+    return {"text": text, "showarrow": False, "bgcolor": "@paper", "borderpad": 1, "font": {"size": 11}} | place
+
+
+def _common(data: ReportData, fields: Sequence[str], shades: np.ndarray) -> str:
+    """What all of the fastest have in common."""
+    fastest = [t for t, shade in zip(data.layouts, shades.tolist(), strict=True) if shade == _SHADES - 1]
+    values = {name: {t.layout.canonical().to_json()[name] for t in fastest} for name in fields}
+    same = [f"{FIELD_WORDS[name]} {value_words(*found)}" for name, found in values.items() if len(found) == 1]
+    return f"all have {', '.join(same)}" if same else "have no setting in common"
+
+
+def _importance(data: ReportData) -> Figure:
+    """How far each axis moves the speed."""
+    title, found = "What matters", data.importance
+    if found is None:
+        return Figure("importance", title, f"Needs at least {FEWEST_LAYOUTS} measured layouts that differ in speed.")
+    explained = f"explains {percent(max(0.0, found.explained))} of the variance in held-out layouts"
+    rests = f"{found.num_layouts} measured layouts; the model {explained}"
+    if not found.is_telling:
+        words = f"Not shown: it would rest on {rests}, less than {percent(LEAST_EXPLAINED)}."
+        return Figure("importance", title, words)
+    first = next(iter(found.effects))
+    return Figure(
+        "importance",
+        title,
+        f"{FIELD_WORDS[first].capitalize()} matters most: it changes throughput by {percent(found.effects[first])} on"
+        f" average. This rests on {rests}.",
+        plot(
+            [_effect_bars(found.effects)],
+            xaxis=axis(
+                "moves the speed by, up or down", tickformat=".0%", range=[0, 1.18 * max(found.effects.values())]
+            ),
+            yaxis={"automargin": True},
+        ),
+        height=max(240, 110 + 34 * len(found.effects)),
+        note="Mean absolute Shapley value of each axis over the measured layouts, of a kernel regression of log speed.",
+    )
+
+
+def _effect_bars(effects: Mapping[str, float]) -> dict[str, Any]:
+    """How far each axis moves the speed, the farthest on top."""
+    names = list(effects)[::-1]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [FIELD_WORDS[name] for name in names],
+        "x": [effects[name] for name in names],
+        "text": [percent(effects[name]) for name in names],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": "@accent"},
+        "hovertemplate": "%{y} moves the speed by %{x:.1%}<extra></extra>",
+    }
+
+
+def _time(data: ReportData) -> Figure:
+    """What a step's time goes to."""
+    title = "Where a step's time goes"
+    if not data.time_parts:
+        words = "Not known: nothing was profiled (measure.profile), and nobody knows the speed of this accelerator."
+        return Figure("time", title, words if data.answer else nothing_words(data))
+    shown = [name for name in _PART_COLORS if any(p.shares.get(name, 0) >= _LEAST_SHARE for p in data.time_parts)]
+    told = [_shares_words(p.label, p.shares, p.is_profiled) for p in data.time_parts]
+    return Figure(
+        "time",
+        title,
+        " ".join(told),
+        plot(
+            [_part_bars(name, data.time_parts) for name in shown],
+            barmode="stack",
+            uniformtext={"mode": "hide", "minsize": 9},
+            xaxis=axis("", tickformat=".0%", range=[0, 1], showgrid=False),
+            yaxis={"automargin": True},
+            legend={"orientation": "h", "y": 1.25, "x": 0, "traceorder": "normal"},
+            showlegend=True,
+        ),
+        height=150 + 60 * len(data.time_parts),
+    )
+
+
+def _part_bars(name: str, layouts: Sequence[TimeParts]) -> dict[str, Any]:
+    """What this part is of each layout's step, the first layout on top."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name.replace("_", " "),
+        "y": [_time_label(parts.label, parts.is_profiled) for parts in layouts][::-1],
+        "x": [parts.shares.get(name, 0.0) for parts in layouts][::-1],
+        "text": [_inside(parts.shares.get(name, 0.0)) for parts in layouts][::-1],
+        "textposition": "inside",
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "marker": {"color": _PART_COLORS[name], "line": {"color": "@paper", "width": 1.5}},
+        "hovertemplate": "%{fullData.name}: %{x:.1%}<extra></extra>",
+    }
+
+
+def _time_label(label: str, is_profiled: bool) -> str:
+    name = {"best": "best layout", "today": "baseline"}[label]
+    return f"{name}<br>{'profiled' if is_profiled else 'modelled'}"
+
+
+def _inside(share: float) -> str:
+    return percent(share) if share >= 0.06 else ""
+
+
+def _shares_words(label: str, shares: Any, is_profiled: bool) -> str:
+    told = sorted((name for name in shares if shares[name] >= _LEAST_SHARE), key=lambda name: -shares[name])
+    parts = ", ".join(f"{name.replace('_', ' ')} {percent(shares[name])}" for name in told)
+    who = {"best": "The best layout", "today": "The baseline"}[label]
+    return f"{who}, {'as profiled' if is_profiled else 'by the cost model, since it was not profiled'}: {parts}."
+
+
+def _timeline(data: ReportData) -> Figure:
+    """Which stage works on what and when."""
+    title = "Pipeline of the best layout"
+    if data.answer is None:
+        return Figure("timeline", title, nothing_words(data))
+    layout = data.answer.layout.canonical()
+    found = timeline_of(layout)
+    if found is None:
+        return Figure("timeline", title, "The best layout has one stage: every rank goes through the whole model.")
+    stages = layout.pipeline_parallel
+    passes = "3" if layout.activation_checkpointing == "full" else "2"
+    drawn = f"the first {found.num_drawn} of " if found.num_drawn < found.num_micro_batches else ""
+    return Figure(
+        "timeline",
+        title,
+        f"{stages} stages, {value_words(layout.pipeline_schedule)}, micro-batches a step: {found.num_micro_batches};"
+        f" a stage has nothing to do for {percent(found.bubble)} of it, were all stages equally fast.",
+        plot(
+            _boxes(found),
+            xaxis=axis("time, in forward passes of a stage", rangemode="tozero", showgrid=False, zeroline=False),
+            yaxis=axis(
+                "stage",
+                autorange="reversed",
+                showgrid=False,
+                zeroline=False,
+                **({"dtick": 1} if stages <= 16 else {}),
+            ),
+            legend={"orientation": "h", "y": 1.15, "x": 0},
+            showlegend=True,
+            hovermode=False,
+        ),
+        height=min(620, 170 + 34 * stages),
+        note=f"Drawn from the schedule, not recorded: {drawn}{found.num_micro_batches} micro-batches of"
+        f" {shape_words(layout)}; a backward pass takes {passes} forward passes, sending takes no time.",
+    )
+
+
+def _boxes(timeline: Timeline) -> list[dict]:
+    """Forward and backward passes, each chunk in a shade of its own; a trace for each is quick to draw."""
+    chunks = max(box.chunk for box in timeline.boxes) + 1
+    traces = []
+    for is_forward, name, color in ((True, "forward", "@accent"), (False, "backward", "@c4")):
+        for chunk in range(chunks):
+            boxes = [b for b in timeline.boxes if (b.is_forward, b.chunk) == (is_forward, chunk)]
+            label = name if chunks == 1 else f"{name}, chunk {chunk + 1}"
+            traces.append(_filled(boxes, label, color, 1 - 0.6 * chunk / chunks))
+    return traces
+
+
+def _filled(boxes: Sequence[Box], name: str, color: str, opacity: float) -> dict:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for box in boxes:
+        top, bottom = box.stage - 0.4, box.stage + 0.4
+        x += [box.start, box.end, box.end, box.start, box.start, None]
+        y += [top, top, bottom, bottom, top, None]
+    drawn = line(x, y, name, "@paper", line={"width": 1, "shape": "linear"})
+    return drawn | {"fill": "toself", "fillcolor": color, "opacity": opacity}

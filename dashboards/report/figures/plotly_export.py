@@ -1,0 +1,70 @@
+"""The report's figures as figures of plotly's Python library, for notebooks; plotly.js draws the same ones in pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import plotly.graph_objects as go
+
+from dashboards.report.data import ReportData
+from dashboards.report.figures.figure import Figure
+from dashboards.report.figures.registry import figures_of
+from dashboards.report.html import own
+
+_MARGIN = {"l": 58, "r": 18, "t": 64, "b": 44}
+_MARGIN_ABOVE_LEGEND = 96
+_SIZE = 12.5
+
+
+def graph_figures(data: ReportData, is_dark: bool = False) -> dict[str, go.Figure]:
+    """By their keys, what can be drawn, in the page's light or dark colours."""
+    colors = _colors(is_dark)
+    return {key: _graph_figure(figure, colors) for key, figure in figures_of(data).items() if figure.plot}
+
+
+def _graph_figure(figure: Figure, colors: Mapping[str, str]) -> go.Figure:
+    drawn = figure.plot or {}
+    return go.Figure(_colored({"data": drawn["data"], "layout": _themed(figure, drawn["layout"])}, colors))
+
+
+def _themed(figure: Figure, layout: Mapping[str, Any]) -> dict[str, Any]:
+    """What page.js puts around a figure, and the title that stands above it in a page."""
+    has_legend = "legend" in layout or layout.get("showlegend", False)
+    margin = _MARGIN | ({"t": _MARGIN_ABOVE_LEGEND} if has_legend else {})
+    base = {
+        "title": {"text": figure.title, "x": 0, "xref": "paper", "y": 1, "yref": "container", "pad": {"t": 16}},
+        "height": figure.height + margin["t"],
+        "paper_bgcolor": "@paper",
+        "plot_bgcolor": "@paper",
+        "showlegend": has_legend,
+        "font": {"size": _SIZE, "color": "@ink"},
+        "margin": margin,
+        "hoverlabel": {"bgcolor": "@paper", "bordercolor": "@grid", "font": {"color": "@ink"}},
+    }
+    axes = {name: _axis(layout[name]) for name in layout if re.fullmatch(r"[xy]axis\d*", name)}
+    return base | dict(layout) | axes
+
+
+def _axis(axis: Mapping[str, Any]) -> dict[str, Any]:
+    lines = dict.fromkeys(("gridcolor", "zerolinecolor", "linecolor"), "@grid")
+    title = {**axis.get("title", {}), "font": {"size": _SIZE, "color": "@muted"}}
+    return {**lines, "automargin": True, "tickfont": {"color": "@muted"}, **axis, "title": title}
+
+
+def _colored(value: Any, colors: Mapping[str, str]) -> Any:
+    """The same with each @word as the colour that it stands for."""
+    if isinstance(value, str):
+        return colors[value[1:]] if value.startswith("@") else value
+    if isinstance(value, Mapping):
+        return {name: _colored(inner, colors) for name, inner in value.items()}
+    return [_colored(inner, colors) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+@cache
+def _colors(is_dark: bool) -> Mapping[str, str]:
+    """The page's own, by their names: the first block of page.css is light, the second one dark."""
+    blocks = re.findall(r":root \{([^}]*)\}", own("page.css"))
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", blocks[is_dark]))

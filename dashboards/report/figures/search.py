@@ -1,0 +1,298 @@
+"""Figures of the search as a whole: how it went, what failed, what it cost, how good the predictions were. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from dashboards.report.data import ReportData, TrialView
+from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot, reason_color
+from dashboards.report.sentences import duration, hours_words, nothing_words, percent, reason_words, trial_words
+from dashboards.terminal.headline import UNITS
+from dashboards.trial_words import REASON_WORDS, amount
+from trials.files.text import counted
+from trials.trial import FailureReason
+
+_MOST_BARS = 24
+_FEWEST_BARS = 6
+_LOG_FROM = 4
+"""So many times the smallest value is the largest one where an axis is logarithmic."""
+
+
+def search_figures(data: ReportData) -> list[Figure]:
+    return [_progress(data), _failures(data), _cost(data), _predictions(data)]
+
+
+def _progress(data: ReportData) -> Figure:
+    """What was measured over time, and the best of it."""
+    unit, title = UNITS[data.objective], "Best so far"
+    measured = sorted((t for t in data.measured if t.ended_h is not None), key=lambda t: t.ended_h or 0.0)
+    if not measured:
+        return Figure("progress", title, nothing_words(data))
+    scale, hour_word = _time_scale(data)
+    ended = sorted((t for t in data.trials if t.best_so_far is not None and t.ended_h is not None), key=_when)
+    best = ended[-1].best_so_far if ended else None
+    summary = f"{counted(len(measured), 'run')} measured"
+    summary += "" if best is None else f"; the best layout reached {amount(best)} {unit} over all its runs"
+    if (first := _first_near(ended)) is not None:
+        summary += f", and after {duration(_when(first) * 3600)} the search was within 2 % of that"
+    return Figure(
+        "progress",
+        title,
+        summary + ".",
+        plot(
+            list(_progress_traces(data, measured, ended, scale)),
+            xaxis=axis(f"{hour_word} since the search began", rangemode="tozero"),
+            yaxis=axis(unit, rangemode="tozero"),
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+        height=380,
+        note="Crosses at the bottom are trials that failed." if any(t.has_failed for t in data.trials) else None,
+    )
+
+
+def _progress_traces(
+    data: ReportData, measured: Sequence[TrialView], ended: Sequence[TrialView], scale: float
+) -> Iterator[dict]:
+    """What was measured, the best of it so far, what failed, and the baseline."""
+    words = [f"{trial_words(t)}<br>{amount(t.speed)} {UNITS[data.objective]}" for t in measured]
+    x = [_when(t) * scale for t in measured]
+    yield dots(x, [t.speed for t in measured], words, "measured", "@c1", opacity=0.55)
+    best = line([_when(t) * scale for t in ended], [t.best_so_far for t in ended], "best so far", "@accent")
+    yield best | {"line": {"shape": "hv", "width": 3, "color": "@accent"}}
+    yield from _failed_below(data, scale)
+    if data.baseline_speed is not None and ended:
+        ends = [0.0, _when(ended[-1]) * scale]
+        yield line(ends, [data.baseline_speed] * 2, "baseline", "@ink", line={"dash": "dot", "width": 1.5})
+
+
+def _when(trial: TrialView) -> float:
+    return trial.ended_h or 0.0
+
+
+def _first_near(ended: Sequence[TrialView]) -> TrialView | None:
+    """The trial after which the best was at most 2 % below what it became."""
+    last = ended[-1].best_so_far if ended else None
+    near = (t for t in ended if last is not None and t.best_so_far is not None and t.best_so_far >= 0.98 * last)
+    return next(near, None)
+
+
+def _failed_below(data: ReportData, scale: float) -> Iterator[dict]:
+    failed = [t for t in data.trials if t.has_failed and t.ended_h is not None]
+    if failed:
+        words = [f"{trial_words(t)}<br>{reason_words(t)}" for t in failed]
+        x = [_when(t) * scale for t in failed]
+        cross = {"size": 7, "symbol": "x-thin", "line": {"width": 1.5, "color": "@c2"}}
+        yield dots(x, [0] * len(failed), words, "failed", "@muted", **cross) | {"cliponaxis": False}
+
+
+def _failures(data: ReportData) -> Figure:
+    """How many trials failed for each reason, over time."""
+    title = "Failures by reason"
+    failed = [t for t in data.trials if t.has_failed]
+    early = sum(t.has_stopped_early for t in data.trials)
+    stopped = f" {counted(early, 'trial')} stopped early: too slow to become the best." if early else ""
+    if not failed:
+        return Figure("failures", title, f"No trial has failed.{stopped}")
+    scale, hour_word = _time_scale(data)
+    last = max(data.progress.elapsed_h, *map(_when, data.trials)) * scale
+    width = _round(last / min(_MOST_BARS, max(_FEWEST_BARS, len(failed))))
+    by_reason: dict[FailureReason | None, Counter[int]] = defaultdict(Counter)
+    for trial in failed:
+        by_reason[trial.reason][int(_when(trial) * scale / width)] += 1
+    ordered = sorted(by_reason, key=lambda reason: -by_reason[reason].total())
+    counts = ", ".join(f"{by_reason[r].total()} {_reason(r)}" for r in ordered)
+    return Figure(
+        "failures",
+        title,
+        f"{counted(len(failed), 'trial')} of {len(data.trials)} failed: {counts}.{stopped}",
+        plot(
+            [_failure_bars(reason, by_reason[reason], width) for reason in ordered],
+            barmode="stack",
+            xaxis=axis(f"{hour_word} since the search began", range=[0, last * 1.02], tick0=0, dtick=_round(last / 6)),
+            yaxis=axis("trials", rangemode="tozero", dtick=_whole_ticks(by_reason.values())),
+            showlegend=True,
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+    )
+
+
+def _failure_bars(reason: FailureReason | None, by_place: Mapping[int, int], width: float) -> dict[str, Any]:
+    """How many failed for this reason in each span of time of this width."""
+    places = sorted(by_place)
+    return {
+        "type": "bar",
+        "name": _reason(reason),
+        "x": [(place + 0.5) * width for place in places],
+        "y": [by_place[place] for place in places],
+        "width": width * 0.92,
+        "marker": {"color": reason_color(reason)},
+        "hovertemplate": "%{y} %{fullData.name}<extra></extra>",
+    }
+
+
+def _reason(reason: FailureReason | None) -> str:
+    return "failed" if reason is None else REASON_WORDS[reason]
+
+
+def _whole_ticks(counters: Iterable[Counter[int]]) -> int | None:
+    """Trials are whole: where the axis is short, every one has its tick."""
+    together: Counter[int] = Counter()
+    for counter in counters:
+        together.update(counter)
+    return 1 if max(together.values()) <= 6 else None
+
+
+def _round(width: float) -> float:
+    """The next larger of 1, 2, 5, 10, ..."""
+    power = 10 ** math.floor(math.log10(max(width, 1e-9)))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= width * (1 - 1e-9))
+
+
+def _cost(data: ReportData) -> Figure:
+    """Node-hours by how the trials ended, and how long each waited."""
+    title = "Node-hours and queue"
+    spent: dict[str, float] = defaultdict(float)
+    for trial in data.trials:
+        spent[reason_words(trial)] += trial.node_hours
+    spent = {what: hours for what, hours in spent.items() if hours > 0}
+    waited = [t for t in data.trials if t.queue_wait_s is not None]
+    if not spent and not waited:
+        return Figure("cost", title, "Nothing has run yet.")
+    return Figure(
+        "cost",
+        title,
+        _cost_summary(data, spent, [t.queue_wait_s or 0.0 for t in waited]),
+        plot(
+            [_spent_bars(spent), _wait_dots(waited)],
+            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.22},
+            xaxis=axis("node-hours", range=[0, 1.18 * max(spent.values(), default=1.0)]),
+            yaxis={"automargin": True},
+            xaxis2=axis("trial, as started", rangemode="tozero"),
+            yaxis2=axis("seconds in the queue", rangemode="tozero"),
+        ),
+        height=max(300, 90 + 34 * len(spent)),
+    )
+
+
+def _spent_bars(spent: Mapping[str, float]) -> dict[str, Any]:
+    """Node-hours by what they were spent on, the most on top."""
+    ordered = sorted(spent, key=lambda what: spent[what])
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": ordered,
+        "x": [spent[what] for what in ordered],
+        "text": [f"{spent[what]:.3g}" for what in ordered],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": ["@accent" if what == "measured" else "@c8" for what in ordered]},
+        "hovertemplate": "%{y}: %{x:.3g} node-hours<extra></extra>",
+        "showlegend": False,
+    }
+
+
+def _wait_dots(waited: Sequence[TrialView]) -> dict[str, Any]:
+    """Seconds in the queue, trial by trial."""
+    waits = dots(
+        [place for place, _ in enumerate(waited, 1)],
+        [t.queue_wait_s for t in waited],
+        [f"{trial_words(t)}<br>waited {duration(t.queue_wait_s)}" for t in waited],
+        "queue wait",
+        "@c4",
+    )
+    return waits | {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
+
+
+def _cost_summary(data: ReportData, spent: Mapping[str, float], waited_s: Sequence[float]) -> str:
+    summary = f"{hours_words(data.progress.node_hours_used)} used"
+    if spent:
+        most = max(spent, key=lambda what: spent[what])
+        share = spent[most] / sum(spent.values())
+        summary += f", {'all' if share == 1 else percent(share)} on trials that ended as: {most}"
+    if waited_s and max(waited_s) > 0:
+        summary += f"; the median time in the queue was {duration(median(waited_s))}, the longest"
+        summary += f" {duration(max(waited_s))}"
+    elif waited_s:
+        summary += "; no time in the queue"
+    return summary + "."
+
+
+def _predictions(data: ReportData) -> Figure:
+    """What was predicted of time and memory when a trial was proposed, against what was measured."""
+    title = "Predicted and measured"
+    times = [(t, t.predicted_step_time_s, t.step_time_s) for t in data.trials]
+    peaks = [(t, t.predicted_peak_memory_gib, t.peak_memory_gib) for t in data.trials]
+    both = (
+        _Predicted(1, "time", "step time", "s", "@c1", [(t, p, m) for t, p, m in times if p and m]),
+        _Predicted(2, "memory", "peak memory", "GiB", "@c3", [(t, p, m) for t, p, m in peaks if p and m]),
+    )
+    known = [panel for panel in both if panel.rows]
+    if not known:
+        return Figure("predictions", title, "No trial that was measured had a prediction.")
+    return Figure(
+        "predictions",
+        title,
+        f"Half of the predictions were off by no more than {' and '.join(panel.error_words for panel in known)}.",
+        plot(
+            [trace for panel in known for trace in panel.traces()],
+            grid={"rows": 1, "columns": 2, "pattern": "independent", "xgap": 0.2},
+            **{name: settings for panel in known for name, settings in panel.axes().items()},
+        ),
+        height=360,
+        note="Each prediction is the one that stood when the trial was proposed."
+        " Points on the dotted line were predicted exactly.",
+    )
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """One half of the figure, the left (1) or the right one (2): trials with what was predicted and was measured."""
+
+    place: int
+    what: str
+    name: str
+    unit: str
+    color: str
+    rows: Sequence[tuple[TrialView, float, float]]
+
+    @property
+    def error_words(self) -> str:
+        off = median(abs(math.log(p / m)) for _, p, m in self.rows)
+        return f"{percent(math.expm1(off))} in {self.what} ({counted(len(self.rows), 'trial')})"
+
+    def traces(self) -> Iterator[dict]:
+        """A point for each trial, and the line on which a prediction is right."""
+        low, high = self._range()
+        which = {"xaxis": f"x{self.place}", "yaxis": f"y{self.place}", "showlegend": False}
+        yield line([low, high], [low, high], "equal", "@muted", line={"dash": "dot", "width": 1.5}) | which
+        text = [self._words(*row) for row in self.rows]
+        predicted, measured = [p for _, p, _ in self.rows], [m for _, _, m in self.rows]
+        yield dots(measured, predicted, text, self.what, self.color, opacity=0.8) | which
+
+    def _words(self, trial: TrialView, predicted: float, measured: float) -> str:
+        told = f"predicted {amount(predicted)} {self.unit}, measured {amount(measured)} {self.unit}"
+        return f"{trial_words(trial)}<br>{told}"
+
+    def axes(self) -> dict[str, Any]:
+        low, high = self._range()
+        kind = logarithmic(low, high) if high > _LOG_FROM * low else {"type": "linear"}
+        number = "" if self.place == 1 else str(self.place)
+        return {
+            f"xaxis{number}": axis(f"measured {self.name} ({self.unit})", **kind),
+            f"yaxis{number}": axis(f"predicted ({self.unit})", **kind),
+        }
+
+    def _range(self) -> tuple[float, float]:
+        return min(min(p, m) for _, p, m in self.rows) * 0.9, max(max(p, m) for _, p, m in self.rows) * 1.1
+
+
+def _time_scale(data: ReportData) -> tuple[float, str]:
+    """From hours to the unit of the axes, and its name."""
+    if data.progress.elapsed_h >= 2:
+        return 1.0, "hours"
+    return (60.0, "minutes") if data.progress.elapsed_h * 60 >= 2 else (3600.0, "seconds")

@@ -1,0 +1,61 @@
+"""Where the time of a step goes: as the profile told, else as the cost model has it. Pure; numpy for the latter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from trials.trial import Trial
+
+
+@dataclass(frozen=True)
+class TimeParts:
+    """The shares of one layout's step, adding up to 1, by the contract's `time_s`.
+
+    `is_profiled`: measured; else they are the cost model's, with its usual constants.
+    """
+
+    label: str
+    trial: str
+    shares: Mapping[str, float]
+    is_profiled: bool
+
+
+def time_parts_of(best: Trial | None, today: Trial | None, spec: Mapping[str, Any]) -> tuple[TimeParts, ...]:
+    """Of the best layout, and of what runs today where that is another; without those of which nothing is known."""
+    wanted = {} if best is None else {"best": best}
+    if today is not None and (best is None or today.layout.key != best.layout.key):
+        wanted["today"] = today
+    found = (_of(label, trial, spec) for label, trial in wanted.items())
+    return tuple(parts for parts in found if parts is not None)
+
+
+def _of(label: str, trial: Trial, spec: Mapping[str, Any]) -> TimeParts | None:
+    profiled = (trial.measured or {}).get("time_s")
+    seconds = profiled or _modelled(trial.layout, spec)
+    total = sum((seconds or {}).values())
+    if not seconds or not total > 0:
+        return None
+    shares = {part: share / total for part, share in seconds.items()}
+    return TimeParts(label, trial.trial, shares, bool(profiled))
+
+
+def _modelled(layout: Layout, spec: Mapping[str, Any]) -> dict[str, float] | None:
+    """None where nobody knows how fast the accelerator is, or the record holds no whole model and cluster."""
+    from search_spaces.cost_model.posterior import typical_constants
+    from search_spaces.cost_model.step_time import StepTerms
+    from search_spaces.hardware.cluster import Cluster
+    from search_spaces.layouts.table import LayoutTable
+    from search_spaces.model_shape import ModelShape
+
+    try:
+        model, cluster = ModelShape.from_json(spec["model"]), Cluster.from_json(spec["cluster"])
+    except (InputError, KeyError, TypeError, AttributeError):
+        return None
+    if cluster.accelerator.peak_flops_for(layout.precision) is None:
+        return None
+    parts = StepTerms.of(model, cluster, LayoutTable.of([layout])).parts(typical_constants())
+    return {part: float(seconds[0]) for part, seconds in parts.items()}

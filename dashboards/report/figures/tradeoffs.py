@@ -1,0 +1,140 @@
+"""Figures of what speed costs: memory, and nodes where several numbers of them were measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards.report.data import ReportData, TrialView
+from dashboards.report.figures.figure import Figure, axis, dots, line, logarithmic, plot
+from dashboards.report.sentences import trial_words
+from dashboards.terminal.headline import UNITS
+from dashboards.trial_words import amount
+from trials.files.text import counted
+
+
+def trade_figures(data: ReportData) -> list[Figure]:
+    """The figure of nodes is left out where everything was measured on as many."""
+    known = [layout for layout in data.layouts if layout.tokens_per_sec]
+    counts = sorted({trial.layout.num_nodes for trial in known})
+    nodes = [_nodes(data, known, counts)] if len(counts) > 1 else []
+    return [*nodes, _memory(data)]
+
+
+def _nodes(data: ReportData, known: Sequence[TrialView], counts: Sequence[int]) -> Figure:
+    """Speed against nodes, the answers among them, and how it would grow were each node as fast as of the fewest."""
+    points = _answers(data, known)
+    text = [f"{trial_words(t)}<br>{amount(t.tokens_per_sec)} tokens/s on {_nodes_of(t)}" for t in known]
+    traces = [dots(_x(known), _y(known), text, "measured", "@c1", opacity=0.55)]
+    if points:
+        first, ends = points[0], [points[0].layout.num_nodes, counts[-1]]
+        traces += [
+            line(ends, [_speed(first) * n / ends[0] for n in ends], "in proportion", "@muted", line={"dash": "dot"}),
+            line(_x(points), _y(points), "answers", "@accent")
+            | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}},
+        ]
+        best = [point for point in points if data.answer is not None and point.trial == data.answer.trial]
+        star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
+        traces.append(dots(_x(best), _y(best), [trial_words(t) for t in best], "best layout", "@c2", **star))
+    return Figure(
+        "nodes",
+        "Throughput against nodes",
+        _summary(points, counts),
+        plot(
+            traces,
+            xaxis=axis("nodes", type="log", tickvals=list(counts), ticktext=[str(count) for count in counts]),
+            yaxis=axis("tokens/s", **logarithmic(min(_y(known)), max(_y(known)))),
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+        note="In proportion: were every node as fast as those of the answer on the fewest." if points else None,
+        height=380,
+    )
+
+
+def _answers(data: ReportData, known: Sequence[TrialView]) -> list[TrialView]:
+    """The layouts that answer several goals, by their nodes."""
+    names = data.answer.points if data.answer is not None else ()
+    return sorted((t for t in known if t.trial in names), key=lambda t: t.layout.num_nodes)
+
+
+def _summary(points: Sequence[TrialView], counts: Sequence[int]) -> str:
+    measured = f"Measured on {', '.join(map(str, counts[:-1]))} and {counts[-1]} nodes."
+    if len(points) < 2:
+        return measured
+    few, many = points[0], points[-1]
+    ratio, nodes = _speed(many) / _speed(few), many.layout.num_nodes / few.layout.num_nodes
+    return (
+        f"{measured} {counted(len(points), 'layout')} are worth considering, from {few.trial} on {_nodes_of(few)} with"
+        f" {amount(few.tokens_per_sec)} tokens/s to {many.trial} on {_nodes_of(many)} with"
+        f" {amount(many.tokens_per_sec)}: {amount(ratio, 3)} times the speed for {amount(nodes, 3)} times the nodes."
+    )
+
+
+def _nodes_of(trial: TrialView) -> str:
+    return counted(trial.layout.num_nodes, "node")
+
+
+def _speed(trial: TrialView) -> float:
+    return trial.tokens_per_sec or 0.0
+
+
+def _x(trials: Sequence[TrialView]) -> list[int]:
+    return [trial.layout.num_nodes for trial in trials]
+
+
+def _y(trials: Sequence[TrialView]) -> list[float]:
+    return [_speed(trial) for trial in trials]
+
+
+def _memory(data: ReportData) -> Figure:
+    """Speed against memory, and the Pareto front of the two."""
+    unit, title = UNITS[data.objective], "Throughput against memory"
+    known = [t for t in data.layouts if t.peak_memory_gib is not None]
+    if not known:
+        return Figure("memory", title, "No measured layout has told how much memory it took.")
+    front = memory_front(known)
+    text = [f"{trial_words(t)}<br>{amount(t.speed)} {unit}, {amount(t.peak_memory_gib, 3)} GiB" for t in known]
+    traces = [
+        dots([t.peak_memory_gib for t in known], [t.speed for t in known], text, "measured", "@c1", opacity=0.55),
+        line([t.peak_memory_gib for t in front], [t.speed for t in front], "Pareto front", "@accent")
+        | {"mode": "lines+markers", "marker": {"size": 9, "color": "@accent"}, "line": {"shape": "hv", "width": 2}},
+    ]
+    best = [t for t in known if data.answer is not None and t.layout.key == data.answer.layout.key]
+    if best:
+        star = {"symbol": "star", "size": 17, "line": {"width": 1.5, "color": "@paper"}}
+        shown = [f"the best layout<br>{trial_words(t)}" for t in best[:1]]
+        traces.append(dots([best[0].peak_memory_gib], [best[0].speed], shown, "best layout", "@c2", **star))
+    return Figure(
+        "memory",
+        title,
+        _memory_words(front, len(known), unit),
+        plot(
+            traces,
+            xaxis=axis("peak memory of a rank (GiB)", rangemode="tozero"),
+            yaxis=axis(unit, rangemode="tozero"),
+            legend={"orientation": "h", "y": 1.12, "x": 0},
+        ),
+        height=380,
+    )
+
+
+def _memory_words(front: Sequence[TrialView], num_known: int, unit: str) -> str:
+    least, fastest = front[0], front[-1]
+    takes = f"takes {amount(least.peak_memory_gib, 3)} GiB a rank and reaches {amount(least.speed)} {unit}"
+    if least is fastest:
+        return f"One layout of {num_known} is on the speed/memory frontier: {least.trial} {takes}."
+    most = fastest.trial
+    return (
+        f"{counted(len(front), 'layout')} of {num_known} are on the speed/memory frontier. The most memory-efficient,"
+        f" {least.trial}, {takes}; the one with the highest throughput, {most}, takes"
+        f" {amount(fastest.peak_memory_gib, 3)} GiB for {amount(fastest.speed)}."
+    )
+
+
+def memory_front(layouts: Sequence[TrialView]) -> list[TrialView]:
+    """The layouts that no other beats in speed and memory at once, by growing memory and so by growing speed; by their
+    numbers alone, whatever the intervals."""
+    front: list[TrialView] = []
+    for trial in sorted(layouts, key=lambda t: (t.peak_memory_gib or 0.0, -(t.speed or 0.0))):
+        if not front or (trial.speed or 0.0) > (front[-1].speed or 0.0):
+            front.append(trial)
+    return front

@@ -1,0 +1,18 @@
+"""A search in a few lines of HTML, for a notebook's cell."""
+
+from __future__ import annotations
+
+from dashboards.report.data import ReportData
+from dashboards.report.html import fragment
+from dashboards.report.page import first_screen
+from dashboards.terminal.headline import headline
+
+
+def card(data: ReportData) -> str:
+    """The answer, how sure it is, and where the search stands; without scripts, in the notebook's own colours."""
+    return fragment("card.html.jinja", data=data, answer=headline(data.verdict), **_shown(data))
+
+
+def _shown(data: ReportData) -> dict[str, object]:
+    screen = first_screen(data)
+    return {name: screen[name] for name in ("below", "shape", "others", "tiles", "sure", "state")}

@@ -1,0 +1,75 @@
+"""Which ranks of the best layout stand on which node, and which stage each tensor group has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dashboards.terminal.rank_diagram import data_rank_of, stage_of
+from search_spaces.layouts.layout import Layout
+from trials.files.text import counted
+
+_MOST_NODES = 12
+_MOST_SEATS = 16
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Ranks that share every layer, as far as they are on this node: their stage and, where there are more, their
+    share of the data. `shade` is 0 to 100, by the stage."""
+
+    stage: str
+    data: str | None
+    ranks: str
+    shade: int
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True)
+class Seats:
+    """The first nodes, and how many more there are."""
+
+    summary: str
+    nodes: tuple[Node, ...]
+    left_out: str | None
+
+
+def seats_of(layout: Layout, gpus_per_node: int) -> Seats:
+    """The ranks in the order in which launchers number them: node by node."""
+    count = -(-layout.num_gpus // gpus_per_node)
+    nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MOST_NODES)))
+    left = count - len(nodes)
+    return Seats(
+        _summary(layout, gpus_per_node, count), nodes, f"and {counted(left, 'node')} more, likewise" if left else None
+    )
+
+
+def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
+    first = node * gpus_per_node
+    ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
+    groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
+    seats = [_seat(layout, group) for group in groups[:_MOST_SEATS]]
+    return Node(f"node {node}", tuple(seats))
+
+
+def _seat(layout: Layout, ranks: Sequence[int]) -> Seat:
+    stages = layout.pipeline_parallel
+    stage = stage_of(ranks[0], layout)
+    data = f"data {data_rank_of(ranks[0], layout)}" if layout.data_parallel > 1 else None
+    words = f"stage {stage}" if stages > 1 else data or "the model"
+    span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
+    return Seat(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))
+
+
+def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:
+    inside = "inside a node" if layout.tensor_parallel <= gpus_per_node else "across nodes"
+    tensor = f"tensor groups of {layout.tensor_parallel} {inside}" if layout.tensor_parallel > 1 else "no tensor groups"
+    stages = counted(layout.pipeline_parallel, "stage") if layout.pipeline_parallel > 1 else "no stages"
+    copies = counted(layout.data_parallel, "copy") if layout.data_parallel == 1 else f"{layout.data_parallel} copies"
+    return f"{counted(layout.num_gpus, 'rank')} on {counted(count, 'node')}: {tensor}, {stages}, {copies} of the model."

@@ -1,0 +1,1 @@
+"""Terminal views: live table, headline, progress, rank diagram."""

@@ -1,0 +1,243 @@
+"""The verdict of a search in words: a headline, a sentence, how it ended; and the contract's `verdict` object. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dashboards.text import printable
+from dashboards.trial_words import REASON_WORDS, amount, named, rate_span
+from trials.analysis.best_layout import choice_words, none_words, room_words
+from trials.analysis.ranking import Objective, Ranking, Speedup
+from trials.analysis.verdict import SearchVerdict, VerdictKind
+from trials.files.text import counted, last_line
+from trials.ledger.events import EndReason
+from trials.trial import FailureReason, Trial, TrialState
+
+UNITS: Mapping[Objective, str] = {
+    Objective.TOKENS_PER_SEC: "tokens/s",
+    Objective.TOKENS_PER_SEC_PER_GPU: "tokens/s per GPU",
+    Objective.NODE_HOURS_PER_BILLION_TOKENS: "tokens/s per node",
+}
+"""Of a speed, by what is optimised: larger is better, also where node-hours are to be few."""
+
+_LONGEST_REASON = 200
+
+_END_WORDS: Mapping[EndReason, str] = {
+    EndReason.MAX_TRIALS: "reached the limit of search.max_trials",
+    EndReason.BUDGET: "reached its budget of node-hours",
+    EndReason.CONVERGED: "converged: no remaining layout is likely to be faster",
+    EndReason.SPACE_EXHAUSTED: "every layout was tried",
+    EndReason.WALL_TIME: "reached search.max_wall_time",
+    EndReason.IDLE: "no trial started, ran or ended for as long as search.idle_limit allows",
+    EndReason.NO_FEASIBLE_LAYOUT: "no layout could be measured",
+    EndReason.SCRIPT_ERROR: "the trainer crashed in every trial",
+    EndReason.CANCELLED_BY_USER: "cancelled by the user",
+    EndReason.SITE_REFUSED: "the cluster rejected a job",
+}
+
+
+def verdict_json(verdict: SearchVerdict) -> dict[str, Any]:
+    """The contract's `verdict` object."""
+    speedup, baseline = verdict.speedup, verdict.baseline
+    return {
+        "kind": verdict.kind.value,
+        "state": verdict.state.value,
+        "headline": headline(verdict),
+        "sentence": sentence(verdict),
+        "trial": None if verdict.best is None else verdict.best.trial,
+        "baseline": None if baseline is None else baseline.trial,
+        "speedup": None if speedup is None else speedup.ratio,
+        "speedup_low": None if speedup is None else speedup.low,
+        "speedup_high": None if speedup is None else speedup.high,
+        "ties": [tie.trial for tie in verdict.ranking.ties],
+    }
+
+
+def headline(verdict: SearchVerdict) -> str:
+    """What the search found, in a few words and no stop."""
+    return _HEADLINES[verdict.kind](verdict)
+
+
+def sentence(verdict: SearchVerdict) -> str:
+    """What the headline rests on, in a sentence or two."""
+    best = verdict.best
+    if verdict.kind is VerdictKind.ONLY_BASELINE:
+        return "There is nothing to compare it with" + ("." if verdict.is_ended else " yet.")
+    if best is not None:
+        words = f"{best.trial} is {choice_words(verdict.ranking)}"
+        others = [tie.trial for tie in verdict.ranking.ties if tie is not verdict.ranking.fastest]
+        return f"{words}; statistically tied with {named(others)}." if others else f"{words}."
+    if verdict.kind is VerdictKind.NONE_ALLOWED:
+        why = none_words(verdict.ranking) or ""
+        return f"{why[0].upper()}{why[1:]}."
+    if not verdict.is_ended:
+        return "The first numbers appear once a trial has been measured."
+    if verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED):
+        return "No layout was measured."
+    return printable(last_line(verdict.detail or "")) or "parlay logs TRIAL shows what a trial wrote."
+
+
+def answer_line(verdict: SearchVerdict) -> str:
+    """The best layout and what is known of it in one line, for a terminal; the headline where there is none."""
+    best, words = verdict.best, headline(verdict)
+    if best is None:
+        return none_words(verdict.ranking) or _lower(words)
+    if verdict.kind is VerdictKind.NO_COMPARISON:
+        words = _no_comparison_words(verdict)
+    told = [
+        f"best: {best.trial}, {best.layout.key}, {rate_words(best.measured or {})} tokens/s",
+        _lower(words),
+    ]
+    if best is not verdict.ranking.fastest:
+        told.append(choice_words(verdict.ranking) or "")
+    elif verdict.ranking.ties:
+        told.append(f"statistically tied with {_tie_names(verdict)}")
+    return "; ".join(told)
+
+
+def end_words(reason: EndReason) -> str:
+    """Why a search ended, as far as its reason alone tells."""
+    return _END_WORDS[reason]
+
+
+def ending_words(verdict: SearchVerdict) -> str:
+    """Why this search ended, in words without a stop; "" while it has not."""
+    reason = verdict.end_reason
+    if reason is None:
+        return ""
+    if reason is EndReason.CANCELLED_BY_USER:
+        return _lower(_cancelled_words(verdict))
+    if reason is EndReason.MAX_TRIALS and verdict.max_layouts is not None:
+        return f"reached the limit of {counted(verdict.max_layouts, 'layout')}"
+    if reason is EndReason.SITE_REFUSED:
+        return _lower(_refused_words(verdict))
+    return end_words(reason)
+
+
+def speedup_words(speedup: Speedup, objective: Objective = Objective.TOKENS_PER_SEC) -> str:
+    """How many times as fast as the baseline, with its 95 % interval."""
+    better = "faster" if objective is Objective.TOKENS_PER_SEC else "better"
+    unit = "" if objective is Objective.TOKENS_PER_SEC else f" in {UNITS[objective]}"
+    if speedup.ratio >= 1:
+        return f"{speedup.ratio:.2f}x {better} than the baseline{unit}{interval_words(speedup)}"
+    return f"{speedup.ratio:.2f}x the speed of the baseline{unit}{interval_words(speedup)}"
+
+
+def interval_words(speedup: Speedup) -> str:
+    """The 95 % interval in brackets, after a number."""
+    if speedup.low is None or speedup.high is None:
+        return " (interval unknown)"
+    return f" ({speedup.low:.2f}\N{EN DASH}{speedup.high:.2f})"
+
+
+def room_lines(ranking: Ranking) -> list[str]:
+    """A line about the layouts that were measured and leave too little memory to be the best."""
+    too_full = [trial for trial in ranking.ordered if not ranking.has_room(trial)]
+    if ranking.floor is None or not too_full:
+        return []
+    asked = f"constraints.min_free_memory_gib asks {ranking.floor.min_free_gib:g} GiB"
+    leave = "leaves" if len(too_full) == 1 else "leave"
+    return [f"! {named([trial.trial for trial in too_full])} {leave} less memory free than asked: {asked}"]
+
+
+def rate_words(measured: Mapping[str, Any]) -> str:
+    """Tokens per second with the 95 % interval, where one is known."""
+    interval = rate_span(measured)
+    return amount(measured["tokens_per_sec"]) + (f" ({interval})" if interval else "")
+
+
+def _measured_speedup(verdict: SearchVerdict) -> str:
+    assert verdict.speedup is not None, "both were measured"
+    return speedup_words(verdict.speedup, verdict.ranking.objective)
+
+
+def _no_winner(verdict: SearchVerdict) -> str:
+    if verdict.speedup is None:
+        return f"No clear winner yet: the baseline is statistically tied with {_tie_names(verdict)}"
+    return f"No clear winner yet: {verdict.speedup.ratio:.2f}x{interval_words(verdict.speedup)}"
+
+
+def _baseline_best(verdict: SearchVerdict) -> str:
+    better = "faster" if verdict.ranking.objective is Objective.TOKENS_PER_SEC else "better"
+    return f"No measured layout{_that_leaves(verdict.ranking)} is {better} than the baseline"
+
+
+def _that_leaves(ranking: Ranking) -> str:
+    return room_words(ranking).replace("leave ", "leaves ")
+
+
+def _only_baseline(verdict: SearchVerdict) -> str:
+    return "Only the baseline " + ("was measured" if verdict.is_ended else "has been measured so far")
+
+
+def _no_comparison(verdict: SearchVerdict) -> str:
+    best = verdict.best
+    assert best is not None, "it has no baseline to be compared with"
+    return f"{amount((best.measured or {})['tokens_per_sec'])} tokens/s, {_no_comparison_words(verdict)}"
+
+
+def _no_comparison_words(verdict: SearchVerdict) -> str:
+    return f"no comparison: {_why_no_baseline(verdict)}"
+
+
+def _why_no_baseline(verdict: SearchVerdict) -> str:
+    baseline = verdict.baseline
+    if not verdict.names_baseline:
+        return "the search file names no baseline"
+    if baseline is None or not baseline.state.is_ended:
+        return "the baseline was not tried" if verdict.is_ended else "the baseline has not been measured yet"
+    if baseline.measured is not None:
+        return f"the baseline ({baseline.trial}) was measured with another global batch size"
+    return f"the baseline ({baseline.trial}) {_ending_of(baseline, verdict)}"
+
+
+def _ending_of(baseline: Trial, verdict: SearchVerdict) -> str:
+    if baseline.state is not TrialState.CANCELLED:
+        return "failed" + (f": {REASON_WORDS[baseline.reason]}" if baseline.reason else "")
+    by_search = (
+        verdict.end_reason is EndReason.CANCELLED_BY_USER or baseline.reason is not FailureReason.CANCELLED_BY_USER
+    )
+    return "was cancelled with the search" if by_search else "was cancelled from outside the search"
+
+
+def _cancelled_words(verdict: SearchVerdict) -> str:
+    of_most = "" if verdict.max_layouts is None else f" of {verdict.max_layouts}"
+    noun = "layout" if not of_most and verdict.num_layouts == 1 else "layouts"
+    return f"Cancelled by the user after {verdict.num_layouts}{of_most} {noun}"
+
+
+def _refused_words(verdict: SearchVerdict) -> str:
+    reason = printable(" ".join((verdict.detail or "").split()))[:_LONGEST_REASON]
+    return "The cluster rejected a job" + (f": {reason}" if reason else "")
+
+
+def _all_failed(verdict: SearchVerdict) -> str:
+    assert verdict.commonest is not None, "some trial failed"
+    (reason, count), failed = verdict.commonest, verdict.counts.failed
+    words = f"No layout was measured: {counted(failed, 'trial')} failed, "
+    return words + (REASON_WORDS[reason] if count == failed else f"{count} of them: {REASON_WORDS[reason]}")
+
+
+def _lower(words: str) -> str:
+    return words[0].lower() + words[1:]
+
+
+def _tie_names(verdict: SearchVerdict) -> str:
+    return named([tie.trial for tie in verdict.ranking.ties])
+
+
+_HEADLINES = {
+    VerdictKind.FASTER: _measured_speedup,
+    VerdictKind.SLOWER: _measured_speedup,
+    VerdictKind.NO_WINNER: _no_winner,
+    VerdictKind.BASELINE_BEST: _baseline_best,
+    VerdictKind.ONLY_BASELINE: _only_baseline,
+    VerdictKind.NO_COMPARISON: _no_comparison,
+    VerdictKind.NONE_ALLOWED: lambda verdict: "No measured layout may be the best",
+    VerdictKind.NOTHING_YET: lambda verdict: "No layout has been measured yet",
+    VerdictKind.NOTHING_MEASURED: lambda verdict: "No layout was measured",
+    VerdictKind.ALL_FAILED: _all_failed,
+    VerdictKind.CANCELLED: _cancelled_words,
+    VerdictKind.REFUSED: _refused_words,
+}

@@ -1,0 +1,136 @@
+"""A layout drawn in text: which ranks form which group, and who stands where on which node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, zip_longest
+from typing import TypeVar
+
+from search_spaces.layouts.layout import Layout
+from trials.files.text import counted
+
+T = TypeVar("T")
+
+_MOST_MEMBERS = 4
+"""Ranks of a group that are all written out; of a larger one the first three and the last."""
+_MOST_GROUPS = 4
+_MOST_NODES = 4
+_MOST_LINES = 8
+_WIDTH = 100
+
+
+def layout_picture(layout: Layout, gpus_per_node: int) -> list[str]:
+    """Lines for a terminal: the groups along each axis, and the nodes as boxes. Of many only some are shown."""
+    return [*_group_lines(layout, gpus_per_node), *_node_lines(layout, gpus_per_node)]
+
+
+def stage_of(rank: int, layout: Layout) -> int:
+    """Which pipeline stage a rank has."""
+    return rank // _strides(layout)["pipeline"] % layout.pipeline_parallel
+
+
+def data_rank_of(rank: int, layout: Layout) -> int:
+    """Which share of each batch a rank has."""
+    return rank // _strides(layout)["data"] % layout.data_parallel
+
+
+def groups_along(axis: str, layout: Layout) -> list[range]:
+    """The groups of ranks along `tensor`, `data` or `pipeline`, by their first rank."""
+    size, stride = getattr(layout, f"{axis}_parallel"), _strides(layout)[axis]
+    blocks = range(0, layout.num_gpus, size * stride)
+    return [range(first, block + size * stride, stride) for block in blocks for first in range(block, block + stride)]
+
+
+def _strides(layout: Layout) -> dict[str, int]:
+    """How far apart neighbours along each axis are, in ranks."""
+    tensor, data, stages = layout.tensor_parallel, layout.data_parallel, layout.pipeline_parallel
+    if layout.rank_order == "tp-pp-dp":
+        return {"tensor": 1, "pipeline": tensor, "data": tensor * stages}
+    return {"tensor": 1, "data": tensor, "pipeline": tensor * data}
+
+
+def _group_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
+    for axis in ("tensor", "data", "pipeline"):
+        groups = groups_along(axis, layout)
+        if len(groups[0]) == 1:
+            yield f"{axis:<9} every rank alone"
+            continue
+        nodes = max(len({rank // gpus_per_node for rank in group}) for group in groups)
+        where = "inside a node" if nodes == 1 else f"each over {nodes} nodes"
+        count = counted(len(groups), "group")
+        members = " | ".join(_shortened(groups, _MOST_GROUPS, _ranks))
+        yield f"{axis:<9} {count} of {len(groups[0])}, {where}: {members}"
+
+
+def _node_lines(layout: Layout, gpus_per_node: int) -> Iterator[str]:
+    nodes = -(-layout.num_gpus // gpus_per_node)
+    shown = list(range(nodes)) if nodes <= _MOST_NODES else [0, 1, nodes - 1]
+    boxes = [_box(layout, gpus_per_node, node) for node in shown]
+    if nodes > _MOST_NODES:
+        yield from _beside(boxes[:-1])
+        yield f"  ... {nodes - len(shown)} nodes more ..."
+        yield from _beside(boxes[-1:])
+    else:
+        yield from _beside(boxes)
+
+
+def _box(layout: Layout, gpus_per_node: int, node: int) -> list[str]:
+    first = node * gpus_per_node
+    ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
+    tensor_groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
+    rows = _shortened(tensor_groups, _MOST_LINES, partial(_seat, layout))
+    width = max(len(row) for row in (*rows, f"node {node}"))
+    edge = f"+{'-' * (width + 2)}+"
+    title = f"+ node {node} ".ljust(width + 3, "-") + "+"
+    return [title, *(f"| {row:<{width}} |" for row in rows), edge]
+
+
+def _seat(layout: Layout, ranks: Sequence[int]) -> str:
+    """What the ranks of a tensor group that are on this node do."""
+    words = []
+    if layout.pipeline_parallel > 1:
+        words.append(f"stage {stage_of(ranks[0], layout)}")
+    if layout.data_parallel > 1:
+        words.append(f"data {data_rank_of(ranks[0], layout)}")
+    if len(ranks) < layout.tensor_parallel:
+        part = _span(ranks[0] % layout.tensor_parallel, len(ranks))
+        words.append(f"tensor {part} of {layout.tensor_parallel}")
+    noun = "rank" if len(ranks) == 1 else "ranks"
+    return f"{noun} {_span(ranks[0], len(ranks))}: {', '.join(words) or 'the whole model'}"
+
+
+def _beside(boxes: Sequence[list[str]]) -> Iterator[str]:
+    """As many boxes side by side as there is room for, the others below."""
+    row: list[list[str]] = []
+    for box in boxes:
+        if row and sum(len(other[0]) + 2 for other in (*row, box)) > _WIDTH:
+            yield from _joined(row)
+            row = []
+        row.append(box)
+    yield from _joined(row)
+
+
+def _joined(boxes: Sequence[list[str]]) -> Iterator[str]:
+    widths = [len(box[0]) for box in boxes]
+    for lines in zip_longest(*boxes, fillvalue=""):
+        yield "  ".join(f"{line:<{width}}" for line, width in zip(lines, widths, strict=True)).rstrip()
+
+
+def _ranks(group: range) -> str:
+    if group.step == 1:
+        return _span(group[0], len(group))
+    if len(group) <= _MOST_MEMBERS:
+        return " ".join(map(str, group))
+    return f"{group[0]} {group[1]} {group[2]} ... {group[-1]}"
+
+
+def _span(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}-{first + count - 1}"
+
+
+def _shortened(things: Sequence[T], most: int, words: Callable[[T], str]) -> list[str]:
+    """The words of all of them, or of the first ones and the last."""
+    if len(things) <= most:
+        return list(map(words, things))
+    return [*map(words, things[: most - 2]), "...", words(things[-1])]

@@ -1,0 +1,173 @@
+"""The verb compare: two recipes or searches side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import answer, say
+from orchestrator.cli.replay import fast_words
+from search_spaces.errors import shown
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestrator.comparison.compare import CompareResult, Pair, Side
+
+_MOST_PAIRS = 20
+_MOST_TEXT = 40
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(compare)
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A recipe's folder, a search's id or its folder.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one, which is held against A.")],
+    margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what differs between two recipes or searches, and how much faster B's best layout is than A's."""
+    from orchestrator.comparison.compare import compared
+    from orchestrator.comparison.lookup import find_side
+    from orchestrator.replay.replay import ReplayRules
+
+    rules = ReplayRules(margin=margin)
+    result = compared(find_side(a, ledger, force, say), find_side(b, ledger, force, say), rules.margin)
+    answer(result.to_json(), as_json)
+    if not as_json:
+        _show(result)
+
+
+def _show(result: CompareResult) -> None:
+    """The whole comparison for a person, the answer last."""
+    from dashboards.terminal.live_table import console_for
+
+    console = console_for(sys.stdout)
+    a, b = result.a, result.b
+    lines = [f"A  {_about(a)}", f"B  {_about(b)}"]
+    answer({}, False, "\n".join(lines))
+    for heading, rows in (
+        ("what was asked", result.question),
+        ("layouts", _layout_rows(result)),
+        ("software", result.software),
+    ):
+        if rows:
+            console.print()
+            console.print(_table(heading, rows))
+    if rows := _search_rows(a, b):
+        console.print()
+        console.print(_table("what it took", rows, are_marked=False))
+    if result.pairs:
+        console.print()
+        console.print(_pairs_table(result))
+    answer({}, False, "\n" + "\n".join(_verdict_lines(result)))
+
+
+def _about(side: Side) -> str:
+    best = side.best
+    found = "no layout measured" if best is None else f"{best.trial}, {best.layout.key}"
+    speed = "" if best is None else f", {side.tokens_per_sec(best.runs):,.0f} tokens/s"
+    runs = "" if best is None else f" over {counted(len(best.runs), 'run')}"
+    return f"{side.what} {side.name}: {found}{speed}{runs}"
+
+
+def _layout_rows(result: CompareResult) -> list[Mapping[str, Any]]:
+    """Every field of both layouts, those that differ marked."""
+    a, b = result.a.best, result.b.best
+    if a is None or b is None:
+        return []
+    one, other = a.layout.to_json(), b.layout.to_json()
+    return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
+
+
+def _search_rows(a: Side, b: Side) -> list[Mapping[str, Any]]:
+    """How the searches went, where both are searches."""
+    if a.search is None or b.search is None:
+        return []
+    one, other = _told(a.search), _told(b.search)
+    return [{"field": name, "a": one.get(name), "b": other.get(name)} for name in {**one, **other}]
+
+
+def _told(search: Mapping[str, Any]) -> dict[str, Any]:
+    from dashboards.terminal.progress import clock_text
+
+    to_best = search["to_best"]
+    ended = f" ({search['end_reason']})" if search["end_reason"] else ""
+    told = {"state": f"{search['state']}{ended}", "trials": search["num_trials"]}
+    told |= {f"  {name}": count for name, count in search["trials"].items() if count}
+    told |= {f"  {name}": count for name, count in search["reasons"].items()}
+    told["node-hours"] = f"{search['node_hours']:.3f}"
+    if to_best is not None:
+        told["to the best: trials"] = to_best["trials"]
+        told["  node-hours"] = f"{to_best['node_hours']:.3f}"
+        told["  time"] = clock_text(to_best["seconds"])
+    return told
+
+
+def _table(heading: str, rows: Sequence[Mapping[str, Any]], are_marked: bool = True) -> Table:
+    """One line a field; what differs is bold and marked, where it tells anything."""
+    table = _columns(heading, "A", "B", "")
+    for row in rows:
+        differs = are_marked and row["a"] != row["b"]
+        cells = (row["field"], _cell(row["a"]), _cell(row["b"]), "differs" if differs else "")
+        table.add_row(*cells, style="bold" if differs else None)
+    return table
+
+
+def _pairs_table(result: CompareResult) -> Table:
+    """The layouts that both tried; of many those that were tried first."""
+    table = _columns("layouts that both tried", "A", "B", "B over A")
+    for pair in result.pairs[:_MOST_PAIRS]:
+        found = pair.found
+        ratio = "" if found is None else f"{found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
+        table.add_row(pair.layout_key, *_pair_cells(result, pair), ratio)
+    if len(result.pairs) > _MOST_PAIRS:
+        table.add_row(f"and {len(result.pairs) - _MOST_PAIRS} more, with --json", "", "", "")
+    return table
+
+
+def _pair_cells(result: CompareResult, pair: Pair) -> Iterable[str]:
+    for side, found in ((result.a, pair.a), (result.b, pair.b)):
+        yield f"{side.tokens_per_sec(found.runs):,.0f}" if found.runs else str(found.reason or found.state)
+
+
+def _columns(*names: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _cell(value: Any) -> str:
+    """A value as a file would have it; of a long one its beginning."""
+    from dashboards.text import printable
+
+    if value is None:
+        return "-"
+    text = printable(value if isinstance(value, str) else shown(value))
+    return text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 1] + "…"
+
+
+def _verdict_lines(result: CompareResult) -> list[str]:
+    if result.found is not None:
+        ratio, low, high = result.found.ratio, result.found.low, result.found.high
+        words = f"{result.verdict}: B is {ratio:.3f} times as fast as A (95 % between {low:.3f} and {high:.3f})"
+        return [words, *fast_words(result.found)]
+    if result.obstacles:
+        return [
+            f"not comparable: other {', '.join(result.obstacles)}",
+            "speeds are compared where model, global batch and hardware are the same",
+        ]
+    return [f"not comparable: {result.detail}"]

@@ -1,0 +1,67 @@
+"""What the verbs that drive a search share: what ends a driver early, and the answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import answer, fail
+from search_spaces.errors import OutsideRefused, Problem
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from trials.files.folders import SearchFolder
+    from trials.ledger.events import SearchRecord
+
+
+@contextmanager
+def explained(folder: SearchFolder, as_json: bool) -> Iterator[None]:
+    """Within this block whatever ends a driver early leaves with its exit code and the way to go on."""
+    from orchestrator.search.lease import HELD_FIX, LeaseHeld, LeaseLost
+    from trials.ledger.database import LedgerDamaged
+    from trials.ledger.events import Fenced
+
+    try:
+        yield
+    except LeaseHeld as held:
+        fix = HELD_FIX if held.lease.is_fresh(time.time()) else None
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(held), fix=fix), as_json)
+    except (LeaseLost, Fenced) as lost:
+        fail(ExitCode.STOPPED_EARLY, Problem("lease_lost", str(lost), fix=resume_fix(folder)), as_json)
+    except LedgerDamaged as damaged:
+        fix = f"{damaged.fix}; then {resume_fix(folder)}"
+        fail(ExitCode.REFUSED, Problem("refused", str(damaged), fix=fix), as_json)
+    except OutsideRefused as refused:
+        fail(ExitCode.REFUSED, Problem("refused", str(refused), fix=refused.fix or resume_fix(folder)), as_json)
+    except OSError as error:
+        fail(ExitCode.REFUSED, Problem("refused", str(error), fix=resume_fix(folder)), as_json)
+    except KeyboardInterrupt:
+        problem = Problem("interrupted", "stopped; nothing is lost", fix=resume_fix(folder))
+        fail(ExitCode.INTERRUPTED, problem, as_json)
+
+
+def exit_code_of(search: SearchRecord) -> ExitCode:
+    """How a command leaves after a search that has ended."""
+    from trials.ledger.events import EndReason
+
+    if search.best_trial is not None:
+        return ExitCode.DONE
+    return ExitCode.REFUSED if search.end_reason is EndReason.SITE_REFUSED else ExitCode.NO_MEASUREMENT
+
+
+def answer_search(search: SearchRecord, folder: SearchFolder, spec: SearchSpec, as_json: bool) -> None:
+    """The search as `status` tells it."""
+    from orchestrator.cli.search_summary import show_search
+    from orchestrator.records.summary import search_summary
+
+    answer(search_summary(search, spec, folder), as_json)
+    if not as_json:
+        show_search(search, spec, folder)
+
+
+def resume_fix(folder: SearchFolder) -> str:
+    """How to go on with the search."""
+    return f"parlay resume {folder.called}"

@@ -1,0 +1,58 @@
+"""What `--as-job` means to the verbs: the driver is a Slurm job of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.output import fail, say
+from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.lifecycle.driver_job import DriverChain
+    from trials.files.folders import SearchFolder
+
+
+def wanted_job_time_s(as_job: bool, job_time: str | None) -> float | None:
+    """The time limit of the driver's job; None for a driver without one. InputError."""
+    if not as_job and job_time is None:
+        return None
+    if not as_job:
+        rule = "it is the time limit of the driver's job"
+        raise InputError.of("usage", "goes with --as-job", rule=rule, fix="add --as-job", key="--job-time")
+    from orchestrator.lifecycle.driver_job import job_time_s
+
+    return job_time_s(job_time)
+
+
+def own_chain(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float) -> DriverChain | None:
+    """The chain of jobs that this process is a link of; None where it runs in no job of this search's driver."""
+    from orchestrator.lifecycle.driver_job import DriverChain, driver_job, own_job_id
+    from slurm.client import SlurmClient
+
+    own_id = own_job_id(os.environ, folder.search_id)
+    if own_id is None:
+        return None
+    link = driver_job(folder, spec, ledger_url, job_time_s)
+    return DriverChain(SlurmClient(), replace(link, after=own_id), say)
+
+
+def submit_driver(folder: SearchFolder, spec: SearchSpec, ledger_url: str, job_time_s: float, as_json: bool) -> str:
+    """The id of the job that will drive the search; leaves, or raises LeaseHeld, where somebody drives it already."""
+    from orchestrator.lifecycle.driver_job import AlreadyQueued, driver_job, require_slurm, submit_first
+    from orchestrator.search import lease as leases
+    from slurm.client import SlurmClient
+
+    require_slurm(spec)
+    leases.require_free(folder, time.time())
+    if spec.search.budget_node_hours is not None:
+        hours = f"{job_time_s / 3600:.3g} hours"
+        say(f"the driver's own job, one task for up to {hours} at a time, is not in search.budget_node_hours")
+    try:
+        return submit_first(SlurmClient(), driver_job(folder, spec, ledger_url, job_time_s))
+    except AlreadyQueued as queued:
+        fail(ExitCode.HELD_BY_ANOTHER, Problem("held", str(queued), fix=leases.HELD_FIX), as_json)

@@ -1,0 +1,92 @@
+"""The verb export: what a search has seen, for other programs and other searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
+from orchestrator.interop.export_formats import ExportFormat
+from search_spaces.errors import InputError, Problem
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.interop.export_result import Exported
+    from trials.files.folders import SearchFolder
+
+EXPORT_SCHEMA = "parlay.export/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(export)
+
+
+def export(
+    search: SearchId = None,
+    wanted: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format",
+            help="measured, the default: a table for `launcher: {kind: recorded}` and other searches, a row for each"
+            " trial that tells of its layout. csv, parquet: a row a trial, all that is known of it. deephyper:"
+            " DeepHyper's results.csv. optuna: a study in an SQLite database.",
+        ),
+    ] = ExportFormat.MEASURED,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A new file, or - for stdout; in the search's folder if absent."),
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a search has seen of its layouts for other programs and other searches."""
+    from orchestrator.interop.export_formats import exported
+    from orchestrator.records.lookup import find_search
+    from trials.files.folders import write_bytes
+
+    _require_output(wanted, out, as_json)
+    found = find_search(search, ledger)
+    made = exported(found.record, found.spec, wanted)
+    if not made.rows:
+        _fail_without_rows(found.folder, made.left_out, as_json)
+    if out == STDOUT:
+        answer_table(made.content.decode())
+        say(_words(made))
+        return
+    path = out or found.folder.path / wanted.file_name
+    if out is None:
+        write_bytes(path, made.content)
+    else:
+        write_new(path, made.content, "--out")
+    data = {"schema": EXPORT_SCHEMA, "search_id": found.record.search_id, "format": wanted.value, "file": str(path)}
+    counts = {"rows": made.rows, "left_out": dict(made.left_out)}
+    answer(data | counts, as_json, f"{path}: {_words(made)}")
+
+
+def _require_output(wanted: ExportFormat, out: Path | None, as_json: bool) -> None:
+    require_one_answer(out, as_json)
+    if out == STDOUT and not wanted.is_text:
+        message = f"takes text, and --format {wanted} is none"
+        raise InputError.of("usage", message, key="--out", value="-", fix="name a new file")
+
+
+def _fail_without_rows(folder: SearchFolder, left_out: Mapping[str, int], as_json: bool) -> NoReturn:
+    said = f" ({_counts(left_out)})" if left_out else ""
+    message = f"no trial of search {folder.search_id} tells of its layout yet{said}"
+    problem = Problem("no_measurement", message, fix=f"parlay status {folder.called} shows what became of it")
+    fail(ExitCode.NO_MEASUREMENT, problem, as_json)
+
+
+def _words(made: Exported) -> str:
+    left_out = f"; left out: {_counts(made.left_out)}" if made.left_out else ""
+    return counted(made.rows, "row") + left_out
+
+
+def _counts(left_out: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {why}" for why, count in left_out.items())

@@ -1,0 +1,201 @@
+"""The verb `forecast`: what to expect on more nodes, from the trials on a few."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import answer
+from search_spaces.errors import InputError
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.planning.forecast import Forecast, Outlooks, Scaling, Tried
+    from search_spaces.hardware.cluster import Cluster
+
+FORECAST_SCHEMA = "parlay.forecast/1"
+_CONTENDERS_LISTED = 3
+
+
+class Scalings(StrEnum):
+    """What becomes of the global batch on more nodes."""
+
+    WEAK = "weak"
+    STRONG = "strong"
+    BOTH = "both"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(forecast)
+
+
+def forecast(
+    search: Annotated[
+        str | None,
+        typer.Argument(metavar="[SEARCH|TABLE.CSV]", help="A search's id or folder, or a measured table; the newest."),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="N,N,...", help="Numbers of nodes; 2, 4 and 8 times those tried.")
+    ] = None,
+    scaling: Annotated[
+        Scalings, typer.Option("--scaling", help="Whether the global batch grows with the nodes or stays.")
+    ] = Scalings.BOTH,
+    problem: Annotated[
+        list[str] | None, typer.Option("--problem", metavar="NAME", help="Of a table: only this one; may be repeated.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME|FILE",
+            help="The cluster the trials ran on: of a table, or in place of the search's.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", min=1, metavar="N", help="List N layouts that may be the best; 3 as text, all as JSON."),
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forecast step time and best layout on more nodes than were tried, from the trials of a search or a table."""
+    from orchestrator.planning.forecast import forecast as forecast_of
+
+    counts = None if nodes is None else _counts(nodes)
+    origin, tried = _tried(search, problem or [], cluster, ledger)
+    outlooks = forecast_of(tried, _scalings(scaling), counts)
+    if as_json:
+        answer({"schema": FORECAST_SCHEMA} | origin | outlooks.to_json(top), True)
+    else:
+        answer({}, False, "\n".join(_lines(outlooks, top or _CONTENDERS_LISTED)))
+
+
+def _tried(
+    given: str | None, problems: list[str], cluster: str | None, ledger: str | None
+) -> tuple[dict[str, Any], Tried]:
+    """What the trials are from, as the contract says it, and the trials."""
+    from orchestrator.planning.forecast_inputs import tried_in_search, tried_in_table
+
+    described = None if cluster is None else _described(cluster)
+    if given is not None and given.endswith(".csv"):
+        from search_spaces.tables.measured_table import read_table
+
+        rows = read_table(Path(given)).require_whole().observations
+        tried = tried_in_table(rows, problems, described)
+        return {"search_id": None, "table": given, "problems": _names(tried)}, tried
+    if problems:
+        fix = "leave it out, or name a measured table: TABLE.csv"
+        message = "is of a table, and this is a search"
+        raise InputError.of("contradiction", message, key="--problem", value=problems, fix=fix)
+    from orchestrator.planning.prior_trials import frozen
+    from orchestrator.records.lookup import find_search
+
+    found = find_search(given, ledger)
+    tried = tried_in_search(found.record, found.spec, frozen(found.folder), described)
+    return {"search_id": found.record.search_id, "table": None, "problems": _names(tried)}, tried
+
+
+def _names(tried: Tried) -> list[str]:
+    return list(dict.fromkeys(row.problem for row in tried.rows))
+
+
+def _described(cluster: str) -> Cluster:
+    """The ready-made cluster of this name, or the one in this file."""
+    from search_spaces.schema.cluster_sections import ClusterSection
+    from search_spaces.schema.validation import restored
+
+    try:
+        return restored(ClusterSection, cluster).cluster()
+    except InputError as error:
+        raise error.at(key="--cluster") from None
+
+
+def _counts(text: str) -> list[int]:
+    """The numbers of nodes that a person typed, rising, each once."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,6}", word) and 1 <= int(word) <= _MOST_NODES for word in words):
+        rule = f"whole numbers from 1 to {_MOST_NODES} with commas between them"
+        raise InputError.of("nodes", f"is {text!r}", key="--nodes", value=text, rule=rule, fix="--nodes 2,4,8")
+    return sorted({int(word) for word in words})
+
+
+_MOST_NODES = 100_000
+
+
+def _scalings(scaling: Scalings) -> list[Scaling]:
+    from orchestrator.planning.forecast import Scaling
+
+    return [*Scaling] if scaling is Scalings.BOTH else [Scaling(scaling.value)]
+
+
+def _lines(outlooks: Outlooks, top: int) -> Iterator[str]:
+    base = outlooks.base
+    yield (
+        f"from {counted(outlooks.trials, 'measured layout')}; the best on {counted(base.layout.num_nodes, 'node')}:"
+        f" {base.step_time_s:.4g} s, {base.tokens_per_sec:,.0f} tokens/s, {base.layout.key}"
+    )
+    names = _names_of(outlooks, top)
+    if common := names.pop(""):
+        yield f"all layouts below have {common}"
+    told = None
+    for forecast in outlooks.forecasts:
+        if forecast.scaling is not told:
+            told = forecast.scaling
+            yield f"{told} scaling, the global batch {_GROWS[told.value]}:"
+            yield _HEAD
+        yield f"{_numbers(forecast)}  {names[forecast.speed.layout.key]}"
+        yield from (f"         {line}" for line in _remarks(forecast, top, names))
+    yield from (f"note: {note}" for note in outlooks.notes)
+
+
+_HEAD = "  nodes    batch  seconds/step       95 % between      tokens/s   per GPU  efficiency    fits  layout"
+_GROWS = {"weak": "grows with the nodes", "strong": "stays"}
+
+
+def _names_of(outlooks: Outlooks, top: int) -> dict[str, str]:
+    """What tells the layouts apart that are listed, by their keys, and under "" what they have in common."""
+    from orchestrator.cli.plan_table import told_apart
+
+    listed = [forecast.speed.layout for forecast in outlooks.forecasts]
+    listed += [contender.layout for forecast in outlooks.forecasts for contender in forecast.contenders[:top]]
+    common, names = told_apart(listed) if listed else ("", [])
+    return {"": common} | {layout.key: name for layout, name in zip(listed, names, strict=True)}
+
+
+def _numbers(forecast: Forecast) -> str:
+    speed, layout = forecast.speed, forecast.speed.layout
+    interval = f"{forecast.step_time_low_s:.4g} and {forecast.step_time_high_s:.4g}"
+    return (
+        f"  {layout.num_nodes:5d}  {layout.global_batch_size:7d}  {speed.step_time_s:12.4g}  {interval:>17}"
+        f"  {speed.tokens_per_sec:12,.0f}  {speed.tokens_per_sec_per_gpu:8,.0f}  {forecast.efficiency:10.1%}"
+        f"  {forecast.fits or '-':>6}"
+    )
+
+
+def _own_chance(forecast: Forecast) -> str:
+    """Of the row's layout, where another is likelier: models that were corrected order them all, draws give chances."""
+    own, (likeliest, *_) = forecast.speed.layout, forecast.contenders
+    if likeliest.layout == own:
+        return ""
+    chance = next((contender.chance for contender in forecast.contenders if contender.layout == own), None)
+    words = "none of them" if chance is None else f"the best with a chance of {chance:.0%}"
+    return f"; the plan's first, above, is {words}"
+
+
+def _remarks(forecast: Forecast, top: int, names: Mapping[str, str]) -> Iterator[str]:
+    """Which others may be the best, and what is not known."""
+    if len(forecast.contenders) > 1:
+        listed = "; ".join(
+            f"{names[contender.layout.key]} ({contender.chance:.0%})" for contender in forecast.contenders[:top]
+        )
+        yield f"the best is one of {len(forecast.contenders)}: {listed}{_own_chance(forecast)}"
+    for unseen in forecast.uncertain_terms:
+        where = "over the fabric" if unseen.over_fabric else "inside a node"
+        yield f"mostly unknown: no trial tells of {unseen.term} {where}"

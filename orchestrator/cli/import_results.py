@@ -1,0 +1,102 @@
+"""The verb import: other programs' results, for searches that learn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, SearchFilePath
+from orchestrator.cli.output import STDOUT, answer, answer_table, fail, require_one_answer, say, write_new
+from search_spaces.errors import InputError, Problem
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.interop.import_result import Imported
+
+IMPORT_SCHEMA = "parlay.import/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command("import")(import_results)
+
+
+def import_results(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="DeepHyper's results.csv, DeepSpeed's autotuning_results folder, or a measured table.",
+        ),
+    ],
+    search_file: SearchFilePath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The measured table: a new file, or - for stdout.")],
+    objective: Annotated[
+        str | None,
+        typer.Option("--objective", help="What a results.csv's objective is: tokens_per_sec, step_time_s, ..."),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", metavar="THEIRS=FIELD", help="What a results.csv's parameter is here; THEIRS= leaves it out."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what another program measured into a measured table, for `search.earlier_trials` and `space.candidates`.
+
+    The search file says of which model and machine the results are, and by its baseline and axes of one value what they
+    do not say of a layout.
+    """
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.interop.results_import import read_results, table_text
+
+    require_one_answer(out, as_json)
+    spec = load_search_file(search_file)
+    found = read_results(source, spec, objective, _names(names or ()))
+    if not found.rows:
+        message = f"{source} holds no result that tells of a layout{_left_out(found)}"
+        fix = "name results that have ended, and a search file of the machine and the global batch that they are of"
+        fail(ExitCode.NO_MEASUREMENT, Problem("no_measurement", message, fix=fix), as_json)
+    table = table_text(found, source)
+    if out == STDOUT:
+        answer_table(table)
+    else:
+        write_new(out, table, "--out")
+    for note in found.notes:
+        say(f"note: {note}")
+    if out == STDOUT:
+        say(_counts(found))
+        return
+    data = {"schema": IMPORT_SCHEMA, "source": str(source), "kind": found.kind, "file": str(out)}
+    counts = {"rows": len(found.rows), "left_out": dict(found.left_out), "notes": list(found.notes)}
+    answer(data | counts, as_json, _words(found, out))
+
+
+def _names(given: Sequence[str]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for text in given:
+        theirs, equals, ours = text.partition("=")
+        if not equals or not theirs:
+            rule, fix = "THEIRS=FIELD, or THEIRS= for a parameter that is none", "--name TP=tensor_parallel"
+            raise InputError.of("usage", f"is {text!r}", key="--name", value=text, rule=rule, fix=fix)
+        names[theirs] = ours
+    return names
+
+
+def _words(found: Imported, out: Path) -> str:
+    learn = f"in the search file: search: {{earlier_trials: {out}}}"
+    return f"{out}: {_counts(found)}\n{learn}"
+
+
+def _counts(found: Imported) -> str:
+    return counted(len(found.rows), "row") + _left_out(found)
+
+
+def _left_out(found: Imported) -> str:
+    counts = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
+    return f"; left out: {counts}" if counts else ""

@@ -1,0 +1,154 @@
+"""Verbs about search files, before anything runs: init, plan, schema."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.options import (
+    AsJson,
+    LauncherKind,
+    LedgerUrl,
+    Overrides,
+    SamplerName,
+    SearchFilePath,
+    WorkDir,
+    named_as_typed,
+    overrides_of,
+)
+from orchestrator.cli.output import answer, say, write_new
+from orchestrator.cli.setup_file import setup_json, setup_lines
+from search_spaces.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.planning.plan import Plan
+    from search_spaces.search_space import SearchSpace
+
+PLAN_SCHEMA = "parlay.plan/1"
+INIT_SCHEMA = "parlay.init/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(init)
+    app.command()(plan)
+    app.command()(schema)
+
+
+def init(
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A Megatron launch script, a DeepSpeed config, a Hugging Face config.json, or a grid of NeMo's"
+            " auto-configurator (YAML) or CloudAI (TOML).",
+        ),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option("--site", help="For jobs at this site: a name from docs/sites.md, or a TOML file.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A new file instead of stdout.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented search file, as an example or from what you train with today."""
+    from orchestrator.config.init import render_example, render_from
+
+    if site is not None:
+        _require_site(site)
+    text, notes = (render_example(site), ()) if start is None else render_from(start, site)
+    for note in notes:
+        say(f"note: {note}")
+    if output is None:
+        answer({"schema": INIT_SCHEMA, "file": None, "yaml": text, "notes": list(notes)}, as_json, text)
+        return
+    write_new(output, text, "--output")
+    answer(
+        {"schema": INIT_SCHEMA, "file": str(output), "yaml": text, "notes": list(notes)},
+        as_json,
+        f"{output} is written; next: parlay plan {output}",
+    )
+
+
+def _require_site(site: str) -> None:
+    """InputError for a site that no search file may name; a path stays as it is written."""
+    from orchestrator.launchers.slurm.site import profile_named, section_of
+
+    is_path = "/" in site or site.endswith(".toml")
+    try:
+        section_of(profile_named(str(Path(site).absolute()) if is_path else site))
+    except InputError as error:
+        raise InputError(*(replace(p, key="--site") if p.file is None else p for p in error.problems)) from None
+
+
+def plan(
+    search_file: SearchFilePath,
+    sets: Overrides = None,
+    work_dir: WorkDir = None,
+    ledger: LedgerUrl = None,
+    launcher: LauncherKind = None,
+    sampler: SamplerName = None,
+    top: Annotated[
+        int | None, typer.Option("--top", min=1, metavar="N", help="List the first N layouts; 20 as text, all as JSON.")
+    ] = None,
+    rejected: Annotated[bool, typer.Option("--rejected", help="List every rejected layout, with its rule.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the layouts a search may try, in predicted order, and what refuses the others; nothing is launched."""
+    from orchestrator.cli.plan_table import plan_text
+    from orchestrator.config.loader import load_search_file
+    from orchestrator.planning.candidates import candidates_of
+    from orchestrator.planning.plan import plan_of
+    from orchestrator.planning.prior_trials import collected_for_plan
+    from orchestrator.preflight.trainer import require_trainer
+
+    changes = overrides_of(sets, launcher, sampler, work_dir, ledger)
+    with named_as_typed(changes):
+        spec = load_search_file(search_file, [change.text for change in changes])
+        space = candidates_of(spec)
+        require_trainer(spec)
+    plan = plan_of(spec, space, collected_for_plan(spec))
+    if as_json:
+        answer(_plan_json(plan, spec, space, top, rejected), True)
+    else:
+        answer({}, False, "\n".join([plan_text(plan, spec, space, top, rejected), *setup_lines(spec)]))
+
+
+def schema(as_json: AsJson = False) -> None:
+    """Print the JSON schema of search files, for editors."""
+    from orchestrator.config.loader import json_schema
+
+    answer(json_schema(), True)
+
+
+def _plan_json(
+    plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool
+) -> dict[str, Any]:
+    from orchestrator.cli.plan_table import MOST_REJECTED_LISTED
+    from orchestrator.cli.search_summary import most_node_hours
+    from orchestrator.planning.explain import explained, how_many_fit, saved_s
+
+    data: dict[str, Any] = {
+        "schema": PLAN_SCHEMA,
+        "num_layouts": len(space.feasible),
+        "rejected": dict(space.rejected_by_rule),
+        "rejected_examples": {rule: found.problem.message for rule, found in space.examples().items()},
+        "fits": how_many_fit(plan),
+        "explained": [each.to_json(plan) for each in explained(plan, space.baseline)],
+        "saved_s": saved_s(plan, space.baseline),
+        "layouts": plan.to_json(top),
+        "setup_file": setup_json(spec),
+        "node_hours": most_node_hours(spec, space),
+        "expected_node_hours": asdict(plan.expected),
+        "notes": plan.notes(),
+    }
+    if list_rejected:
+        data["rejected_layouts"] = [
+            {"layout": dict(r.fields), "rule": r.problem.code, "message": r.problem.message}
+            for r in islice(space.rejected(), MOST_REJECTED_LISTED)
+        ]
+    return data

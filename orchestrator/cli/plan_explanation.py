@@ -1,0 +1,72 @@
+"""The first layout of a plan and the one that runs today, side by side: seconds, and memory, by what they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from orchestrator.planning.explain import Explained, explained, how_many_fit, saved_s
+from orchestrator.planning.plan import Plan
+from search_spaces.layouts.layout import Layout
+
+_NAME_WIDTH = 26
+
+
+def explained_lines(plan: Plan, baseline: Layout | None) -> Iterator[str]:
+    """Two tables, a row for each of the two layouts."""
+    rows = explained(plan, baseline)
+    yield _heading(plan, baseline)
+    yield from _time_lines(plan, rows, saved_s(plan, baseline) if len(rows) > 1 else None)
+    yield from _memory_lines(plan, rows)
+
+
+def _heading(plan: Plan, baseline: Layout | None) -> str:
+    if baseline is None:
+        return "why it is the first:"
+    place = plan.layouts.index(baseline) + 1
+    if place == 1:
+        return "why it is the first, which the baseline is:"
+    return f"why it is the first, and the baseline, {baseline.key}, number {place}:"
+
+
+def _time_lines(plan: Plan, rows: Sequence[Explained], saved: Mapping[str, float] | None) -> Iterator[str]:
+    names = [name for name, seconds in plan.estimates.time_s.items() if any(seconds[each.row] > 0 for each in rows)]
+    known = plan.speed_is_known
+    shares = "      MFU      HFU" if known and plan.mfu(0) is not None else ""
+    yield f"  {'seconds of a step' if known else 'parts of a step':{_NAME_WIDTH}}{_cells(names)}           all{shares}"
+    for each in rows:
+        whole = float(plan.estimates.step_time_s[each.row])
+        unit = 1.0 if known else whole
+        parts = [float(plan.estimates.time_s[name][each.row]) / unit for name in names]
+        told = f"{_share(plan.mfu(each.row))}{_share(each.hfu)}" if shares else ""
+        yield f"  {_name(each):{_NAME_WIDTH}}{_numbers(parts)}  {whole / unit:12.4g}{told}"
+    if saved is not None:
+        cells = "".join(f"  {saved[name]:+13.4g}" for name in names)
+        yield f"  {'the first takes less':{_NAME_WIDTH}}{cells}  {sum(saved.values()):+12.4g}"
+
+
+def _memory_lines(plan: Plan, rows: Sequence[Explained]) -> Iterator[str]:
+    names = [name for name in rows[0].parts_gib if any(each.parts_gib[name] for each in rows)]
+    yield f"  {'GiB on the fullest stage':{_NAME_WIDTH}}{_cells(names)}          peak    stage     fits"
+    for each in rows:
+        peak, fits = float(plan.estimates.peak_memory_gib[each.row]), plan.fits(each.row) or "-"
+        parts = _numbers([each.parts_gib[name] for name in names])
+        yield f"  {_name(each):{_NAME_WIDTH}}{parts}  {peak:12.4g}{each.fullest_stage:9d}{fits:>9}"
+    if (fit := how_many_fit(plan)) is not None and plan.task.room_gib is not None:
+        words = ", ".join(f"{word} {count}" for word, count in fit.items())
+        yield f"  of all layouts, whether they fit into {plan.task.room_gib:.4g} GiB: {words}"
+
+
+def _name(each: Explained) -> str:
+    return f"the {each.what}"
+
+
+def _share(share: float | None) -> str:
+    return f"{'-':>9}" if share is None else f"{share:9.1%}"
+
+
+def _cells(names: Sequence[str]) -> str:
+    return "".join(f"  {name:>13}" for name in names)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return "".join(f"  {value:13.4g}" for value in values)

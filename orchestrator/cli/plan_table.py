@@ -1,0 +1,145 @@
+"""A plan in a person's words: the layouts in predicted order, the first of them drawn and explained beside what runs
+today, what is refused, the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dashboards.terminal.rank_diagram import layout_picture
+from orchestrator.cli.plan_explanation import explained_lines
+from orchestrator.cli.search_summary import most_trials_words
+from orchestrator.planning.plan import ExpectedHours, Plan, stage_memory_gib
+from search_spaces.cost_model.memory import StageMemory, stage_memory
+from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.layouts.layout import Layout
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from search_spaces.search_space import SearchSpace
+
+MOST_REJECTED_LISTED = 10_000
+MOST_LISTED = 20
+"""Layouts listed where nobody says how many."""
+_MOST_STAGES = 8
+_LEAST_SHARE = 0.005
+_FIXED_PARTS = 16
+"""Parts that every layout key has; younger fields are appended only where they say something."""
+
+
+def plan_text(plan: Plan, spec: SearchSpec, space: SearchSpace, top: int | None, list_rejected: bool) -> str:
+    """The whole answer of `parlay plan`, `top` layouts listed."""
+    lines = [
+        *_layout_lines(plan, MOST_LISTED if top is None else top),
+        *(f"note: {note}" for note in plan.notes()),
+        "",
+        f"the first of them, {plan.layouts[0].key}:",
+        *(f"  {line}" for line in layout_picture(plan.layouts[0], spec.cluster.gpus_per_node)),
+        *(f"  {line}" for line in _stage_lines(plan)),
+        "",
+        *explained_lines(plan, space.baseline),
+        "",
+        *_refused_lines(space, list_rejected),
+        _hours_words(plan.expected),
+        most_trials_words(spec, space),
+    ]
+    return "\n".join(lines)
+
+
+def _layout_lines(plan: Plan, top: int) -> Iterator[str]:
+    count = len(plan.layouts)
+    ranks = max(layout.num_gpus for layout in plan.layouts)
+    yield f"{counted(count, 'layout')} can be tried on {counted(ranks, 'rank')}, by expected speed and chance to fit:"
+    shown = plan.layouts[:top]
+    common, names = told_apart(shown)
+    if common:
+        yield f"  all have {common}"
+    room_gib = plan.task.room_gib
+    room = "" if room_gib is None else f" of {room_gib:.4g}"
+    speeds = "  seconds/step      tokens/s     MFU" if plan.speed_is_known else ""
+    yield f"     #     time{speeds}    fits  peak GiB{room}  layout; where its time goes"
+    for row, name in enumerate(names):
+        yield f"{_numbers(plan, row, len(room))}  {name}; {_shares(plan, row)}"
+    if len(shown) < count:
+        yield f"  and {count - len(shown)} more (--top N lists N, --json all)"
+
+
+def _numbers(plan: Plan, row: int, padding: int) -> str:
+    speeds = ""
+    if plan.speed_is_known:
+        mfu = plan.mfu(row)
+        told = "" if mfu is None else f"{mfu:.1%}"
+        speeds = f"  {plan.estimates.step_time_s[row]:12.4g}  {plan.tokens_per_sec[row]:12.0f}  {told:>6}"
+    fits = plan.fits(row) or "-"
+    gib = f"{plan.estimates.peak_memory_gib[row]:.4g}"
+    return f"{row + 1:6d}  {plan.relative_step_time[row]:6.3f}x{speeds}  {fits:>6}  {gib:>8}{'':{padding}}"
+
+
+def told_apart(layouts: Sequence[Layout]) -> tuple[str, list[str]]:
+    """What all their keys have in common, and of each the rest."""
+    keys = [layout.key.split(".") for layout in layouts]
+    alike = [len({key[part] for key in keys}) == 1 for part in range(_FIXED_PARTS)]
+    if all(alike):
+        return "", [".".join(key) for key in keys]
+    common = [part for part, same in zip(keys[0], alike, strict=False) if same]
+    own = [[part for part, same in zip(key, alike, strict=False) if not same] + key[_FIXED_PARTS:] for key in keys]
+    return " ".join(common), [" ".join(parts) for parts in own]
+
+
+def _shares(plan: Plan, row: int) -> str:
+    """Where the time goes, the largest part first."""
+    whole = plan.estimates.step_time_s[row]
+    shares = {name: float(seconds[row] / whole) for name, seconds in plan.estimates.time_s.items()}
+    told = sorted((share, name) for name, share in shares.items() if share >= _LEAST_SHARE)
+    return ", ".join(f"{name} {share:.0%}" for share, name in reversed(told))
+
+
+def _stage_lines(plan: Plan) -> Iterator[str]:
+    """The memory of a rank on each stage; of many stages alike in layers, the first ones and the last."""
+    stages = StageTable.all_of(plan.task.model, plan.layouts[0])
+    parts = stage_memory(plan.task.model, plan.table.take(np.array([0])), stages)
+    names = [name for name in StageMemory.__dataclass_fields__ if getattr(parts, name).any()]
+    peaks = stage_memory_gib(plan.task, plan.table.take(np.array([0])))[0]
+    yield "GiB of a rank; the peak with what allocators add:"
+    yield f"  stage  layers  {'  '.join(f'{name:>11}' for name in names)}        peak"
+    shown = _shown_stages(stages.layers.shape[1])
+    for before, index in pairwise([-1, *shown]):
+        if index > before + 1:
+            yield "    ..."
+        gib = "  ".join(f"{getattr(parts, name)[0, index]:11.3f}" for name in names)
+        yield f"  {index:5d}  {stages.layers[0, index]:6g}  {gib}  {peaks[index]:10.3f}"
+
+
+def _shown_stages(count: int) -> list[int]:
+    return list(range(count)) if count <= _MOST_STAGES else [0, 1, 2, count - 2, count - 1]
+
+
+def _refused_lines(space: SearchSpace, list_rejected: bool) -> Iterator[str]:
+    if not space.rejected_by_rule:
+        return
+    yield f"{sum(space.rejected_by_rule.values())} cannot work:"
+    examples = space.examples()
+    for rule, count in space.rejected_by_rule.items():
+        yield f"  {count:6d}  {rule}, for example {examples[rule].problem.message}"
+    if not list_rejected:
+        yield "  (--rejected lists each with its numbers)"
+        return
+    listed = list(islice(space.rejected(), MOST_REJECTED_LISTED))
+    yield from (f"  {r.problem.code}: {r.text}" for r in listed)
+    left_out = sum(space.rejected_by_rule.values()) - len(listed)
+    if left_out:
+        yield f"  and {left_out} more"
+
+
+def _hours_words(expected: ExpectedHours) -> str:
+    words = f"assuming that a guided search takes {counted(expected.guided_trials, 'trial')}"
+    if expected.guided is None:
+        return f"expected: unknown node-hours, {words}"
+    return (
+        f"expected: {expected.guided:.2f} node-hours with the planner, {words};"
+        f" {expected.every_layout:.2f} to try every layout"
+    )

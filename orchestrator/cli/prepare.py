@@ -1,0 +1,171 @@
+"""The verb prepare: text into a token file, before any search."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, fail, say
+from search_spaces.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from trials.data.prepare import Preparation, Progress
+    from trials.data.token_file import TokenHeader
+
+PREPARE_SCHEMA = "parlay.prepare/1"
+LINE_EVERY_S = 10.0
+MOST_SKIPPED_TOLD = 5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(prepare)
+
+
+def prepare(
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Files of JSON lines; - is standard input.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The token file, a new one.")],
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", help="A Hugging Face tokenizer.json, or bytes: a token a byte.")
+    ],
+    fields: Annotated[
+        str,
+        typer.Option("--fields", help="What of each line becomes text, in this order: context,instruction,response."),
+    ] = "text",
+    separator: Annotated[str, typer.Option("--separator", help=r"Between fields; \n is a new line, \t a tab.")] = r"\n",
+    append_eos: Annotated[bool, typer.Option("--append-eos", help="End each text with the tokenizer's end token.")] = (
+        False
+    ),
+    eos_token: Annotated[
+        str | None, typer.Option("--eos-token", help="That token, where it is none of the usual ones.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Texts to take at most.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave bad lines out, and count them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Turn JSON lines into a file of tokens to train on."""
+    from trials.data.prepare import Preparation
+
+    if eos_token is not None and not append_eos:
+        fix = "add --append-eos, or leave --eos-token out"
+        raise InputError.of("usage", "is given without --append-eos", key="--eos-token", value=eos_token, fix=fix)
+    names = tuple(name.strip() for name in fields.split(","))
+    between = separator.replace(r"\n", "\n").replace(r"\t", "\t")
+    wanted = Preparation(tuple(inputs), names, between, append_eos, limit, skip_bad)
+    header, done = _written(wanted, tokenizer, eos_token, out, as_json)
+    data = {
+        "schema": PREPARE_SCHEMA,
+        "out": str(out),
+        "num_documents": done.num_documents,
+        "num_skipped": done.num_skipped,
+        "num_tokens": header.num_tokens,
+        "vocab_size": header.vocab_size,
+        "checksum": header.checksum,
+    }
+    answer(data, as_json, _answer_words(header, done, out))
+
+
+def _written(
+    wanted: Preparation, tokenizer: str, eos_token: str | None, out: Path, as_json: bool
+) -> tuple[TokenHeader, Progress]:
+    """Write the file, telling how far it is; ends the command where it is interrupted."""
+    from trials.data.prepare import Watcher
+    from trials.data.prepare import prepare as write_tokens
+    from trials.data.tokenizer import open_tokenizer
+
+    # A batch job that is ended must not leave half a file either.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        chosen = open_tokenizer(tokenizer, eos_token)
+        with _shown_progress(None if wanted.limit else _total_bytes(wanted.inputs)) as on_progress:
+            return write_tokens(wanted, chosen, out, Watcher(on_progress, _SkippedLines().tell))
+    except KeyboardInterrupt:
+        fail(ExitCode.INTERRUPTED, _interrupted(out), as_json)
+
+
+def _answer_words(header: TokenHeader, done: Progress, out: Path) -> str:
+    skipped = f"; {done.num_skipped} bad lines were left out" if done.num_skipped else ""
+    return (
+        f"{out}: {header.num_tokens} tokens of {done.num_documents} texts, vocabulary {header.vocab_size}{skipped}\n"
+        f"in the search file: trainer: {{data: {{kind: tokens, path: {out}}}}}"
+    )
+
+
+def _interrupted(out: Path) -> Problem:
+    """What an interrupt leaves: the writer has taken back what was half written."""
+    if out.exists():  # it came after the rename, or `out` was there before
+        return Problem("interrupted", f"stopped; {out} is whole, nothing half written is left")
+    return Problem("interrupted", f"stopped; nothing of {out} is left", fix="run it again, it begins anew")
+
+
+class _SkippedLines:
+    """Names the first bad lines that are left out, and no more."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def tell(self, problem: Problem) -> None:
+        self._count += 1
+        if self._count <= MOST_SKIPPED_TOLD:
+            say(f"left out: {problem.file}:{problem.line}: {problem.message}")
+        elif self._count == MOST_SKIPPED_TOLD + 1:
+            say("left out: and more")
+
+
+@contextmanager
+def _shown_progress(total_bytes: int | None) -> Iterator[Callable[[Progress], None]]:
+    """What tells of progress within this block: a bar on a terminal, elsewhere now and then a line."""
+    from dashboards.terminal.live_table import console_for
+
+    console = console_for(sys.stderr)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield _ProgressLines(total_bytes).tell
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("", total=total_bytes)
+        yield lambda progress: bar.update(task, completed=progress.bytes_read, description=_words(progress))
+
+
+class _ProgressLines:
+    def __init__(self, total_bytes: int | None) -> None:
+        self._total_bytes = total_bytes
+        self._told_at = time.monotonic()
+
+    def tell(self, progress: Progress) -> None:
+        if time.monotonic() - self._told_at < LINE_EVERY_S:
+            return
+        self._told_at = time.monotonic()
+        share = f"{progress.bytes_read / self._total_bytes:.0%}, " if self._total_bytes else ""
+        say(share + _words(progress))
+
+
+def _words(progress: Progress) -> str:
+    return f"{progress.num_documents} texts, {progress.num_tokens} tokens"
+
+
+def _total_bytes(inputs: Sequence[str]) -> int | None:
+    """The size of all inputs; None where one of them is no plain file."""
+    sizes = []
+    for name in inputs:
+        try:
+            found = Path(name).stat()
+        except (OSError, ValueError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        sizes.append(found.st_size)
+    return sum(sizes)

@@ -1,0 +1,153 @@
+"""parlay replay: is a recipe still as fast, here, or under another trainer?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode, code_after
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import Exit, answer, fail, say
+from orchestrator.lifecycle.signals import Stop
+from search_spaces.errors import InputError, Problem
+from search_spaces.schema.durations import seconds_of
+
+if TYPE_CHECKING:
+    from orchestrator.comparison.speed_ratio import Comparison
+    from orchestrator.recipe.read import LoadedRecipe
+    from orchestrator.replay.replay import ReplayResult, ReplayRules
+
+
+class ReplayLauncher(StrEnum):
+    """What may start a replay's ranks."""
+
+    LOCAL = "local"
+    RAY = "ray"
+    SLURM = "slurm"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(replay)
+
+
+def replay(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe's folder, or a search's id; the newest search if absent.")
+    ] = None,
+    launcher: Annotated[
+        ReplayLauncher | None, typer.Option("--launcher", help="What starts the ranks; what the search used if absent.")
+    ] = None,
+    trainer: Annotated[
+        str | None,
+        typer.Option("--trainer", help="Another trainer's kind, told more by --set; the one that measured if absent."),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of that trainer: --set trainer.script=pretrain_gpt.py."),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="How often the layout is measured at an occasion.")] = 5,
+    occasions: Annotated[
+        int, typer.Option("--occasions", help="At how many it is measured at most, until there is a verdict.")
+    ] = 5,
+    apart: Annotated[str, typer.Option("--apart", help="Time between two occasions.")] = "5m",
+    margin: Annotated[float, typer.Option("--margin", help="Relative change that still counts as the same.")] = 0.05,
+    force: Annotated[bool, typer.Option("--force", help="Read a recipe that was edited all the same.")] = False,
+    work_dir: Annotated[Path, typer.Option("--work-dir", help="Folder in which the replay gets its own.")] = Path(
+        "runs"
+    ),
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a recipe's layout again and say whether it was reproduced."""
+    from orchestrator.recipe.read import read_recipe
+    from orchestrator.records.lookup import find_recipe
+    from orchestrator.replay.replay import ReplayRules
+    from orchestrator.replay.run import note_in_recipe, with_trainer
+
+    loaded = read_recipe(find_recipe(recipe, ledger), force)
+    if loaded.banner:
+        say(loaded.banner)
+    rules = ReplayRules(repeats, margin, occasions, _apart_s(apart))
+    kind = None if launcher is None else launcher.value
+    told, python = with_trainer(loaded, trainer, sets or (), kind)
+    result = _replayed(told, python, kind, rules, work_dir, as_json)
+    note_in_recipe(loaded, told, python, result, say)
+    answer(result.to_json(), as_json, None if as_json else _replay_words(result))
+    if (code := _REPLAY_EXITS[result.verdict.value]) is not ExitCode.DONE:
+        raise Exit(code)
+
+
+_REPLAY_EXITS = {
+    "reproduced": ExitCode.DONE,
+    "slower": ExitCode.REPLAY_SLOWER,
+    "faster": ExitCode.REPLAY_FASTER,
+    "impossible": ExitCode.REPLAY_IMPOSSIBLE,
+    "inconclusive": ExitCode.REPLAY_INCONCLUSIVE,
+}
+
+
+def _apart_s(text: str) -> float:
+    try:
+        return seconds_of(text)
+    except InputError as error:
+        raise error.at(key="--apart") from error
+
+
+def _replayed(
+    loaded: LoadedRecipe, python: str, kind: str | None, rules: ReplayRules, work_dir: Path, as_json: bool
+) -> ReplayResult:
+    from orchestrator.replay.replay import ReplayStopped
+    from orchestrator.replay.run import replayed
+
+    stop = Stop()
+    try:
+        return replayed(loaded, python, kind, rules, work_dir, say, stop)
+    except KeyboardInterrupt as interrupt:
+        if isinstance(interrupt, ReplayStopped) and interrupt.result.comparison is not None:
+            say(_replay_words(interrupt.result))
+        problem = Problem("interrupted", "the replay was stopped before it had a verdict", fix="run it again")
+        fail(code_after(stop), problem, as_json)
+    except OSError as error:
+        problem = Problem("refused", str(error), key="--work-dir", fix="name a folder that you may write to")
+        fail(ExitCode.REFUSED, problem, as_json)
+
+
+def _replay_words(result: ReplayResult) -> str:
+    from dashboards.trial_words import flag_words
+
+    lines = [f"{result.verdict}: recorded {result.recorded_tokens_per_sec:,.0f} tokens/s"]
+    found = result.comparison
+    if found is not None and result.measured_tokens_per_sec is not None:
+        lines[0] += (
+            f", now {result.measured_tokens_per_sec:,.0f}{_with_whom(result.trainer)}"
+            f" ({found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f})"
+        )
+    lines += [] if found is None else [*fast_words(found), *_occasion_words(found)]
+    if result.detail:
+        lines.append(result.detail)
+    lines += [f"! {flag_words(flag)}" for flag in result.flags]
+    lines += [f"  {d['field']}: recorded {d['recorded']}, here {d['here']}" for d in result.differences]
+    return "\n".join(lines)
+
+
+def fast_words(found: Comparison) -> Iterator[str]:
+    """What the fast steps say, where they say something."""
+    if found.fast is not None:
+        yield (
+            f"the fastest tenth of the steps: {found.fast.value:.3f} times as fast,"
+            f" 95 % between {found.fast.low:.3f} and {found.fast.high:.3f}"
+        )
+
+
+def _occasion_words(found: Comparison) -> Iterator[str]:
+    if len(found.speed.by_occasion) > 1:
+        yield "at its occasions: " + ", ".join(f"{ratio:.3f}" for ratio in found.speed.by_occasion)
+
+
+def _with_whom(trainer: str) -> str:
+    return "" if trainer == "parlay" else f" with {trainer}"

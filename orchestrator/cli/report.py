@@ -1,0 +1,43 @@
+"""The verb report: a search as one HTML file, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import answer, write_new
+
+REPORT_SCHEMA = "parlay.report/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.command()(report)
+
+
+def report(
+    search: SearchId = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A new file; report.html in the search's folder, written anew, if absent."),
+    ] = None,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a search as one HTML file that opens in any browser, without a network."""
+    import time
+
+    from dashboards.report.write import report_text, write_report
+    from orchestrator.records.lookup import find_search
+
+    found = find_search(search, ledger)
+    path = output or found.folder.report
+    if output is None:
+        write_report(found.record, found.folder, time.time())
+    else:
+        write_new(path, report_text(found.record, time.time()), "--output")
+    data = {"schema": REPORT_SCHEMA, "search_id": found.record.search_id, "file": str(path)}
+    answer(data, as_json, str(path))

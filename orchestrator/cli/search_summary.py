@@ -1,0 +1,125 @@
+"""A search in a person's words, for `run`, `resume`, `status`, `watch` and `best`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dashboards.terminal.headline import answer_line, ending_words, room_lines
+from dashboards.terminal.live_table import console_for, node_hours_words, results_table
+from dashboards.trial_words import flag_lines, time_lines
+from orchestrator.cli.output import answer
+from orchestrator.config.pilots import nodes_of_pilots
+from orchestrator.config.spec import SearchSpec
+from trials.analysis.pareto import trades
+from trials.analysis.verdict import SearchVerdict, ShownState, VerdictKind, has_failed, has_stopped_early, verdict_of
+from trials.files.folders import SearchFolder
+from trials.files.text import counted
+from trials.ledger.events import EndReason, SearchRecord
+from trials.trial import FailureReason
+
+if TYPE_CHECKING:
+    from search_spaces.search_space import SearchSpace
+
+_WHAT_TO_TRY = {
+    FailureReason.GPU_OOM: "a smaller micro_batch_size, more activation_checkpointing, a higher zero_stage, more"
+    " tensor_parallel or pipeline_parallel, more nodes",
+    FailureReason.HOST_OOM: "offload: none, more nodes",
+    FailureReason.TIME_LIMIT: "a longer measure.time_limit, a smaller measure.min_steps",
+    FailureReason.HANG: "`parlay logs TRIAL --rank N` shows where each rank stood, `parlay selftest SEARCH.YAML`"
+    " whether ranks can meet on these nodes at all (NCCL_SOCKET_IFNAME names the network between them); a longer"
+    " measure.time_limit, up to 10m, where a start, a compilation or a micro-batch takes half of it",
+    FailureReason.INVALID_LAYOUT: "other values of the axes that the engine's words name",
+}
+_WHAT_TO_READ = "the layouts may be fine: the logs show what failed"
+
+
+def most_trials_words(spec: SearchSpec, space: SearchSpace) -> str:
+    """What the search will cost at most, before it begins."""
+    trials, repeats = _most_trials(spec, space)
+    words = counted(trials, "trial") + (f" and {counted(repeats, 'repeat')}" if repeats else "")
+    take = "takes" if trials + repeats == 1 else "take"
+    return f"{words} {take} at most {most_node_hours(spec, space):.2f} node-hours, retries not counted"
+
+
+def most_node_hours(spec: SearchSpec, space: SearchSpace) -> float:
+    """Node-hours if every trial ran to its time limit on the largest node count; the budget where that is less."""
+    from orchestrator.search.node_hours import longest_attempt_s
+
+    nodes = max(layout.num_nodes for layout in space.feasible)
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, nodes, nodes_of_pilots(spec))
+    most = sum(_most_trials(spec, space)) * nodes * longest_s / 3600
+    return min(most, spec.search.budget_node_hours or most)
+
+
+def _most_trials(spec: SearchSpec, space: SearchSpace) -> tuple[int, int]:
+    """How many layouts are tried, and how many repeats of the finalists and the baseline follow, at most."""
+    trials = min(spec.search.max_trials, len(space.feasible))
+    finalists = min(spec.search.finalists, trials)
+    if finalists:  # each number of nodes may be spoken for
+        finalists = min(finalists + len({layout.num_nodes for layout in space.feasible}) - 1, trials)
+    today = 1 if finalists and finalists < trials and spec.baseline is not None else 0
+    return trials, (finalists + today) * spec.search.finalist_repeats
+
+
+def show_search(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> None:
+    """Print the table of all trials, where their time went and what their flags mean, the answer, and what is next."""
+    ranking = spec.ranking_of(search.trials)
+    if search.trials:
+        console_for(sys.stdout).print(results_table(search, ranking, spec.baseline_key))
+    told = (*time_lines(ranking.ordered), *flag_lines(search.trials), *room_lines(ranking))
+    verdict = verdict_of(search, ranking, spec.baseline_key)
+    best = answer_line(verdict)
+    is_said = best == search.detail or verdict.kind in (VerdictKind.REFUSED, VerdictKind.CANCELLED)
+    lines = [*told, _state_words(search, verdict), *([] if is_said else [best]), *trades(ranking)]
+    lines += [*_causes(search, spec), *_next_words(search, folder)]
+    answer({}, False, "\n".join(lines))
+
+
+def what_to_try(reason: FailureReason | None, spec: SearchSpec) -> str | None:
+    """What may keep trials from ending for this reason; None where only their logs can tell."""
+    words = None if reason is None else _WHAT_TO_TRY.get(reason)
+    limit_gib = spec.measure.memory_limit_gib
+    if reason is not FailureReason.GPU_OOM or limit_gib is None:
+        return words
+    return f"{words}, a measure.memory_limit_gib above {limit_gib:g}"
+
+
+def _state_words(search: SearchRecord, verdict: SearchVerdict) -> str:
+    why = f" ({ending})" if (ending := ending_words(verdict)) else ""
+    words = f"search {search.search_id} is {verdict.state}{why}; used: {node_hours_words(search)}"
+    is_said = verdict.state is ShownState.REFUSED
+    return words + (f"\n{search.detail}" if search.detail and not is_said else "")
+
+
+def _causes(search: SearchRecord, spec: SearchSpec) -> list[str]:
+    """Where no layout was feasible: how often each reason ended a trial, and what to relax about it."""
+    if search.end_reason is not EndReason.NO_FEASIBLE_LAYOUT:
+        return []
+    reasons = Counter(t.reason for t in search.trials if t.reason is not None and not has_stopped_early(t))
+    rows = [
+        f"  {reason:<16}{count:>4} of {len(search.trials)}  {what_to_try(reason, spec) or _WHAT_TO_READ}"
+        for reason, count in reasons.most_common()
+    ]
+    ranking = spec.ranking_of(search.trials)
+    if too_full := [trial for trial in ranking.ordered if not ranking.has_room(trial)]:
+        what = f"a smaller constraints.min_free_memory_gib, {_WHAT_TO_TRY[FailureReason.GPU_OOM]}"
+        rows.append(f"  {'too full':<16}{len(too_full):>4} of {len(search.trials)}  {what}")
+    return ["why no layout was feasible, and what to relax:", *rows]
+
+
+def _next_words(search: SearchRecord, folder: SearchFolder) -> list[str]:
+    """Where to look next, as far as there is something to see."""
+    words = []
+    if folder.recipe.exists():
+        words.append(f"recipe:  {folder.recipe} (README.md says what it is)")
+        words.append(f"replay:  parlay replay {folder.called}")
+    if folder.mlflow.exists():
+        words.append("MLflow:  parlay dashboard")
+    failed = [t.trial for t in search.trials if has_failed(t)]
+    if failed:
+        words.append(f"failed:  parlay logs {failed[0]} --search {folder.called}")
+    if not search.state.is_ended:
+        words.append(f"go on:   parlay resume {folder.called} (if no driver runs)")
+    return words

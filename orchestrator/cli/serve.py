@@ -1,0 +1,134 @@
+"""The verb serve, and what other verbs leave to a service that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl
+from orchestrator.cli.output import Exit, answer, fail, say
+from search_spaces.errors import OutsideRefused, Problem
+from slurm.environment import cluster_variables
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.service.state_dir import ServicePlace
+    from trials.files.folders import SearchFolder
+
+PAGE_SCHEMA = "parlay.page/1"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(serve)
+
+
+def serve(
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="Listen on this port of 127.0.0.1 (0: a free one), with a token."
+        ),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help="ray: each search is an actor of its own. thread: all in this process.")
+    ] = "ray",
+    max_in_flight: Annotated[
+        int | None,
+        typer.Option("--max-in-flight", min=1, metavar="N", help="Trials of all searches together, shared fairly."),
+    ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Print an address of the running service's pages, which opens once; no more.")
+    ] = False,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drive the searches of many terminals, until ctrl-C; started again it goes on with them."""
+    if page:
+        _print_address(as_json)
+        return
+    from orchestrator.service.executors import executor_named
+    from orchestrator.service.server import Wanted
+    from orchestrator.service.server import serve as serve_here
+    from orchestrator.service.state_dir import ServicePlace, ServiceRuns
+    from trials.ledger.place import home_folder, ledger_url
+
+    wanted = Wanted(port, executor_named(executor), max_in_flight)
+    place = ServicePlace.of(home_folder())
+
+    def tell(about: Mapping[str, Any]) -> None:
+        answer(about, as_json, _where(about, place))
+
+    try:
+        unended = serve_here(place, ledger_url(ledger), wanted, say, tell)
+    except ServiceRuns as other:
+        problem = Problem("held", str(other), fix=f"use it, or end it first: kill {other.pid}" if other.pid else None)
+        fail(ExitCode.HELD_BY_ANOTHER, problem, as_json)
+    if unended:
+        say(f"stopped with {counted(len(unended), 'search')} to go on with: parlay serve does, or parlay resume ID")
+        raise Exit(ExitCode.STOPPED_EARLY)
+
+
+def _print_address(as_json: bool) -> None:
+    from orchestrator.service.client import page_address
+    from trials.ledger.place import home_folder
+
+    address = page_address(home_folder(), time.time())
+    answer({"schema": PAGE_SCHEMA, "address": address}, as_json, address)
+
+
+def hand_over(folder: SearchFolder, spec: SearchSpec, url: str) -> int | None:
+    """The process of the user's service, which drives this search from now on; None where none runs.
+
+    None too where its jobs would go to another Slurm, or its trials to a Ray that is named.
+    """
+    from orchestrator.service.client import running_service
+    from trials.ledger.place import home_folder
+
+    found = None if spec.launcher.address else running_service(home_folder())
+    if found is None:
+        return None
+    client, health = found
+    if spec.launcher.uses_slurm and (other := _other_slurm(health["slurm"])):
+        say(f"the service (process {health['pid']}) has another {other}: the search gets a driver of its own")
+        return None
+    try:
+        client.resume(folder.search_id, folder.path, url)
+    except OutsideRefused as refused:
+        say(f"{refused}; the search gets a driver of its own")
+        return None
+    return int(health["pid"])
+
+
+def _other_slurm(of_service: Mapping[str, str]) -> str:
+    """The variables by which the service asks another Slurm than this shell does; "" for the same one."""
+    here = cluster_variables(os.environ)
+    return ", ".join(sorted(name for name in here.keys() | of_service.keys() if here.get(name) != of_service.get(name)))
+
+
+def _where(about: Mapping[str, Any], place: ServicePlace) -> str:
+    if about["socket"] is not None:
+        return f"listening on {about['socket']} (process {about['pid']}, executor {about['executor']})"
+    return (
+        f"listening on http://127.0.0.1:{about['port']} (process {about['pid']}, executor {about['executor']});"
+        f" the token is in {place.token}; for a browser: {_address_words(about['port'], place)}"
+    )
+
+
+def _address_words(port: int, place: ServicePlace) -> str:
+    """An address that opens the pages is printed where somebody reads it, and into no log."""
+    from dashboards.access.browser_sessions import entry_address
+
+    if not sys.stdout.isatty():
+        return "parlay serve --page prints an address"
+    address = entry_address(port, place.read_token(), time.time())
+    return f"{address} (it opens once, within ten minutes; parlay serve --page prints another)"

@@ -1,0 +1,195 @@
+"""The verb slurm-sandbox: a real Slurm on this one machine, to try Parlay on."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson
+from orchestrator.cli.output import answer, fail, say
+from search_spaces.errors import InputError, Problem
+from trials.files.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from slurm.sandbox.config_files import CloudNodes
+    from slurm.sandbox.sandbox import SlurmSandbox
+
+SandboxFolder = Annotated[
+    Path | None, typer.Argument(metavar="[FOLDER]", help="Where all its files lie; in Parlay's home if absent.")
+]
+
+_TRY_AGAIN = "parlay slurm-sandbox stop, then start again; its daemons' logs lie in log/ of its folder"
+
+commands = typer.Typer(
+    name="slurm-sandbox", help="A real Slurm on this machine, to try Parlay on.", no_args_is_help=True
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verbs."""
+    app.add_typer(commands)
+
+
+@commands.command()
+def start(
+    folder: SandboxFolder = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes; 2 in a new sandbox.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option("--cpus-per-node", help="CPUs of each node, there or not; 4 in a new sandbox.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", help="GPUs of each node, which are not there; none.")
+    ] = None,
+    accounting: Annotated[
+        bool | None, typer.Option("--accounting/--no-accounting", help="With slurmdbd, so that sacct answers; none.")
+    ] = None,
+    like: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--like",
+            metavar="SEARCH.YAML",
+            help="A partition of that search's nodes, which are not there: for dry runs. May be given again.",
+        ),
+    ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="As root of a Debian: install the packages that are missing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start it, with its records where it ran before, and say how to use it."""
+    wanted = {
+        "nodes": nodes,
+        "cpus_per_node": cpus_per_node,
+        "gpus_per_node": gpus_per_node,
+        "accounting": accounting,
+        "cloud": cloud_like(like) if like else None,
+    }
+    with _explained(as_json):
+        sandbox = _sandbox(_place(folder), {name: value for name, value in wanted.items() if value is not None})
+        _provide_packages(sandbox.shape.accounting, install, as_json)
+        began = time.monotonic()
+        sandbox.start()
+    answer(sandbox.to_json(), as_json, _how_to_use(sandbox, time.monotonic() - began))
+
+
+@commands.command()
+def stop(folder: SandboxFolder = None, as_json: AsJson = False) -> None:
+    """End it with all its jobs; its records stay for the next start."""
+    from slurm.sandbox.sandbox import SlurmSandbox
+
+    place = _place(folder)
+    with _explained(as_json):
+        sandbox = SlurmSandbox.found_in(place)
+        if sandbox is None:
+            raise InputError.of(
+                "slurm_sandbox", "no sandbox was ever started there", key="FOLDER", value=str(place), fix="name another"
+            )
+        sandbox.stop()
+    answer(sandbox.to_json(), as_json, f"the sandbox in {sandbox.paths.folder} is stopped")
+
+
+def cloud_like(search_files: Sequence[Path]) -> tuple[CloudNodes, ...]:
+    """The nodes of these searches' clusters, a partition for each that differs from the others."""
+    from orchestrator.config.loader import load_search_file
+
+    return tuple(dict.fromkeys(cloud_of(load_search_file(path)) for path in search_files))
+
+
+def cloud_of(spec: SearchSpec) -> CloudNodes:
+    """The nodes of the search's cluster, in the partition that it names, or else in one of its own name.
+
+    A cluster file does not say how many CPUs a node has: what jobs may have of it, if the site tells, else what is
+    usual, or as many as the ranks ask for.
+    """
+    from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
+
+    cluster, wanted = spec.cluster, spec.launcher.slurm
+    gpus = 0 if cluster.accelerator.name == "cpu" else cluster.gpus_per_node
+    cpus = wanted.usable_cpus or max(CLOUD_CPUS, (wanted.cpus_per_task or 1) * cluster.gpus_per_node)
+    return CloudNodes(wanted.partition or spec.name, cluster.num_nodes, gpus, cpus)
+
+
+def _place(given: Path | None) -> Path:
+    from trials.ledger.place import home_folder
+
+    return home_folder() / "slurm-sandbox" if given is None else given
+
+
+def _sandbox(folder: Path, wanted: dict[str, Any]) -> SlurmSandbox:
+    """As it was the last time where nothing else is wanted."""
+    from slurm.sandbox.sandbox import SlurmSandbox
+
+    before = SlurmSandbox.found_in(folder)
+    return SlurmSandbox(folder, **(before.shape.arguments if before else {}) | wanted)
+
+
+def _provide_packages(accounting: bool, install: bool, as_json: bool) -> None:
+    from slurm.sandbox.apt_packages import InstallFailed, can_install, install_packages, missing_packages
+
+    missing = missing_packages(accounting)
+    if not missing:
+        return
+    if not (install and can_install()):
+        fail(ExitCode.REFUSED, _missing(missing, can_install()), as_json)
+    say(f"installing {' '.join(missing)}")
+    try:
+        install_packages(missing)
+    except InstallFailed as error:
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+
+
+def _missing(packages: Sequence[str], can_install: bool) -> Problem:
+    from slurm.sandbox.apt_packages import install_line
+
+    by_hand = f"as root: {install_line(packages)}"
+    return Problem(
+        "slurm_sandbox",
+        f"Slurm is not installed: these Debian packages are missing: {' '.join(packages)}",
+        fix=f"parlay slurm-sandbox start --install, or {by_hand}" if can_install else by_hand,
+    )
+
+
+@contextmanager
+def _explained(as_json: bool) -> Iterator[None]:
+    """What the sandbox cannot use is bad input; a Slurm that does not come up is a system that refused."""
+    from slurm.sandbox.sandbox import SandboxFailed
+
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError.of("slurm_sandbox", str(error), fix="change what is named there, or leave it out") from error
+    except (SandboxFailed, subprocess.TimeoutExpired) as error:
+        fail(ExitCode.REFUSED, Problem("slurm_sandbox", str(error), fix=_TRY_AGAIN), as_json)
+
+
+def _how_to_use(sandbox: SlurmSandbox, seconds: float) -> str:
+    shape, place = sandbox.shape, shlex.quote(str(sandbox.paths.folder))
+    each = f"{shape.cpus_per_node} CPUs" + (f" and {shape.gpus_per_node} GPUs" if shape.gpus_per_node else "")
+    return "\n".join(
+        (
+            f"# Slurm is up after {seconds:.1f} s: {shape.nodes} nodes of {each}, all of them this machine. Use it:",
+            *(f"export {name}={shlex.quote(value)}" for name, value in sandbox.environment.items()),
+            *map(_cloud_line, shape.cloud),
+            "parlay run quickstart --launcher slurm",
+            f"# End it: parlay slurm-sandbox stop {place}",
+        )
+    )
+
+
+def _cloud_line(cloud: CloudNodes) -> str:
+    gpus = f" and {cloud.gpus_per_node} GPUs" if cloud.gpus_per_node else ""
+    return (
+        f"# {counted(cloud.nodes, 'node')} of {cloud.cpus_per_node} CPUs{gpus} are not there, for dry runs:"
+        f" --dry-run --set launcher.slurm.partition={cloud.partition}"
+    )

@@ -1,0 +1,158 @@
+"""The verb `tick`, which drives a search for one turn, and what starts it again and again: cron or scrontab."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.driver_errors import answer_search, exit_code_of, explained
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, answer, say
+from search_spaces.errors import InputError, OutsideRefused
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.launchers.schema import LauncherSection
+    from orchestrator.records.lookup import Found
+    from trials.files.folders import SearchFolder
+    from trials.ledger.events import SearchRecord
+
+TICK_SCHEMA = "parlay.tick/1"
+
+_OUTLIVES_ITS_DRIVER = ("slurm",)
+"""Not slurm_pilot: its nodes would be held idle from turn to turn, and a pilot that is idle soon ends."""
+
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "PARLAY_HOME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+"""What says which programs, which ledger and which cluster are meant; trials' jobs inherit it, too."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(tick)
+
+
+def tick(
+    search: SearchId = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All searches of the ledger whose jobs outlive a driver.")
+    ] = False,
+    ledger: LedgerUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drive a search for one turn and leave: for cron and scrontab, where nothing may stay on a login node."""
+    if every:
+        _tick_all(ledger, as_json)
+        return
+    from orchestrator.records.lookup import find_search
+
+    found = find_search(search, ledger)
+    require_jobs_that_stay(found.spec.launcher, "launcher.kind")
+    with explained(found.folder, as_json):
+        record = _ticked(found)
+    if as_json:
+        answer_search(record, found.folder, found.spec, as_json)
+    else:
+        say(_words(record))
+    if record.state.is_ended and (code := exit_code_of(record)) is not ExitCode.DONE:
+        raise Exit(code)
+
+
+def require_jobs_that_stay(launcher: LauncherSection, key: str) -> None:
+    """InputError for a search whose trials end with the driver's process."""
+    if launcher.kind not in _OUTLIVES_ITS_DRIVER:
+        raise InputError.of(
+            "tick",
+            f"launcher.kind is {launcher.kind}",
+            rule="a driver that leaves after each turn needs trials that start and run without it",
+            fix="--launcher slurm, or `parlay submit` without --tick",
+            key=key,
+            value=launcher.kind,
+        )
+
+
+def write_tick_script(folder: SearchFolder, ledger_url: str) -> None:
+    """What cron is to start for this search: this interpreter, with this shell's way to Slurm; all paths absolute."""
+    from orchestrator.lifecycle.driver_job import own_command
+    from slurm.crontab import render_repeated
+    from trials.files.folders import write_text
+
+    path = folder.path.absolute()
+    argv = own_command("tick", str(path), "--ledger", ledger_url)
+    environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    write_text(folder.tick_script, render_repeated(argv, path / folder.driver_log.name, environ))
+
+
+def tick_lines(folder: SearchFolder, spec: SearchSpec) -> tuple[str, list[str]]:
+    """What to put into a crontab, and into a scrontab, for this search."""
+    from orchestrator.lifecycle.driver_queue import tick_job_name
+    from slurm.crontab import crontab_line, scrontab_lines
+    from slurm.driver_script import options_of_driver
+
+    script, options = folder.tick_script.absolute(), options_of_driver(spec.launcher.slurm.job_options())
+    return crontab_line(script), scrontab_lines(script, tick_job_name(folder.search_id), options)
+
+
+def _ticked(found: Found) -> SearchRecord:
+    """The search's record after one turn; one that has ended is left in order, once."""
+    from orchestrator.lifecycle.create import prepare
+    from orchestrator.lifecycle.drive import Watcher, drive, tracking_of
+    from orchestrator.lifecycle.notify import is_owed
+    from orchestrator.lifecycle.signals import Signals
+    from orchestrator.search.driver import Driver
+
+    is_in_order = found.folder.measured.exists() and not is_owed(found.folder, found.spec)
+    if found.record.state.is_ended and is_in_order:
+        return found.record
+    candidates = () if found.record.state.is_ended else prepare(found.spec).feasible
+    watcher = Watcher(say, driving=Signals().steering)
+    return drive(
+        found.folder, found.spec, candidates, tracking_of(found.spec), found.ledger_url, watcher, go=Driver.tick
+    )
+
+
+def _words(record: SearchRecord) -> str:
+    from trials.analysis.verdict import shown_state
+
+    ended = sum(trial.state.is_ended for trial in record.trials)
+    state = shown_state(record.state, record.end_reason)
+    words = f"search {record.search_id} is {state}: {ended} of {len(record.trials)} trials have ended"
+    return f"{words}; it needs no more ticks" if record.state.is_ended else words
+
+
+def _tick_all(ledger: str | None, as_json: bool) -> None:
+    """A turn for every search that has not ended; one that is held or refused keeps no other from its turn."""
+    from orchestrator.records.lookup import find_search
+    from orchestrator.records.summary import search_summary
+    from orchestrator.search.lease import LeaseHeld, LeaseLost
+    from trials.ledger.events import Fenced
+    from trials.ledger.place import ledger_to_read
+    from trials.ledger.reader import LedgerReader
+
+    url = ledger_to_read(ledger)
+    with closing(LedgerReader(url)) as reader:
+        ids = [summary.search_id for summary in reader.searches() if not summary.state.is_ended]
+    told: list[dict[str, Any]] = []
+    held: list[str] = []
+    refused: list[dict[str, str]] = []
+    for search_id in ids:
+        try:
+            found = find_search(search_id, url)
+            if found.spec.launcher.kind not in _OUTLIVES_ITS_DRIVER:
+                continue
+            record = _ticked(found)
+        except LeaseHeld as error:
+            held.append(search_id)
+            say(str(error))
+        except (InputError, OutsideRefused, OSError, LeaseLost, Fenced) as error:
+            refused.append({"search_id": search_id, "message": str(error)})
+            say(f"{search_id}: {error}")
+        else:
+            told.append(search_summary(record, found.spec, found.folder))
+            say(_words(record))
+    answer({"schema": TICK_SCHEMA, "searches": told, "held": held, "refused": refused}, as_json)
+    if refused or held:
+        raise Exit(ExitCode.REFUSED if refused else ExitCode.HELD_BY_ANOTHER)

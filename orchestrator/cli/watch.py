@@ -1,0 +1,258 @@
+"""The verb watch: a search that another process drives, followed until it ends. It only reads."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import typer
+
+from orchestrator.cli.driver_errors import answer_search, exit_code_of, resume_fix
+from orchestrator.cli.exit_codes import ExitCode
+from orchestrator.cli.options import AsJson, LedgerUrl, SearchId
+from orchestrator.cli.output import Exit, fail, say
+from search_spaces.errors import InputError, OutsideRefused, Problem
+
+if TYPE_CHECKING:
+    from trials.files.folders import SearchFolder
+    from trials.ledger.events import Event, SearchRecord
+
+LOOK_S = 1.0
+"""Between two looks at a search's journal."""
+DRIVER_LOOK_S = 5.0
+"""Between two looks at who drives it."""
+PATIENCE_S = 10.0
+"""How long a search may be without a driver, and without anybody who would bring one, until it is left."""
+SETTLE_S = 60.0
+"""How long the end of a driver that has ended its search is waited for."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register this file's verb."""
+    app.command()(watch)
+
+
+def watch(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
+    """Follow a search until it ends, whoever drives it; ctrl-C leaves it alone."""
+    from dashboards.terminal.live_table import LiveView
+    from orchestrator.records.lookup import find_search
+
+    found = find_search(search, ledger)
+    spec, folder = found.spec, found.folder
+    stream = sys.stderr if as_json else sys.stdout
+    view = LiveView(spec.objective, spec.global_batch_size, spec.baseline_key, stream)
+    try:
+        with _terms_interrupt(), view:
+            record = Watch(folder, view, say, who_drives).follow()
+    except KeyboardInterrupt:
+        fix = f"parlay watch {folder.called} comes back to it, parlay cancel {folder.called} ends it"
+        fail(ExitCode.INTERRUPTED, Problem("interrupted", "the search goes on without this view", fix=fix), as_json)
+    answer_search(record, folder, spec, as_json)
+    if not record.state.is_ended:
+        say(f"left, since nobody drives the search; nothing is lost: {resume_fix(folder)}")
+        raise Exit(ExitCode.STOPPED_EARLY)
+    if (code := exit_code_of(record)) is not ExitCode.DONE:
+        raise Exit(code)
+
+
+@contextmanager
+def _terms_interrupt() -> Iterator[None]:
+    """Within this block SIGTERM is as ctrl-C, so that a terminal gets its cursor back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class WhoDrives:
+    """Who drives a search, or why nobody does, in `words`; None where a driver is at work. `is_expected`: one is, or
+    will be, without anybody's doing."""
+
+    words: str | None = None
+    is_expected: bool = True
+
+
+class View(Protocol):
+    """What shows the search; LiveView does."""
+
+    def begin(self, search: SearchRecord) -> None: ...
+
+    def update(self, search: SearchRecord, event: Event) -> None: ...
+
+
+class Watch:
+    """Reads every second what is new in the search's journal, and has it shown."""
+
+    def __init__(
+        self,
+        folder: SearchFolder,
+        view: View,
+        note: Callable[[str], None],
+        look: Callable[[SearchFolder], WhoDrives],
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ):
+        self._folder = folder
+        self._view = view
+        self._note = note
+        self._look = look
+        self._clock = clock
+        self._wait = wait
+        self._said: str | None = None
+        self._undriven_since: float | None = None
+        self._driver_looked_at: float | None = None
+
+    def follow(self) -> SearchRecord:
+        """The search as it has ended, or as it stands once nobody drives it and nobody is expected to.
+
+        Raises JournalDamaged, and InputError where its folder cannot be seen from here.
+        """
+        news = self._news()
+        record = next(news)
+        self._view.begin(record)
+        while not record.state.is_ended and not self._is_left():
+            self._wait(LOOK_S)
+            record = next(news)
+        if record.state.is_ended:
+            self._let_it_settle()
+        return record
+
+    def _news(self) -> Iterator[SearchRecord]:
+        """The search as it stands at each look; what happened since the first one is shown."""
+        from trials.ledger.journal import Journal, JournalDamaged, search_after
+
+        journal, search, seen = Journal(self._folder.journal), None, None
+        while True:
+            try:
+                for event in journal.read_on():
+                    search = search_after(journal.path, self._folder.search_id, event, search)
+                    if seen is not None and event.seq > seen:
+                        self._view.update(search, event)
+            except JournalDamaged:
+                if search is None:
+                    raise
+                journal, search = Journal(self._folder.journal), None  # its writer may have taken a line back
+                continue
+            except OSError as error:
+                self._say(f"{self._folder.journal}: {error.strerror}; trying again")
+            if search is None:
+                raise _not_seen(self._folder)
+            seen = max(seen or 0, search.last_seq)
+            yield search
+
+    def _is_left(self) -> bool:
+        """Whether the search is to be left, since nobody drives it; who does is looked at from time to time."""
+        now = self._clock()
+        if self._driver_looked_at is not None and now - self._driver_looked_at < DRIVER_LOOK_S:
+            return False
+        self._driver_looked_at = now
+        found = seen_driver(self._folder, self._look)
+        self._say(found.words)
+        if found.is_expected:
+            self._undriven_since = None
+            return False
+        self._undriven_since = now if self._undriven_since is None else self._undriven_since
+        return now - self._undriven_since >= PATIENCE_S
+
+    def _let_it_settle(self) -> None:
+        """Wait for the recipe and for MLflow, which its driver sees to after the last event."""
+        deadline = self._clock() + SETTLE_S
+        while self._clock() < deadline and seen_driver(self._folder, self._look).words is None:
+            self._wait(LOOK_S)
+
+    def _say(self, words: str | None) -> None:
+        """Each remark once, until another one takes its place."""
+        if words is not None and words != self._said:
+            self._note(words)
+        self._said = words
+
+
+def seen_driver(folder: SearchFolder, look: Callable[[SearchFolder], WhoDrives]) -> WhoDrives:
+    """What a look tells; also where it cannot be taken just now."""
+    try:
+        return look(folder)
+    except OutsideRefused as refused:
+        fix = f"; {refused.fix}" if refused.fix else ""
+        return WhoDrives(f"who drives the search cannot be seen: {refused}{fix}")
+    except (OSError, ValueError) as error:
+        return WhoDrives(f"who drives the search cannot be seen: {error}")
+
+
+def who_drives(folder: SearchFolder) -> WhoDrives:
+    """Who drives the search now, by its lease, by the service, and by what begins its drivers. Slurm is asked only
+    where nobody holds the lease, and of jobs that drive."""
+    from orchestrator.search import lease as leases
+    from trials.trial import utc_text
+
+    now = time.time()
+    lease = leases.current(folder)
+    if lease is not None and lease.is_held(now):
+        return WhoDrives() if lease.is_fresh(now) else WhoDrives(str(leases.LeaseHeld(lease, now)))
+    if (kept := _in_service(folder)) is not None:
+        return kept
+    nobody = "nobody drives the search" + ("" if lease is None else f" since {utc_text(lease.heartbeat_at)}")
+    if folder.tick_script.exists():
+        return WhoDrives(f"{nobody}: {_next_tick(folder)}")
+    if folder.driver_script.exists():
+        return _next_job(folder, nobody)
+    return WhoDrives(f"{nobody}: {resume_fix(folder)} goes on with it", is_expected=False)
+
+
+def _next_tick(folder: SearchFolder) -> str:
+    """What begins the search's next tick: a job of scrontab's is in Slurm's queue, of cron nobody tells."""
+    from orchestrator.lifecycle import driver_queue
+    from slurm.interface import SlurmUnreachable
+
+    with suppress(SlurmUnreachable):
+        if (words := driver_queue.tick_in_queue(folder.search_id, driver_queue.shared_jobs())) is not None:
+            return words
+    return "it waits for its next tick, which cron starts"
+
+
+def _next_job(folder: SearchFolder, nobody: str) -> WhoDrives:
+    """Where the driver's job is that takes the search next; while Slurm does not answer there may be one."""
+    from orchestrator.lifecycle import driver_queue
+    from slurm.interface import SlurmUnreachable
+
+    try:
+        words = driver_queue.driver_in_queue(folder.search_id, driver_queue.shared_jobs())
+    except SlurmUnreachable as error:
+        fix = f"{resume_fix(folder)} goes on with it, too"
+        return WhoDrives(f"{nobody}: it waits for its driver's next job, of which Slurm does not tell ({error}); {fix}")
+    if words is None:
+        fix = f"{resume_fix(folder)} --as-job goes on with it"
+        return WhoDrives(f"{nobody}, and no job of its driver is in Slurm's queue: {fix}", is_expected=False)
+    return WhoDrives(f"{nobody}: {words}")
+
+
+def _in_service(folder: SearchFolder) -> WhoDrives | None:
+    """How the search stands with the service, where one runs that drives it."""
+    from orchestrator.service.client import running_service
+    from trials.ledger.place import home_folder
+
+    found = running_service(home_folder())
+    driver = None if found is None else found[0].driver_of(folder.search_id)
+    if driver is None:
+        return None
+    if driver["state"] == "stopped":
+        words = f"the service drives it no more: {driver['detail']}; {resume_fix(folder)} goes on with it"
+        return WhoDrives(words, is_expected=False)
+    return WhoDrives("the search waits for the service to drive it")
+
+
+def _not_seen(folder: SearchFolder) -> InputError:
+    return InputError.of(
+        "unknown_id",
+        f"{folder.journal} cannot be seen from here",
+        key="search",
+        value=folder.search_id,
+        rule="a search is followed by its journal, which lies in its folder",
+        fix=f"on a machine that has the folder; from here, parlay status {folder.called}",
+    )

@@ -1,0 +1,110 @@
+"""The compute-side source, copied into a search's folder so that all its trials run the same code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import trials
+
+COMPUTE_SIDE = (
+    "search_spaces/__init__.py",
+    "search_spaces/errors.py",
+    "search_spaces/model_shape.py",
+    "search_spaces/plain_file.py",
+    "search_spaces/hardware/*.py",
+    "search_spaces/layouts/__init__.py",
+    "search_spaces/layouts/layout.py",
+    "search_spaces/layouts/pipeline_split.py",
+    "search_spaces/rules/__init__.py",
+    "search_spaces/rules/check.py",
+    "search_spaces/rules/engine_rules.py",
+    "search_spaces/rules/trainer_rules.py",
+    "trials/__init__.py",
+    "trials/attempt_result.py",
+    "trials/trial.py",
+    "trials/analysis/__init__.py",
+    "trials/analysis/early_stopping.py",
+    "trials/analysis/ranking.py",
+    "trials/data/__init__.py",
+    "trials/data/token_file.py",
+    "trials/files/__init__.py",
+    "trials/files/folders.py",
+    "trials/files/ports.py",
+    "trials/files/text.py",
+    "trials/files/tracebacks.py",
+    "trials/measurement/*.py",
+    "trials/protocols/__init__.py",
+    "trials/protocols/calibration.py",
+    "trials/protocols/node_probe.py",
+    "trials/protocols/selftest.py",
+    "trials/external/*.py",
+    "trials/pilot/*.py",
+    "trials/ranks/*.py",
+    "trials/train/**/*.py",
+    "trials/trainers/*.py",
+)
+"""What runs on compute nodes: the standard library is all it needs, and torch (DeepSpeed for its engine) in train."""
+
+_SOURCE_ROOT = Path(trials.__file__).parents[1]
+_CACHE = "__pycache__"
+
+
+def snapshot_code(destination: Path) -> str:
+    """Copy the compute side to `destination`, swapped in whole, and return its hash.
+
+    A snapshot that is already there stays as it is: a search goes on with the code it began with.
+    """
+    if not destination.exists():
+        part = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.part")
+        try:
+            _copy_sources(part)
+            os.replace(part, destination)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return code_hash(destination)
+
+
+def compute_side_files(root: Path = _SOURCE_ROOT) -> list[Path]:
+    """The compute side's files under `root`, which holds the packages; sorted."""
+    return sorted(path for pattern in COMPUTE_SIDE for path in root.glob(pattern))
+
+
+def code_hash(root: Path) -> str:
+    """SHA-256 over the names and contents of all files below `root`, in hex; Python's caches do not count.
+
+    It is of what lies there, and of no list, so a newer Parlay agrees on it, and a file that was added is noticed. What
+    is no plain file counts by its name and as such: a link is never taken for what it leads to.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(_below(root)):
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        size = "no file" if content is None else str(len(content))
+        digest.update(os.fsencode(f"{path.relative_to(root).as_posix()}\0{size}\0"))
+        digest.update(content or b"")
+    return digest.hexdigest()
+
+
+def remove_caches(root: Path) -> None:
+    """Remove what Python has compiled below `root`, as far as it can be: it would be imported, and is not hashed."""
+    for cache in list(root.rglob(_CACHE)):
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or not path.is_dir():
+        yield path
+    elif path.name != _CACHE:
+        for entry in path.iterdir():
+            yield from _below(entry)
+
+
+def _copy_sources(destination: Path) -> None:
+    for path in compute_side_files():
+        target = destination / path.relative_to(_SOURCE_ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)

@@ -1,0 +1,1 @@
+"""Comparison of two recipes or searches, by runs and measurement sessions."""

@@ -1,0 +1,285 @@
+"""Two recipes or searches side by side: what each was asked, what each found, and how much faster one is. Pure.
+
+The ratio and its interval are those of a replay (docs/recipe.md), so that layouts measured by different searches are
+held to the same rule as a layout measured again; but it is asked once, and not again after each occasion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.comparison.recorded_runs import recorded_runs
+from orchestrator.comparison.sessions import Run, by_occasion, step_time_of
+from orchestrator.comparison.speed_ratio import (
+    Comparison,
+    Confidence,
+    ReplayVerdict,
+    compare,
+    fingerprint_differences,
+    ratios_json,
+)
+from orchestrator.config.spec import SearchSpec
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.records.summary import reason_counts, trial_counts
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.analysis.ranking import runs_that_count
+from trials.ledger.events import SearchRecord
+from trials.trial import Trial, TrialState, Word
+
+COMPARE_SCHEMA = "parlay.compare/1"
+
+_HARDWARE_SEEN = "device"
+"""What a fingerprint says of the hardware itself; all else in it is software, or differs from node to node."""
+
+
+class CompareVerdict(Word):
+    SAME = "same"
+    SLOWER = "slower"
+    FASTER = "faster"
+    INCONCLUSIVE = "inconclusive"
+    NOT_COMPARABLE = "not_comparable"
+
+
+_VERDICTS = {
+    ReplayVerdict.REPRODUCED: CompareVerdict.SAME,
+    ReplayVerdict.SLOWER: CompareVerdict.SLOWER,
+    ReplayVerdict.FASTER: CompareVerdict.FASTER,
+    ReplayVerdict.INCONCLUSIVE: CompareVerdict.INCONCLUSIVE,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one layout: how it ended, and its runs where it was measured. Empty where nothing was."""
+
+    trial: str
+    layout: Layout
+    state: TrialState
+    reason: str | None = None
+    runs: tuple[Run, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two: a recipe, or a search with the best layout that it has found so far.
+
+    `question` holds what was asked, flat, by dotted names; of that `fixed` are the names that have to agree before
+    speeds are compared. `layouts` is how each layout of a search ended, by its key; a recipe has its own alone.
+    """
+
+    what: str
+    name: str
+    folder: str
+    question: Mapping[str, Any]
+    best: Found | None
+    tokens_per_step: int
+    layouts: Mapping[str, Found] = field(default_factory=dict)
+    search: Mapping[str, Any] | None = None
+
+    def tokens_per_sec(self, runs: tuple[Run, ...]) -> float:
+        """Of the runs' mean step time, over occasions as in the ratio."""
+        return self.tokens_per_step / step_time_of(by_occasion(runs))
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "what": self.what,
+            "name": self.name,
+            "folder": self.folder,
+            "trial": None if best is None else best.trial,
+            "layout": None if best is None else best.layout.to_json(),
+            "tokens_per_sec": None if best is None else self.tokens_per_sec(best.runs),
+            "runs": 0 if best is None else len(best.runs),
+            "search": None if self.search is None else dict(self.search),
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One layout that both searches tried; `found` is None where either has not measured it."""
+
+    layout_key: str
+    a: Found
+    b: Found
+    found: Comparison | None
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """What differs, and how fast B is relative to A. `found` is None where that cannot be said, for what `obstacles`
+    and `detail` name."""
+
+    a: Side
+    b: Side
+    question: tuple[Mapping[str, Any], ...]
+    layout: tuple[Mapping[str, Any], ...]
+    software: tuple[Mapping[str, Any], ...]
+    obstacles: tuple[str, ...]
+    detail: str | None
+    found: Comparison | None
+    pairs: tuple[Pair, ...]
+
+    @property
+    def verdict(self) -> CompareVerdict:
+        return CompareVerdict.NOT_COMPARABLE if self.found is None else _VERDICTS[self.found.verdict]
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object for `parlay compare --json`."""
+        return {
+            "schema": COMPARE_SCHEMA,
+            "verdict": self.verdict.value,
+            **ratios_json(self.found),
+            "not_comparable": list(self.obstacles),
+            "detail": self.detail,
+            "a": self.a.to_json(),
+            "b": self.b.to_json(),
+            "question": [dict(row) for row in self.question],
+            "layout": [dict(row) for row in self.layout],
+            "software": [dict(row) for row in self.software],
+            "common": [self._pair_json(pair) for pair in self.pairs],
+        }
+
+    def _pair_json(self, pair: Pair) -> dict[str, Any]:
+        sides = {"a": _found_json(self.a, pair.a), "b": _found_json(self.b, pair.b)}
+        verdict = None if pair.found is None else _VERDICTS[pair.found.verdict].value
+        return {"layout_key": pair.layout_key, **sides, "verdict": verdict, **ratios_json(pair.found)}
+
+
+def side_of_recipe(loaded: LoadedRecipe) -> Side:
+    """A recipe; InputError for one whose evidence names no run."""
+    recipe, runs = loaded.recipe, tuple(recorded_runs(loaded))
+    best = Found(recipe.trial, recipe.layout, TrialState.MEASURED, runs=runs, fingerprint=recipe.fingerprint)
+    question = _question(recipe.model, recipe.cluster, recipe.layout.global_batch_size, recipe.trainer)
+    objectives = recipe.pareto[0]["values"] if recipe.pareto else [recipe.objective]  # the best's, where several
+    question |= {"objective": ", ".join(objectives)}
+    name = f"{recipe.search_id}.{recipe.trial}"
+    return Side("recipe", name, str(loaded.folder), question, best, recipe.batch["tokens_per_step"])
+
+
+def side_of_search(search: SearchRecord, spec: SearchSpec, folder: str) -> Side:
+    """A search as it stands, with the best layout by its own objective."""
+    ranking = spec.ranking_of(search.trials)
+    layouts = {key: _ended(trials) for key, trials in _by_layout(search) if any(t.state.is_ended for t in trials)}
+    best = None if ranking.best is None else layouts[ranking.best.layout.key]
+    question = _question(spec.model, spec.cluster, spec.global_batch_size, {"kind": spec.trainer.kind})
+    question |= {"objective": ", ".join(objective.value for objective in spec.objectives)}
+    tokens = spec.global_batch_size * spec.model.seq_length
+    told = {
+        "state": search.state,
+        "end_reason": search.end_reason,
+        "num_trials": len(search.trials),
+        "trials": trial_counts(search),
+        "reasons": reason_counts(search),
+        "node_hours": search.node_hours_used,
+        "to_best": None if best is None else _way_to(search, best),
+    }
+    return Side("search", search.search_id, folder, question, best, tokens, layouts, told)
+
+
+def compared(a: Side, b: Side, margin: float) -> CompareResult:
+    """B against A. Speeds are compared where model, global batch and hardware are the same."""
+    question = tuple(_differences(a.question, b.question))
+    seen = () if a.best is None or b.best is None else _fingerprints(a.best, b.best)
+    software = tuple(row for row in seen if row["field"] != _HARDWARE_SEEN)
+    devices = [row for row in seen if row["field"] == _HARDWARE_SEEN and None not in (row["a"], row["b"])]
+    obstacles = tuple(row["field"] for row in (*question, *devices) if _is_obstacle(row["field"]))
+    found: Comparison | None = None
+    detail: str | None = None
+    layout: tuple[Mapping[str, Any], ...] = ()
+    if a.best is None or b.best is None:
+        detail = " and ".join(f"{side.name} has found no best layout" for side in (a, b) if side.best is None)
+    else:
+        layout = tuple(_differences(a.best.layout.to_json(), b.best.layout.to_json()))
+        found = None if obstacles else _compared(a.best, b.best, margin)
+    pairs = () if obstacles else tuple(_pairs(a, b, margin))
+    return CompareResult(a, b, (*question, *devices), layout, software, obstacles, detail, found, pairs)
+
+
+def _question(
+    model: ModelShape, cluster: Cluster, global_batch_size: int, trainer: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        **{f"model.{name}": value for name, value in model.to_json().items()},
+        "cluster.accelerator": cluster.accelerator.name,
+        "cluster.gpus_per_node": cluster.gpus_per_node,
+        "cluster.num_nodes": cluster.num_nodes,
+        "global_batch_size": global_batch_size,
+        "trainer.kind": trainer.get("kind"),
+    }
+
+
+def _is_obstacle(name: str) -> bool:
+    """Whether speeds say nothing about layouts where this differs: another model, batch or hardware."""
+    return name.startswith(("model.", "cluster.")) or name in ("global_batch_size", _HARDWARE_SEEN)
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The names that both have with other values, or that one has; None where it has not."""
+    for name in {**a, **b}:
+        if a.get(name) != b.get(name):
+            yield {"field": name, "a": a.get(name), "b": b.get(name)}
+
+
+def _fingerprints(a: Found, b: Found) -> list[dict[str, Any]]:
+    rows = fingerprint_differences(a.fingerprint, b.fingerprint)
+    return [{"field": row["field"], "a": row["recorded"], "b": row["here"]} for row in rows]
+
+
+def _pairs(a: Side, b: Side, margin: float) -> Iterator[Pair]:
+    for key, one in a.layouts.items():
+        other = b.layouts.get(key)
+        if other is not None:
+            both = one.runs and other.runs
+            yield Pair(key, one, other, _compared(one, other, margin) if both else None)
+
+
+def _compared(a: Found, b: Found, margin: float) -> Comparison:
+    return compare(a.runs, b.runs, margin, Confidence.ASKED_ONCE)
+
+
+def _by_layout(search: SearchRecord) -> Iterator[tuple[str, list[Trial]]]:
+    groups: dict[str, list[Trial]] = {}
+    for trial in search.trials:
+        groups.setdefault(trial.layout.key, []).append(trial)
+    yield from groups.items()
+
+
+def _ended(trials: list[Trial]) -> Found:
+    """How these trials of one layout ended: by the runs that count where it was measured, else by the last one."""
+    measured = [trial for trial in trials if trial.state is TrialState.MEASURED]
+    if not measured:
+        last = [trial for trial in trials if trial.state.is_ended][-1]
+        return Found(last.trial, last.layout, last.state, last.reason)
+    runs = runs_that_count(measured)
+    outcome = runs[0].last_attempt and runs[0].last_attempt.outcome
+    fingerprint = outcome.fingerprint if outcome else {}
+    return Found(runs[0].trial, runs[0].layout, TrialState.MEASURED, None, tuple(map(_run, runs)), fingerprint)
+
+
+def _run(trial: Trial) -> Run:
+    last = trial.last_attempt
+    steps = () if last is None or last.outcome is None else last.outcome.step_times_s
+    return Run.of(trial.measured or {}, steps, None if last is None else last.started_at, trial.flags)
+
+
+def _way_to(search: SearchRecord, best: Found) -> dict[str, Any]:
+    """What it took until the best layout's first run had ended: trials that had ended, node-hours, and seconds from
+    the search's creation."""
+    last = search.trial(best.trial).last_attempt
+    moment = search.created_at if last is None or last.ended_at is None else last.ended_at
+    ended = [a for t in search.trials for a in t.attempts if a.ended_at is not None and a.ended_at <= moment]
+    return {
+        "trials": len({attempt.trial for attempt in ended}),
+        "node_hours": sum(attempt.node_hours or 0.0 for attempt in ended),
+        "seconds": moment - search.created_at,
+    }
+
+
+def _found_json(side: Side, found: Found) -> dict[str, Any]:
+    speed = side.tokens_per_sec(found.runs) if found.runs else None
+    return {"trial": found.trial, "state": found.state, "reason": found.reason, "tokens_per_sec": speed}

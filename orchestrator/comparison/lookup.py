@@ -1,0 +1,27 @@
+"""Finds one side of a comparison: a recipe or a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.records.lookup import find_search, names_no_search
+
+if TYPE_CHECKING:
+    from orchestrator.comparison.compare import Side
+
+
+def find_side(given: str, ledger: str | None, force: bool, note: Callable[[str], None]) -> Side:
+    """One side of a comparison: a search by its id or folder, else a recipe by its folder or file, of which `force`
+    has an edited one read all the same."""
+    from orchestrator.comparison.compare import side_of_recipe, side_of_search
+    from orchestrator.recipe.read import read_recipe
+
+    if not names_no_search(given):
+        found = find_search(given, ledger)
+        return side_of_search(found.record, found.spec, str(found.folder.path))
+    loaded = read_recipe(Path(given), force)
+    if loaded.banner:
+        note(loaded.banner)
+    return side_of_recipe(loaded)

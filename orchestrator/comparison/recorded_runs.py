@@ -1,0 +1,60 @@
+"""The runs that a recipe was made from, as its folder recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.comparison.sessions import Run
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.recipe import AS_WRITTEN
+from search_spaces.errors import InputError
+from trials.analysis.ranking import is_suspect
+from trials.files.folders import read_json
+from trials.trial import Outcome, utc_seconds
+
+
+def recorded_runs(loaded: LoadedRecipe) -> list[Run]:
+    """The runs recipe.yaml rests on, a suspect one only where there is no other; InputError when it names none, or one
+    without a step time."""
+    outcomes = _recorded_outcomes(loaded.folder / "evidence.json")
+    try:
+        told = [(run, outcomes.get(run["trial"])) for run in loaded.recipe.evidence["runs"]]
+        sound = [(run, outcome) for run, outcome in told if outcome is None or not is_suspect(outcome)]
+        runs = [_recorded_run(run, outcome) for run, outcome in sound or told]
+        if runs and all(run.step_time_s > 0 for run in runs):
+            return runs
+    except (KeyError, TypeError, AttributeError):
+        pass
+    raise InputError.of(
+        "recipe",
+        "evidence.runs names no run with a step time",
+        key="evidence.runs",
+        rule="a recipe rests on at least one run",
+        fix=AS_WRITTEN,
+    )
+
+
+def _recorded_outcomes(file: Path) -> dict[str, Outcome]:
+    """What each run's program said, by the name of its trial; empty where that is not known any more."""
+    try:
+        return {run["trial"]: Outcome.from_json(run["outcome"]) for run in (read_json(file) or {})["runs"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _recorded_run(run: Mapping[str, Any], outcome: Outcome | None) -> Run:
+    started_s = _started_s(run["started_at"])
+    if outcome is None:
+        return Run.of(run, (), started_s)
+    counts = {name: outcome.measured.get(name) for name in ("warmup_steps", "measured_steps")}
+    return Run.of(counts | dict(run), outcome.step_times_s, started_s, outcome.flags)
+
+
+def _started_s(text: Any) -> float | None:
+    """None for what is no time: then a run counts to the occasion of the run before it."""
+    try:
+        return utc_seconds(text)
+    except (TypeError, ValueError):
+        return None

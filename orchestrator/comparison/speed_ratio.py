@@ -1,0 +1,147 @@
+"""Is the layout as fast as it was? Two sets of runs compared: pure. The rule in words: docs/recipe.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from orchestrator.comparison.sessions import Run, by_occasion, log_change
+from trials.trial import Word
+
+WIDE_MARGINS = 3
+"""A replay is called reproduced only if a change of this many margins is excluded."""
+
+_OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
+_ENVIRONMENT = "environment"
+
+
+class ReplayVerdict(Word):
+    REPRODUCED = "reproduced"
+    SLOWER = "slower"
+    FASTER = "faster"
+    INCONCLUSIVE = "inconclusive"
+    IMPOSSIBLE = "impossible"
+
+
+class Confidence(IntEnum):
+    """Per cent of the interval that has to lie beside 1 before slower or faster is said. The more often one asks, the
+    more often chance alone would answer."""
+
+    ASKED_ONCE = 95
+    ASKED_AGAIN = 99
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as fast the later runs are as the earlier ones, with a 95 % interval and a 99 % one, and of each
+    occasion of the later runs alone."""
+
+    value: float
+    low: float
+    high: float
+    low_99: float
+    high_99: float
+    by_occasion: tuple[float, ...]
+
+    def interval(self, confidence: Confidence) -> tuple[float, float]:
+        """Its two ends."""
+        return (self.low, self.high) if confidence is Confidence.ASKED_ONCE else (self.low_99, self.high_99)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How fast the later runs are relative to the earlier ones (above 1: faster): by their median steps, and by their
+    fast steps alone where all runs tell of those."""
+
+    verdict: ReplayVerdict
+    speed: Ratio
+    fast: Ratio | None
+
+    @property
+    def ratio(self) -> float:
+        return self.speed.value
+
+    @property
+    def low(self) -> float:
+        return self.speed.low
+
+    @property
+    def high(self) -> float:
+        return self.speed.high
+
+
+def ratios_json(found: Comparison | None) -> dict[str, float | None]:
+    """Both ratios with their intervals by the contract's names, None where there is none."""
+    speed, fast = (None, None) if found is None else (found.speed, found.fast)
+    return _named("ratio", speed) | _named("fast_ratio", fast)
+
+
+def compare(
+    recorded: Sequence[Run],
+    measured: Sequence[Run],
+    margin: float,
+    confidence: Confidence = Confidence.ASKED_AGAIN,
+) -> Comparison:
+    """The verdict on two sets of runs; both hold at least one. The intervals rest on the spread between occasions."""
+    speed, fast = _ratio(recorded, measured), None
+    before, after = ([run.of_fast_steps for run in runs] for runs in (recorded, measured))
+    if None not in (*before, *after):
+        fast = _ratio([run for run in before if run], [run for run in after if run])
+    return Comparison(_judged(speed, fast or speed, margin, confidence), speed, fast)
+
+
+def _ratio(recorded: Sequence[Run], measured: Sequence[Run]) -> Ratio:
+    before, after = by_occasion(recorded), by_occasion(measured)
+    found = log_change(before, after)
+    low, high = (math.exp(found.change + sign * found.half_width_95) for sign in (-1, 1))
+    low_99, high_99 = (math.exp(found.change + sign * found.half_width_99) for sign in (-1, 1))
+    alone = tuple(math.exp(log_change(before, [occasion]).change) for occasion in after)
+    return Ratio(math.exp(found.change), low, high, low_99, high_99, alone)
+
+
+def _judged(speed: Ratio, sure: Ratio, margin: float, confidence: Confidence) -> ReplayVerdict:
+    """On the speed, and what is known of it most surely: other work on a machine slows many of a run's steps, while a
+    slower machine, library or layout slows all of them, the fast ones, too.
+
+    Slower and faster need a change beyond the margin, an interval of that confidence without 1, and no occasion that
+    says otherwise: a machine that was as fast as then even once is not slower than then. Doubt is inconclusive.
+    """
+    low, high = sure.interval(confidence)
+    if max(speed.value, sure.value) < 1 - margin and max(high, *sure.by_occasion) < 1:
+        return ReplayVerdict.SLOWER
+    if min(speed.value, sure.value) > 1 + margin and min(low, *sure.by_occasion) > 1:
+        return ReplayVerdict.FASTER
+    wide = WIDE_MARGINS * margin
+    is_near = max(abs(ratio.value - 1) for ratio in (speed, sure)) <= margin
+    if is_near and sure.low > 1 - wide and sure.high < 1 + wide:
+        return ReplayVerdict.REPRODUCED
+    return ReplayVerdict.INCONCLUSIVE
+
+
+def _named(name: str, ratio: Ratio | None) -> dict[str, float | None]:
+    values = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+def fingerprint_differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields that are not the same; None where one side does not know it. What differs from job to job is left
+    out. A variable of the environment is a field of its own, `environment.NAME`, where both sides know theirs."""
+    before, now = _fields(recorded), _fields(here)
+    if isinstance(recorded.get(_ENVIRONMENT), Mapping) and isinstance(here.get(_ENVIRONMENT), Mapping):
+        before, now = before | _variables(recorded), now | _variables(here)
+    return [
+        {"field": name, "recorded": before.get(name), "here": now.get(name)}
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fingerprint.items() if name not in (*_OF_ONE_JOB, _ENVIRONMENT)}
+
+
+def _variables(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{_ENVIRONMENT}.{name}": value for name, value in fingerprint[_ENVIRONMENT].items()}

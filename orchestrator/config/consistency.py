@@ -1,0 +1,127 @@
+"""What no section of a search file can see by itself: where one contradicts another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from orchestrator.config.schema import SearchFile
+from search_spaces.errors import Problem
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.hardware.memory_headroom import rank_memory_gib
+from search_spaces.layouts.layout import engines_of
+from trials.external.measurement import log_format_of
+from trials.trainers.command_template import placeholders_in
+
+
+def contradictions(file: SearchFile) -> Iterator[Problem]:
+    """Where sections ask of the trainer what it has not, or of the memory what nobody has."""
+    of_its_log = chain(_untold_memory(file), _missing_log_rank(file))
+    of_the_trainer = chain(_foreign_engines(file), _unsaid_axes(file), _own_trainers_rules(file), of_its_log)
+    return chain(of_the_trainer, _memory_problems(file, file.cluster.cluster()))
+
+
+def _memory_problems(file: SearchFile, cluster: Cluster) -> Iterator[Problem]:
+    """Where more memory is to stay free than there is, or of an amount that nobody knows."""
+    wanted_gib, accelerator = file.constraints.min_free_memory_gib, cluster.accelerator
+    capacity_gib = rank_memory_gib(accelerator, file.measure.memory_limit_gib)
+    if wanted_gib is None or (capacity_gib is not None and wanted_gib < capacity_gib):
+        return
+    if capacity_gib is None:
+        numbers = f"is {wanted_gib:g}, and nobody knows how much memory a rank on {accelerator.name} has"
+        is_ours = file.trainer.kind == "parlay"
+        fix = "set measure.memory_limit_gib" if is_ours else "remove it: only Parlay's own trainer limits its memory"
+    else:
+        numbers = f"is {wanted_gib:g}, and a rank's allocations may take {capacity_gib:.4g} GiB"
+        fix = f"less than {capacity_gib:.4g}"
+    yield Problem(
+        "bounds",
+        numbers,
+        rule="what stays free is a part of what a rank may allocate: the accelerator's memory less what its context"
+        " takes, and measure.memory_limit_gib at most",
+        fix=fix,
+        key="constraints.min_free_memory_gib",
+        value=wanted_gib,
+    )
+
+
+def _foreign_engines(file: SearchFile) -> Iterator[Problem]:
+    engines = engines_of(file.trainer.kind)
+    foreign = [engine for engine in file.space.given_axes().get("engine", ()) if engine not in engines]
+    if foreign:
+        yield Problem(
+            "engine",
+            f"lists {foreign[0]} for trainer.kind {file.trainer.kind}",
+            rule=f"trainer.kind {file.trainer.kind} has the engine {' or '.join(reversed(engines))}",
+            fix="remove the key, or change trainer.kind",
+            key="space.engine",
+            value=foreign[0],
+        )
+
+
+def _unsaid_axes(file: SearchFile) -> Iterator[Problem]:
+    """Axes that vary while the command line is the same whatever their value."""
+    if file.trainer.kind != "command":
+        return
+    said = placeholders_in(file.trainer.command_template)
+    for name, values in file.space.given_axes().items():
+        if len(values) > 1 and name not in said and name != "num_nodes":
+            yield Problem(
+                "template",
+                f"has no {{{name}}}, and space.{name} has {len(values)} values",
+                rule="a command is told every value that is searched",
+                fix=f"write {{{name}}} or {{{name}=value:TEXT}} into it, or give one value",
+                key="trainer.template",
+            )
+
+
+def _own_trainers_rules(file: SearchFile) -> Iterator[Problem]:
+    for key, rule in _OF_OUR_TRAINER.items():
+        value = getattr(file.measure, key)
+        if file.trainer.kind != "parlay" and value != type(file.measure).model_fields[key].default:
+            yield Problem(
+                "contradiction",
+                f"has no effect with trainer.kind {file.trainer.kind}",
+                rule=rule,
+                fix="remove it",
+                key=f"measure.{key}",
+                value=value,
+            )
+
+
+_OF_OUR_TRAINER = {
+    "memory_limit_gib": "only Parlay's own trainer limits its memory",
+    "profile": "only Parlay's own trainer is profiled",
+}
+"""What the measure section may ask of Parlay's own trainer alone."""
+
+
+def _untold_memory(file: SearchFile) -> Iterator[Problem]:
+    """Where memory has to stay free, and no trial could say how much it took."""
+    wanted_gib = file.constraints.min_free_memory_gib
+    if wanted_gib is None or file.trainer.kind == "parlay":
+        return
+    log_format = log_format_of(file.trainer.for_trials())
+    if "memory_gib" not in (*log_format.findings, *log_format.elsewhere):
+        yield Problem(
+            "contradiction",
+            "nothing that is read of the trainer's log tells of memory: every layout would count as too full",
+            rule="where memory has to stay free, a layout whose peak nobody knows is never the best",
+            fix="add memory_gib to trainer.patterns, or remove it",
+            key="constraints.min_free_memory_gib",
+            value=wanted_gib,
+        )
+
+
+def _missing_log_rank(file: SearchFile) -> Iterator[Problem]:
+    rank, cluster = file.trainer.log_rank, file.cluster.cluster()
+    ranks = min(file.space.given_axes().get("num_nodes", (cluster.num_nodes,))) * cluster.gpus_per_node
+    if isinstance(rank, int) and rank >= ranks:
+        yield Problem(
+            "bounds",
+            f"is {rank}, the smallest trial has {ranks} ranks",
+            rule="every trial has the rank whose log is read",
+            fix="use last",
+            key="trainer.log_rank",
+            value=rank,
+        )

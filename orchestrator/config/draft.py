@@ -1,0 +1,158 @@
+"""A search file's content before it is text, and the commented YAML that is made of it. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema.validation import FILL_IN
+from search_spaces.schema.yaml_document import is_printable
+
+MODEL_FIELDS = tuple(f.name for f in fields(ModelShape))
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A search file's content before it is text. `baseline` is empty when the layout run today is not known."""
+
+    title: str
+    name: str
+    model: Mapping[str, Any]
+    cluster: Mapping[str, Any]
+    global_batch_size: int | str
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    space: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    site: str | None = None
+
+
+def search_name(path: Path) -> str:
+    """The file's name as a search's name."""
+    name = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")
+    return name[:41].strip("-") or "search"
+
+
+def made_from(path: Path, source: str) -> str:
+    """The title of a draft from this file."""
+    return f"Made by `parlay init --from {path.name}`, which reads like {source}."
+
+
+def printable_notes(notes: Iterable[str]) -> tuple[str, ...]:
+    """Notes that may hold words of the file."""
+    return tuple("".join(c if is_printable(c) else " " for c in note) for note in notes)
+
+
+def cluster_section(accelerator: str, gpus: int | None, nodes: int | None, notes: list[str]) -> dict[str, Any]:
+    """The cluster, what is not known of its size to be filled in, and said so."""
+    for name, value in (("gpus_per_node", gpus), ("num_nodes", nodes)):
+        if value is None:
+            notes.append(f"cluster.{name} is not in the file: fill it in.")
+    return {"accelerator": accelerator, "gpus_per_node": gpus or FILL_IN, "num_nodes": nodes or FILL_IN}
+
+
+def size_of(cluster: Mapping[str, Any]) -> tuple[int, int]:
+    """GPUs of a node, and nodes; 8 of what is to be filled in."""
+    gpus, nodes = (v if isinstance(v, int) else 8 for v in (cluster["gpus_per_node"], cluster["num_nodes"]))
+    return gpus, nodes
+
+
+def powers_of_two(most: int) -> list[int]:
+    """From 1 on, up to `most`."""
+    return [2**n for n in range(most.bit_length()) if 2**n <= most]
+
+
+def render(draft: Draft) -> str:
+    """The search file, each section with a comment that says what it is."""
+    sections = [
+        "\n".join(_comment(draft.title) + [line for note in draft.notes for line in _comment(note, "- ")]),
+        "schema: parlay.search/1",
+        _section("Begins the search's id.", {"name": draft.name}),
+        _section(
+            "What is trained. The vocabulary is the padded one: every tensor_parallel tried divides it. The name of a"
+            " ready-made model may stand here instead, for example `model: gpt2-124m`.",
+            {"model": draft.model},
+        ),
+        _section("What it is trained on: equal nodes. On a CPU, a GPU is a process.", {"cluster": draft.cluster}),
+        _section(
+            "Sequences per optimizer step, the same in every layout: micro_batch_size x grad_accum_steps x"
+            " data_parallel. grad_accum_steps follows from it, data_parallel from the ranks.",
+            {"global_batch_size": draft.global_batch_size},
+        ),
+        *([_section(_BASELINE, {"baseline": draft.baseline})] if draft.baseline else []),
+        _section(
+            "What may be tried: a value, a list, or {min, max, step}. Combinations that cannot work are left out;"
+            " `parlay plan` says which and why.",
+            {"space": draft.space},
+        ),
+        _REST + (_HERE if draft.site is None else _AT_A_SITE.format(site=scalar(draft.site))),
+    ]
+    return "\n\n".join(sections)
+
+
+_BASELINE = "The layout run today. It is measured first, so that the answer can say how much faster the best one is."
+_REST = """\
+# tokens_per_sec, tokens_per_sec_per_gpu or node_hours_per_billion_tokens.
+objective: tokens_per_sec
+
+search:
+  sampler: guided # models say where to look, each trial corrects them; it may end before max_trials
+  max_trials: 12 # layouts that are tried at most
+  parallel_trials: 1 # trials at the same time, each on its own nodes
+
+# A trial trains until its speed is steady, and then until it is known well enough.
+measure:
+  min_steps: 8
+  max_steps: 30
+  max_warmup_steps: 10
+  time_limit: 10m
+
+"""
+_HERE = """\
+# ray: a private Ray on this machine, or with `address: host:port` a running cluster. local: plain processes here.
+launcher:
+  kind: ray
+"""
+_AT_A_SITE = """\
+# slurm: a job for each trial. The profile of the site (docs/sites.md) fills in what does not stand here.
+launcher:
+  kind: slurm
+  slurm:
+    site: {site}
+    # account: who pays
+"""
+
+
+def _section(comment: str, content: Mapping[str, Any]) -> str:
+    return "\n".join([*_comment(comment), *_lines(content, "")])
+
+
+def _comment(text: str, bullet: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        110,
+        initial_indent="# " + bullet,
+        subsequent_indent="# " + " " * len(bullet),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _lines(content: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{key}:"
+            yield from _lines(value, indent + "  ")
+        elif isinstance(value, list):
+            yield f"{indent}{key}: [{', '.join(scalar(v) for v in value)}]"
+        else:
+            yield f"{indent}{key}: {scalar(value)}"
+
+
+def scalar(value: Any) -> str:
+    """A value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

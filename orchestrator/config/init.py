@@ -1,0 +1,229 @@
+"""`parlay init`: a first search file, as an example or around what the user trains with today. Pure but for one read.
+
+A Megatron launch script, a DeepSpeed config and a Hugging Face config.json are understood here, other programs' grids
+in starting_grids.py. Nothing in them is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.draft import (
+    MODEL_FIELDS,
+    Draft,
+    cluster_section,
+    made_from,
+    powers_of_two,
+    printable_notes,
+    render,
+    scalar,
+    search_name,
+    size_of,
+)
+from orchestrator.config.init_grids import SUFFIXES, grid_draft, text_of
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import broken_engine_rules
+from search_spaces.schema.validation import FILL_IN
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.found import Found
+from trials.trainers.hf_config import read_hf_config
+from trials.trainers.json_text import json_object
+from trials.trainers.megatron_args import read_megatron_script
+
+_DEEPSPEED_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization")
+_MOST_RANKS_LISTED = 64
+_KINDS = (
+    "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json, a grid of NeMo (.yaml), CloudAI (.toml)"
+)
+# Engines are asked about a layout's fields alone: this model breaks no rule of theirs.
+_ANY_GPT = ModelShape(1024, 64, 1, 1, 64, False, 128, 128, True, "learned", "layernorm")
+
+
+def render_example(site: str | None = None) -> str:
+    """A commented search.yaml that runs as it is: a very small GPT on four CPU ranks, here or as jobs of a site."""
+    return render(
+        Draft(
+            title="A search for the fastest layout of a very small GPT on four CPU ranks. Put your own model in.",
+            name="example",
+            model=_TINY_MODEL,
+            cluster=_FOUR_RANKS,
+            global_batch_size=16,
+            site=site,
+            baseline={"tensor_parallel": 4, "pipeline_parallel": 1, "micro_batch_size": 1},
+            space={
+                "tensor_parallel": [1, 2, 4],
+                "pipeline_parallel": [1, 2, 4],
+                "micro_batch_size": [1, 2, 4, 8],
+                "engine": "torch",
+            },
+        )
+    )
+
+
+_TINY_MODEL = {
+    "num_layers": 4,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "seq_length": 128,
+}
+_FOUR_RANKS = {"accelerator": "cpu", "gpus_per_node": 4, "num_nodes": 1}
+
+
+def render_from(path: Path, site: str | None = None) -> tuple[str, list[str]]:
+    """(a search file around what `path` says, for this site, what the user should know about it).
+
+    InputError when the file cannot be read or is of no kind that is known.
+    """
+    try:
+        is_grid = path.suffix in SUFFIXES
+        draft = grid_draft(path) if is_grid else _draft(_read(text_of(path), path.suffix == ".json"), path)
+    except InputError as error:
+        raise error.at(file=str(path)) from None
+    return render(replace(draft, site=site)), list(draft.notes)
+
+
+def _read(text: str, is_json: bool) -> Found:
+    if not text.strip():
+        raise InputError.of("file", "is empty", rule=f"`parlay init` starts from {_KINDS}")
+    if not is_json and not text.lstrip().startswith("{"):
+        return read_megatron_script(text)
+    data = json_object(text, "file", "a DeepSpeed config or a Hugging Face config.json")
+    if "model_type" in data:
+        return read_hf_config(text)
+    if any(key in data for key in _DEEPSPEED_KEYS):
+        return read_ds_config(text)
+    raise InputError.of(
+        "file",
+        "neither a DeepSpeed config nor a Hugging Face config.json",
+        rule=f"the first has one of {', '.join(_DEEPSPEED_KEYS)}, the second has model_type",
+    )
+
+
+def _draft(found: Found, path: Path) -> Draft:
+    notes = [*found.notes]
+    model = {name: found.model.get(name, FILL_IN) for name in MODEL_FIELDS}
+    if not found.model:
+        notes.append("The file says nothing about the model: fill the model section in.")
+    elif FILL_IN in model.values():
+        missing = ", ".join(name for name, value in model.items() if value == FILL_IN)
+        notes.append(f"Fill in what the file does not say about the model: {missing}.")
+    cluster = _cluster(found, notes)
+    layout = _runnable(found, notes)
+    notes += _what_engines_lack(model, str(layout.get("engine", "torch")))
+    batch = found.global_batch_size
+    if batch is None:
+        batch = None if found.says_layout else 32
+        notes.append(f"The global batch is not in the file: {'32 was taken' if batch else 'fill it in'}.")
+    return Draft(
+        title=made_from(path, found.source),
+        name=search_name(path),
+        model=model,
+        cluster=cluster,
+        global_batch_size=batch or FILL_IN,
+        baseline=_baseline(layout, notes) if found.says_layout else {},
+        space=_space(layout, cluster, model, batch or 32),
+        notes=printable_notes(notes),
+    )
+
+
+def _cluster(found: Found, notes: list[str]) -> dict[str, Any]:
+    if not found.says_layout:
+        notes.append("The file says nothing about the machine: four CPU ranks were taken; put your cluster in.")
+        return dict(_FOUR_RANKS)
+    notes.append("cluster.accelerator is not in the file: fill it in.")
+    gpus, nodes = found.gpus_per_node, found.num_nodes
+    if found.source == "deepspeed":
+        # Such a config knows data ranks only.
+        gpus, nodes = found.layout.get("data_parallel"), 1
+        notes.append("A DeepSpeed config does not say where it runs: one node with its data ranks was taken.")
+    return cluster_section(FILL_IN, gpus, nodes, notes)
+
+
+def _runnable(found: Found, notes: list[str]) -> dict[str, Any]:
+    """The layout run today, with what Parlay's own trainer cannot do replaced by what it can; each is noted."""
+    if not found.says_layout:
+        return dict(found.layout)
+    engine = "torch" if found.source == "megatron-lm" else "deepspeed"
+    layout = Layout(**{"engine": engine, **found.layout, **_FITTING_SIZES})
+    runnable = dict(found.layout)
+    for problem in broken_engine_rules(layout, _ANY_GPT):
+        rule = problem.code.partition(".")[2]
+        for name in _FIELDS_OF_RULES.get(rule, (rule,)):
+            if name in runnable:
+                today, runnable[name] = runnable[name], _NEAREST.get(name, getattr(Layout(), name))
+                nearest = scalar(runnable[name])
+                notes.append(f"{name} {scalar(today)} cannot be measured by {engine}; baseline has {nearest}.")
+    notes.append(f"Trials run Parlay's own trainer with engine {engine}, not the trainer this file is for.")
+    if found.source.startswith("megatron"):
+        notes.append(
+            f"To measure with that one, write trainer: {{kind: {found.source}, script: ...}}; docs/trainers.md."
+        )
+    return {name: value for name, value in runnable.items() if value != _DEFAULTS.get(name)} | {"engine": engine}
+
+
+_NEAREST = {"zero_stage": 1}
+"""What comes closest to a value that cannot be run; for the other fields it is the default."""
+_FIELDS_OF_RULES = {"pipeline_schedule": ("virtual_pipeline_stages",), "fsdp": ("overlap_comm", "bucket_mib")}
+"""What to give up for a rule that is not named after one field."""
+_FITTING_SIZES = {"micro_batch_size": 1, "grad_accum_steps": 1024}
+_DEFAULTS = {
+    name: value
+    for name, value in Layout().to_json().items()
+    if name not in ("num_nodes", "tensor_parallel", "pipeline_parallel", "micro_batch_size")
+}
+
+
+def _what_engines_lack(model: Mapping[str, Any], engine: str) -> Iterator[str]:
+    if FILL_IN in model.values():
+        return
+    for problem in broken_engine_rules(Layout(engine=engine), ModelShape.from_json(model)):
+        yield f"Parlay's trainer cannot run this model: {problem.message}."
+
+
+def _baseline(layout: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """The fields of the search file's baseline; empty when one that matters is not known."""
+    needed = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
+    defaults = {"tensor_parallel": 1, "pipeline_parallel": 1} if "data_parallel" in layout else {}
+    whole = defaults | dict(layout)
+    missing = [name for name in needed if name not in whole]
+    if missing:
+        notes.append(f"There is no baseline, the layout run today: {', '.join(missing)} is not known.")
+        return {}
+    derived = ("data_parallel", "grad_accum_steps")
+    return {name: whole[name] for name in LAYOUT_FIELDS if name in whole and name not in derived}
+
+
+def _space(
+    layout: Mapping[str, Any], cluster: Mapping[str, Any], model: Mapping[str, Any], batch: int
+) -> dict[str, Any]:
+    """Axes around the layout: every power of two that may fit, and what is run today."""
+    gpus, nodes = size_of(cluster)
+    layers = model["num_layers"] if isinstance(model["num_layers"], int) else _MOST_RANKS_LISTED
+    engine = layout.get("engine", "torch")
+    axes: dict[str, Any] = {
+        "tensor_parallel": _around(layout.get("tensor_parallel"), gpus),
+        "pipeline_parallel": _around(layout.get("pipeline_parallel"), min(gpus * nodes, layers)),
+        "micro_batch_size": _around(layout.get("micro_batch_size"), min(batch, 8)),
+        "activation_checkpointing": _with_todays(["none", "full"], layout.get("activation_checkpointing")),
+        "engine": engine,
+    }
+    if engine == "deepspeed":
+        axes["zero_stage"] = _with_todays([0, 1], layout.get("zero_stage"))
+    fixed = {
+        n: v for n, v in layout.items() if n not in axes and n not in ("num_nodes", "data_parallel", "grad_accum_steps")
+    }
+    return axes | fixed
+
+
+def _around(today: int | None, most: int) -> list[int]:
+    return sorted(_with_todays(powers_of_two(min(most, _MOST_RANKS_LISTED)), today))
+
+
+def _with_todays(values: list[Any], today: Any) -> list[Any]:
+    return values if today is None or today in values else [*values, today]

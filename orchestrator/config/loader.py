@@ -1,0 +1,152 @@
+"""search.yaml -> SearchSpec: read, checked and resolved; and what may be tried of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.consistency import contradictions
+from orchestrator.config.notify_target import notify_problems
+from orchestrator.config.schema import SearchFile
+from orchestrator.config.spec import SearchSpec, placed
+from orchestrator.launchers.slurm.site import cpu_problems
+from search_spaces.errors import InputError, Problem
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.axes import complete_axes
+from search_spaces.layouts.layout import Layout, engines_of
+from search_spaces.layouts.workload import Workload
+from search_spaces.schema.presets import ready_made_search
+from search_spaces.schema.sections import SpaceSection, resolved_path
+from search_spaces.schema.validation import validated
+from search_spaces.schema.yaml_document import Document, dotted, parse_document, read_document, with_overrides
+
+
+def load_search_file(path: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+    """The search in this file, with each `key.key=value` of `overrides` on top.
+
+    Where there is no such file, it may be the name of a search that comes with Parlay. InputError carries every problem
+    found, with file, line, key, value, rule and fix.
+    """
+    found = path if os.path.lexists(path) else ready_made_search(str(path)) or path
+    document = with_overrides(read_document(found), overrides)
+    return _resolved(validated(SearchFile, document), document, Path.cwd())
+
+
+def load_search_text(text: str, folder: Path, overrides: Iterable[str] = ()) -> SearchSpec:
+    """The search in this text; relative paths in it, and its `work_dir`, start in `folder`. InputError as above."""
+    document = with_overrides(parse_document(text.encode("utf-8", "surrogatepass"), "search.yaml", folder), overrides)
+    return _resolved(validated(SearchFile, document), document, folder)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of search.yaml (draft 2020-12), for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | SearchFile.model_json_schema()
+
+
+def _resolved(file: SearchFile, document: Document, here: Path) -> SearchSpec:
+    cluster, space = file.cluster.cluster(), _whole_space(file)
+    places = {dotted(path): place for path, place in document.places.items()}
+    problems = [placed(problem, places) for problem in contradictions(file)]
+    baseline = _baseline_in(file, document, space, problems)
+    candidates = _candidates_in(file, document, problems)
+    _check_tables(file, document, cluster, problems)
+    trainer, launcher = file.trainer, file.launcher
+    with _collected(problems, document, "trainer", "data", "path"):
+        trainer = trainer.model_copy(update={"data": trainer.data.pinned(file.model.shape())})
+    with _collected(problems, document, "launcher", "slurm", "site"):
+        launcher = launcher.with_site()
+    problems += [placed(problem, places) for problem in notify_problems(file.notify)]
+    if launcher.uses_slurm:
+        problems += [placed(problem, places) for problem in cpu_problems(launcher.slurm, cluster)]
+    with _collected(problems, document, "work_dir"):
+        work_dir = resolved_path(here, file.work_dir)
+    if problems:
+        raise InputError(*problems)
+    return SearchSpec(
+        name=file.name,
+        model=file.model.shape(),
+        cluster=cluster,
+        global_batch_size=file.global_batch_size,
+        baseline=baseline,
+        space=space,
+        candidates=candidates,
+        objectives=file.objective,
+        constraints=file.constraints,
+        search=file.search,
+        measure=file.measure.rules(),
+        trainer=trainer,
+        launcher=launcher,
+        tracking=file.tracking,
+        ledger=file.ledger,
+        notify=file.notify,
+        work_dir=work_dir,
+        yaml_text=document.text,
+        places=places,
+    )
+
+
+def _whole_space(file: SearchFile) -> SpaceSection:
+    """Every axis with its values, those that the file leaves out included; a table's layouts need none."""
+    if file.space.candidates is not None:
+        return file.space
+    given = {"engine": (engines_of(file.trainer.kind)[-1],)} | file.space.given_axes()
+    return file.space.model_copy(update=complete_axes(given, file.cluster.cluster().num_nodes))
+
+
+def _baseline_in(file: SearchFile, document: Document, space: SpaceSection, problems: list[Problem]) -> Layout | None:
+    if file.baseline is not None:
+        with _collected(problems, document, "baseline"):
+            workload = Workload(file.model.shape(), file.cluster.cluster(), file.global_batch_size)
+            return file.baseline.layout(space.given_axes(), workload)
+    return None
+
+
+def _candidates_in(file: SearchFile, document: Document, problems: list[Problem]) -> tuple[Layout, ...] | None:
+    if file.space.candidates is not None:
+        with _collected(problems, document, "space", "candidates"):
+            return _layouts_in(resolved_path(document.folder, file.space.candidates), file)
+    return None
+
+
+def _check_tables(file: SearchFile, document: Document, cluster: Cluster, problems: list[Problem]) -> None:
+    """What is wrong with the tables that the launcher plays from and that the models learn from."""
+    if file.launcher.table is not None and not _is_candidates(Path(file.launcher.table), document, file.space):
+        with _collected(problems, document, "launcher", "table"):
+            _layouts_in(Path(file.launcher.table), file)
+    if (table := file.search.earlier_table) is not None:
+        with _collected(problems, document, "search", "earlier_trials"):
+            _require_rows_of(table, cluster)
+
+
+def _is_candidates(table: Path, document: Document, space: SpaceSection) -> bool:
+    """Whether this table is the one of `space.candidates`, which is checked anyhow."""
+    return space.candidates is not None and table == resolved_path(document.folder, space.candidates)
+
+
+@contextmanager
+def _collected(problems: list[Problem], document: Document, *path: str) -> Iterator[None]:
+    """Adds what goes wrong inside to `problems`, at this key of the file, instead of raising it."""
+    try:
+        yield
+    except InputError as error:
+        problems += error.at(key=".".join(path), **document.place(path)._asdict()).problems
+
+
+def _layouts_in(table: Path, file: SearchFile) -> tuple[Layout, ...]:
+    """The layouts a measured table has for this search; InputError where it has none."""
+    from search_spaces.tables.benchmark_problem import problem_for
+    from search_spaces.tables.measured_table import read_table
+
+    observations = read_table(table).require_whole().observations
+    return problem_for(observations, file.model.shape(), file.cluster.cluster(), file.global_batch_size).layouts
+
+
+def _require_rows_of(table: Path, cluster: Cluster) -> None:
+    """InputError for a table that cannot be read whole, or that was measured on other machines."""
+    from search_spaces.tables.benchmark_problem import measured_on
+    from search_spaces.tables.measured_table import read_table
+
+    measured_on(read_table(table).require_whole().observations, cluster)

@@ -1,0 +1,80 @@
+"""What `notify` of a search file names: a program to start, and a file with an address that may hold a token."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from orchestrator.config.schema import NotifySection
+from search_spaces.errors import InputError, Problem
+from search_spaces.plain_file import open_named
+from trials.files.path_owners import us_in
+
+_MOST_BYTES = 4096
+_ADDRESS = re.compile(r"https?://[!-~]+")
+_RULE = "an address may hold a token, so it stands in a file that only its owner can read"
+
+
+def notify_problems(section: NotifySection) -> Iterator[Problem]:
+    """What would keep the end of a search from being told."""
+    if section.command and shutil.which(section.command[0]) is None:
+        yield Problem(
+            "program",
+            f"{section.command[0]} is no program that can be started here",
+            rule="the first word is a program on PATH, or the path of one",
+            fix="correct it, or make it executable: chmod u+x",
+            key="notify.command",
+            value=section.command[0],
+        )
+    if section.webhook is not None:
+        try:
+            webhook_address(Path(section.webhook))
+        except InputError as error:
+            yield from error.at(key="notify.webhook").problems
+
+
+def webhook_address(path: Path) -> str:
+    """The address in this file. InputError, which never repeats it, where it is not there or others may read it."""
+    try:
+        with open_named(path) as stream:
+            _require_private(path, os.fstat(stream.fileno()))
+            words = stream.read(_MOST_BYTES + 1).split()
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror}", "write the address into it, and chmod 600") from None
+    address = b" ".join(words).decode("ascii", errors="replace")
+    if len(address) > _MOST_BYTES or _ADDRESS.fullmatch(address) is None or not _has_host(address):
+        raise _bad(path, "holds no http or https address", "one line, for example https://example.org/hook")
+    return address
+
+
+def _require_private(path: Path, found: os.stat_result) -> None:
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != _us(path.parent):
+        raise _bad(path, "is no plain file of your own", "a file of one line, the address")
+    if mode & 0o077:
+        raise _bad(path, f"has mode {mode:04o}, others may get at it", "chmod 600")
+
+
+def _us(folder: Path) -> int:
+    """Who we are there; where we may not write, its file system is taken at the kernel's word."""
+    try:
+        return us_in(folder)
+    except OSError:
+        return os.geteuid()
+
+
+def _has_host(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _bad(path: Path, why: str, fix: str) -> InputError:
+    return InputError.of("webhook", f"{path} {why}", rule=_RULE, fix=fix, value=str(path))

@@ -1,0 +1,72 @@
+"""A search as a program gives it: a file, its text or a mapping, with changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.loader import load_search_file, load_search_text
+from orchestrator.config.schema import SearchFile as SearchSchema
+from orchestrator.config.spec import SearchSpec
+from search_spaces.errors import InputError
+from search_spaces.schema.validation import sections_of
+
+SearchFile = Path | str | Mapping[str, Any]
+"""A search file's path, its YAML as text of several lines, or what it holds as a mapping."""
+
+
+def spec_given(given: SearchFile, changes: Mapping[str, Any]) -> SearchSpec:
+    """The search with these changes on top; relative paths of text and mappings start in the working directory.
+
+    InputError carries every problem found, with key, value, rule and fix, and of a file with its line.
+    """
+    overrides = [*overrides_of(changes)]
+    if isinstance(given, Mapping):
+        return load_search_text(_json(given, None), Path.cwd(), overrides)
+    if isinstance(given, str) and "\n" in given:
+        return load_search_text(given, Path.cwd(), overrides)
+    return load_search_file(Path(given), overrides)
+
+
+def overrides_of(changes: Mapping[str, Any]) -> Iterator[str]:
+    """As `--set` says them: of a section's mapping each key by itself, any other value as it is.
+
+    A mapping without keys changes nothing in a section; elsewhere it is a value like any other, for the file's rules to
+    judge.
+    """
+    known = {name for name, _ in sections_of(SearchSchema)}
+    for section, value in changes.items():
+        if isinstance(value, Mapping) and (value or section in known):
+            yield from (f"{section}.{key}={_json(inner, f'{section}.{key}')}" for key, inner in value.items())
+        else:
+            yield f"{section}={_json(value, section)}"
+
+
+@contextmanager
+def named_as_called() -> Iterator[None]:
+    """Within this block an error about what a call changed says so, and not what the command line would."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(replace(p, file=None) if p.file == "--set" else p for p in error.problems)) from error
+
+
+def _json(value: Any, key: str | None) -> str:
+    """A value as text that YAML reads."""
+    try:
+        return json.dumps(value, default=_path_text, indent=2)
+    except (TypeError, ValueError) as error:
+        rule = "a search file holds mappings, lists, text, numbers, true, false and null"
+        raise InputError.of("type", f"cannot be written down: {error}", rule=rule, key=key) from None
+
+
+def _path_text(value: Any) -> str:
+    """What JSON has no form for: a path as text; TypeError that names the type of anything else."""
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    raise TypeError(f"it is of type {type(value).__name__}")

@@ -1,0 +1,110 @@
+"""Searches, trials and plans as pandas' data frames, for notebooks and people's own programs.
+
+Columns have the contract's names and units; what is unknown is pandas.NA. pandas is imported here alone, but for the
+names of types in api.py.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pandas
+from pandas.api.types import infer_dtype
+
+from orchestrator.interop.table_export import parquet_bytes, trial_rows
+from orchestrator.planning.forecast import Outlooks
+from orchestrator.planning.plan import Plan
+from orchestrator.records.summary import SEARCH_NAMES, searches_summary
+from search_spaces.search_space import SearchSpace
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.reader import SearchSummary
+
+_EVENT_COLUMNS = ("seq", "fencing", "at", "kind", "trial", "attempt", "data")
+_TYPES = {"floating": "Float64", "integer": "Int64", "boolean": "boolean", "string": "string"}
+_NUMBERS = ("step_time_", "tokens_per_sec", "mfu", "time_s.")
+"""How the names of columns begin that may hold no number at all."""
+
+
+def trials_frame(search: SearchRecord) -> pandas.DataFrame:
+    """A row for each trial in the order in which they were proposed, of the columns of trials.csv."""
+    # By way of parquet, which has each column's type also where nothing is known of it.
+    content = io.BytesIO(parquet_bytes(trial_rows(search)))
+    return pandas.read_parquet(content, dtype_backend="numpy_nullable")
+
+
+def events_frame(events: Iterable[Event]) -> pandas.DataFrame:
+    """A row an event: `at` a UTC timestamp, `data` what the journal's line holds beside trial and attempt."""
+    frame = pandas.DataFrame([_event_row(event) for event in events], columns=list(_EVENT_COLUMNS))
+    frame["at"] = pandas.to_datetime(frame["at"], unit="s", utc=True)
+    return _typed(frame)
+
+
+def searches_frame(searches: Iterable[SearchSummary]) -> pandas.DataFrame:
+    """A row a search of the ledger, the newest first."""
+    rows = [[_plain(value) for value in row.values()] for row in searches_summary(searches)["searches"]]
+    return _typed(pandas.DataFrame(rows, columns=list(SEARCH_NAMES)))
+
+
+def plan_frame(plan: Plan, space: SearchSpace, top: int | None = None) -> pandas.DataFrame:
+    """A row for each of the first `top` layouts, or all, in predicted order.
+
+    Columns are those of `layouts` of `parlay plan --json`: a layout's fields side by side, `time_s` as `time_s.compute`
+    and so on in seconds, `memory_gib` a list, GiB of a rank on each stage. `attrs` holds `num_layouts`, `rejected`
+    (layouts by rule), `expected_node_hours` and `notes`.
+    """
+    unknown = dict.fromkeys(plan.estimates.time_s)
+    rows = [_flat(row | {"time_s": row["time_s"] or unknown}) for row in plan.to_json(top)]
+    frame = _typed(pandas.DataFrame(rows))
+    frame.attrs = {
+        "num_layouts": len(space.feasible),
+        "rejected": dict(space.rejected_by_rule),
+        "expected_node_hours": asdict(plan.expected),
+        "notes": plan.notes(),
+    }
+    return frame
+
+
+def forecast_frame(outlooks: Outlooks) -> pandas.DataFrame:
+    """A row for each forecast, of the columns of `forecasts` of `parlay forecast --json`; `attrs` holds `notes`."""
+    frame = _typed(pandas.DataFrame([_flat(forecast.to_json()) for forecast in outlooks.forecasts]))
+    frame.attrs = {"notes": list(outlooks.notes)}
+    return frame
+
+
+def _event_row(event: Event) -> dict[str, Any]:
+    rest = {name: value for name, value in event.data.items() if name not in ("trial", "attempt")}
+    names = {name: event.data.get(name) for name in ("trial", "attempt")}
+    return {"seq": event.seq, "fencing": event.fencing, "at": event.at, "kind": str(event.kind), **names, "data": rest}
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The layout's fields in the place of the layout, and the parts of a step's time each by its name."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "layout":
+            found |= value
+        elif isinstance(value, Mapping):
+            found |= {f"{name}.{part}": inner for part, inner in value.items()}
+        else:
+            found[name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Words of ours as text."""
+    return str(value) if isinstance(value, str) else value
+
+
+def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Types of pandas that have a value for what is unknown, also of columns of which nothing is known."""
+    return frame.astype({name: _type(name, frame[name]) for name in frame.columns})
+
+
+def _type(name: str, column: pandas.Series) -> Any:
+    found = "integer" if name == "bucket_mib" else infer_dtype(column)
+    if found == "empty":
+        found = "floating" if name.startswith(_NUMBERS) else "string"
+    return _TYPES.get(found, column.dtype)

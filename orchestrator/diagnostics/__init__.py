@@ -1,0 +1,1 @@
+"""Diagnostic jobs on the user's cluster: selftest, calibration, doctor."""

@@ -1,0 +1,97 @@
+"""Calibrate: what the ranks of a search's cluster reach, measured in one job of the search's launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.job import (
+    JobWatcher,
+    new_job,
+    run_to_its_end,
+    wait_for_results,
+    words_of_launcher,
+    words_of_rank,
+)
+from orchestrator.launchers.base import Launcher
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import PRECISIONS
+from search_spaces.model_shape import ModelShape
+from trials.attempt_result import Ending
+from trials.files.folders import AttemptFolder, SearchFolder
+from trials.protocols.calibration import Measurements, trainer_of
+
+START_S = 300.0
+MEASURING_S = 300.0
+"""What all measurements may take together, with room for large clusters: two cores take half a minute."""
+
+
+class NotMeasured(Exception):
+    """The job ended without an answer. `log` is where the rank that knows why tells it, or a folder of such files."""
+
+    def __init__(self, words: str, log: Path):
+        super().__init__(words)
+        self.log = log
+
+
+def world_of(spec: SearchSpec, num_nodes: int | None = None) -> Cluster:
+    """The part of the cluster that is measured: the nodes a trial may use, or so many.
+
+    At least two where there are several, or nothing would be known of what joins them; InputError for fewer, and for
+    more than there are.
+    """
+    cluster, most = spec.cluster, spec.cluster.num_nodes
+    fewest = min(2, most)
+    if num_nodes is not None and not fewest <= num_nodes <= most:
+        rule = f"from {fewest} to the cluster's {most}" if most > 1 else "the cluster has 1 node"
+        raise InputError.of("nodes", f"is {num_nodes}", key="--nodes", value=num_nodes, rule=rule, fix="leave it out")
+    return replace(cluster, num_nodes=num_nodes or max(fewest, _nodes_of_a_trial(spec)))
+
+
+def precisions_of(spec: SearchSpec) -> list[str]:
+    """What the search computes in, and fp32, in which every optimizer does."""
+    searched = set(spec.space.precision or ()) | {layout.precision for layout in spec.candidates or ()} | {"fp32"}
+    known = [p for p in PRECISIONS if p in searched]
+    return [p for p in known if not (p == "bf16" and spec.cluster.accelerator.lacks_bf16)]
+
+
+def calibrate(
+    launcher: Launcher,
+    folder: SearchFolder,
+    world: Cluster,
+    model: ModelShape,
+    precisions: Sequence[str],
+    python: str,
+    watcher: JobWatcher,
+) -> Measurements:
+    """Measure all ranks of `world` as one attempt. `folder` is new; its name is the id the attempt runs under.
+
+    Raises NotMeasured where the attempt ended without an answer, LaunchRefused as the launcher does, and
+    KeyboardInterrupt once the watcher says that it is to stop, the attempt cancelled.
+    """
+    request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
+    ending = run_to_its_end(launcher, request, watcher)
+    place = request.folder.path
+    if not ending.failed:
+        wait_for_results(launcher, lambda: Measurements.read(place) is not None)
+    found = Measurements.read(place)
+    if ending.failed or found is None:
+        raise _why_not(ending, request.folder)
+    return found
+
+
+def _nodes_of_a_trial(spec: SearchSpec) -> int:
+    """The most a trial may use."""
+    nodes = [layout.num_nodes for layout in spec.candidates or ()] or spec.space.num_nodes or [spec.cluster.num_nodes]
+    return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
+
+
+def _why_not(ending: Ending, folder: AttemptFolder) -> NotMeasured:
+    """In the words of the rank that told it, else in the launcher's."""
+    if (told := words_of_rank(folder, ending)) is None:
+        return NotMeasured(words_of_launcher(ending, "its ranks left no measurements"), folder.path)
+    rank, words = told
+    return NotMeasured(words, folder.rank_log(rank))

@@ -1,0 +1,243 @@
+"""A cluster file from measurements: which domains there are, what joins the nodes, and when each number was taken.
+
+Pure, but for the question who wrote a file. docs/calibrate.md says how each number is derived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
+from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
+from search_spaces.plain_file import open_named
+from trials.files.text import counted
+from trials.protocols.calibration import SMALL_BYTES, Collective, GroupTime, Measurements, PairTime, block_sizes
+
+CLUSTER_SCHEMA = "parlay.cluster/1"
+FIRST_LINE = "# Written by parlay calibrate, which writes over it when it is run again."
+NOTABLE = 0.15
+"""By how much a domain's bandwidth differs at least from the next outer one's; nearer ones are told as one."""
+
+_NAMES = {2: "pair", 4: "quad"}
+_VERSIONS = ("torch", "cuda", "python")
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Of what search, on which part of its cluster and by which launcher was measured; `busy` where other work was
+    there."""
+
+    search: str
+    launcher: str
+    world: Cluster
+    busy: str | None = None
+
+
+def calibrated_cluster(cluster: Cluster, found: Measurements) -> Cluster:
+    """The cluster as it was measured, with four digits of each number."""
+    links = Links(tuple(_domains(cluster, found)), _fabric(cluster, found)) if cluster.num_gpus > 1 else None
+    return replace(cluster, given_links=links, measured=_speed(found))
+
+
+def cluster_file(cluster: Cluster, found: Measurements, occasion: Occasion) -> str:
+    """The file of a calibrated cluster, which search files may name."""
+    return "".join(f"{line}\n" for line in [*_heading(found, occasion), *_body(cluster, found)])
+
+
+def cluster_fields(cluster: Cluster) -> dict[str, Any]:
+    """The file's keys and values; what is unknown is missing."""
+    links, measured = cluster.given_links, cluster.measured
+    fields: dict[str, Any] = {
+        "schema": CLUSTER_SCHEMA,
+        "accelerator": cluster.accelerator.name,
+        "gpus_per_node": cluster.gpus_per_node,
+        "num_nodes": cluster.num_nodes,
+    }
+    if links is not None:
+        fields["links"] = _known({"domains": [_known(domain) for domain in links.to_json()["domains"]]})
+        if links.fabric is not None:
+            fields["links"]["fabric"] = _fabric_fields(links.fabric)
+    if measured is not None:
+        fields["measured"] = _known(measured.to_json())
+    return fields
+
+
+def is_by_calibrate(path: Path) -> bool:
+    """Whether calibrate wrote this file; OSError where it cannot be read."""
+    with open_named(path) as stream:
+        return stream.readline(len(FIRST_LINE) + 1).decode(errors="replace").rstrip("\n") == FIRST_LINE
+
+
+def _fabric_fields(fabric: Fabric) -> dict[str, Any]:
+    gathered = dict(fabric.gather_by_nodes)
+    return _known(
+        {
+            "nic_gb_per_s": fabric.nic_gb_per_s,
+            "latency_us": fabric.latency_us,
+            "p2p_gb_per_s": fabric.p2p_gb_per_s,
+            "by_nodes": [
+                _known({"num_nodes": nodes, "bus_gb_per_s": rate, "gather_gb_per_s": gathered.get(nodes)})
+                for nodes, rate in fabric.by_nodes
+            ],
+        }
+    )
+
+
+def _domains(cluster: Cluster, found: Measurements) -> Iterator[LinkDomain]:
+    """From inner to outer: a node, and inside it the blocks whose ranks talk notably faster or slower."""
+    sizes = block_sizes(cluster.gpus_per_node, 1)
+    kept: list[int] = []
+    for size in reversed(sizes):
+        if not kept or _differ(_bus_gb_per_s(found, size), _bus_gb_per_s(found, kept[-1])):
+            kept.append(size)
+    for size in reversed(kept):
+        apart = [1, *sizes][sizes.index(size)]
+        yield LinkDomain(
+            name="node" if size == cluster.gpus_per_node else _NAMES.get(size, f"{size}-ranks"),
+            num_ranks=size,
+            bus_gb_per_s=_rounded(_bus_gb_per_s(found, size)),
+            latency_us=_rounded(_latency_us(found, size)),
+            p2p_gb_per_s=_rounded(_pair(found, apart, alone=True).gb_per_s),
+            gather_gb_per_s=_rounded(_bus_gb_per_s(found, size, Collective.ALL_GATHER)),
+        )
+
+
+def _fabric(cluster: Cluster, found: Measurements) -> Fabric | None:
+    """What joins the nodes; None of a single one."""
+    if cluster.num_nodes == 1:
+        return None
+    ranks = cluster.gpus_per_node
+    together = ranks * _pair(found, ranks, alone=False).gb_per_s
+    across = [size for size in _sizes(found) if size > ranks]
+    return Fabric(
+        nic_gb_per_s=_rounded(together / NIC_EFFICIENCY),
+        latency_us=_rounded(_hop_us(found, ranks)),
+        by_nodes=tuple((size // ranks, _rounded(_bus_gb_per_s(found, size))) for size in across),
+        p2p_gb_per_s=_rounded(_pair(found, ranks, alone=True).gb_per_s),
+        gather_by_nodes=tuple(
+            (size // ranks, _rounded(_bus_gb_per_s(found, size, Collective.ALL_GATHER))) for size in across
+        ),
+    )
+
+
+def _hop_us(found: Measurements, gpus_per_node: int) -> float:
+    """What a small all-reduce over the most nodes takes longer than in one, for each of its hops from node to node;
+    where it takes no longer, the time of one message."""
+    most = _sizes(found)[-1]
+    inside = _latency_us(found, gpus_per_node) if gpus_per_node > 1 else 0.0
+    hop = (_latency_us(found, most) - inside) / (2 * math.ceil(math.log2(most // gpus_per_node)))
+    return hop if hop > 0 else 1e6 * _pair(found, gpus_per_node, alone=True, small=True).seconds
+
+
+def _speed(found: Measurements) -> MeasuredSpeed:
+    precisions = dict.fromkeys(rate.precision for rate in found.products)
+    of_squares = {
+        precision: max(r.tflops for r in found.products if r.precision == precision and r.product.is_square)
+        for precision in precisions
+    }
+    to_and_from = [rate for rate in (found.to_host_gb_per_s, found.from_host_gb_per_s) if rate is not None]
+    return MeasuredSpeed(
+        tuple((precision, _rounded(tflops)) for precision, tflops in of_squares.items()),
+        None if found.memory_gb_per_s is None else _rounded(found.memory_gb_per_s),
+        _rounded(min(to_and_from)) if to_and_from else None,
+    )
+
+
+def _sizes(found: Measurements) -> list[int]:
+    return sorted({time.num_ranks for time in found.groups})
+
+
+def _bus_gb_per_s(found: Measurements, size: int, kind: Collective = Collective.ALL_REDUCE) -> float:
+    return _group(found, size, kind).bus_gb_per_s
+
+
+def _latency_us(found: Measurements, size: int) -> float:
+    return 1e6 * _group(found, size, Collective.ALL_REDUCE, small=True).seconds
+
+
+def _group(found: Measurements, size: int, kind: Collective, small: bool = False) -> GroupTime:
+    return next(
+        time
+        for time in found.groups
+        if (time.num_ranks, time.kind, time.num_bytes == SMALL_BYTES) == (size, kind, small)
+    )
+
+
+def _pair(found: Measurements, apart: int, alone: bool, small: bool = False) -> PairTime:
+    return next(
+        time for time in found.pairs if (time.apart, time.alone, time.num_bytes == SMALL_BYTES) == (apart, alone, small)
+    )
+
+
+def _differ(a: float, b: float) -> bool:
+    return abs(a - b) > NOTABLE * max(a, b)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+
+
+def _heading(found: Measurements, occasion: Occasion) -> Iterator[str]:
+    """When, where and with what all of it was measured; and what was measured beside."""
+    world, known = occasion.world, found.fingerprint
+    hosts, versions = known.get("hosts", []), [f"{name} {known[name]}" for name in _VERSIONS if name in known]
+    yield FIRST_LINE
+    yield "#"
+    yield f"# Measured {found.ended_at} for the search {occasion.search}, by its launcher {occasion.launcher}:"
+    yield f"# {counted(world.num_nodes, 'node')} x {world.gpus_per_node} {world.accelerator.name}: {' '.join(hosts)}"
+    yield f"# {known.get('device', 'unknown device')}; {', '.join(versions)}"
+    if occasion.busy is not None:
+        yield f"# NOTE: {occasion.busy}"
+    yield "#"
+    yield "# docs/clusters.md says what the numbers mean, docs/calibrate.md how they are found."
+    yield "# Measured beside those below:"
+    for precision, rates in groupby(found.products, lambda rate: rate.precision):
+        yield f"#   {precision} products, TFLOP/s of each rank:"
+        for rate in rates:
+            p = rate.product
+            yield f"#     {rate.tflops:<8.4g} {p.name} ({p.rows} x {p.inner} x {p.columns})"
+    if found.to_host_gb_per_s is not None and found.from_host_gb_per_s is not None:
+        yield f"#   to host memory {found.to_host_gb_per_s:.4g} GB/s, from it {found.from_host_gb_per_s:.4g}"
+
+
+def _body(cluster: Cluster, found: Measurements) -> Iterator[str]:
+    fields = cluster_fields(cluster)
+    for name in ("schema", "accelerator", "gpus_per_node", "num_nodes"):
+        yield f"{name}: {fields[name]}"
+    if "links" in fields:
+        yield "links:"
+        yield from _link_lines(fields["links"], found)
+    yield "measured:  # of each rank by itself"
+    for name, value in fields.get("measured", {}).items():
+        yield f"  {name}: {_flow(value)}"
+
+
+def _link_lines(links: Mapping[str, Any], found: Measurements) -> Iterator[str]:
+    large = max((time.num_bytes for time in found.groups), default=0) / 2**20
+    if "domains" in links:
+        yield f"  domains:  # exchanges of up to {large:.4g} MiB, all groups at once; p2p: one pair of ranks a node"
+        yield from (f"    - {_flow(domain)}" for domain in links["domains"])
+    if (fabric := links.get("fabric")) is not None:
+        yield "  fabric:"
+        yield f"    nic_gb_per_s: {_flow(fabric['nic_gb_per_s'])}  # all ranks of a node at once, over {NIC_EFFICIENCY}"
+        yield f"    latency_us: {_flow(fabric['latency_us'])}"
+        yield f"    p2p_gb_per_s: {_flow(fabric['p2p_gb_per_s'])}  # one pair of ranks alone"
+        yield "    by_nodes:"
+        yield from (f"      - {_flow(point)}" for point in fabric["by_nodes"])
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=math.inf)
+    return text.removesuffix("...\n").rstrip("\n")

@@ -1,0 +1,1 @@
+"""Doctor: findings on what would keep a search from running or from being fast (docs/doctor.md)."""

@@ -1,0 +1,110 @@
+"""The work directory: whether jobs can write there, whether the nodes see it, whether it has room."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from trials.files.path_owners import who_may_swap
+from trials.ledger.place import NETWORK_FILE_SYSTEMS, file_system
+
+TRIED_BYTES = 2**20
+LEAST_FREE_GIB = 1.0
+LEAST_FREE_FILES = 10_000
+CLOCK_SLACK_S = 5.0
+
+_OTHER_FOLDER = "name another: work_dir in the search file, or --work-dir"
+
+
+def examine_folder(path: Path, runs_on_nodes: bool, is_sandbox: bool) -> Iterator[Finding]:
+    """Of a work directory that is allowed as such (orchestrator/preflight/work_dir.py); it need not be there yet.
+
+    `runs_on_nodes`: jobs of other machines write into it. What is tried is tried in a folder of its own beside it,
+    which is gone again.
+    """
+    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    words = "is there" if nearest == path else f"will be made in {nearest}"
+    yield ok("work_dir", f"{path} {words}")
+    yield sharing_finding(path, file_system(nearest.resolve()), runs_on_nodes, is_sandbox)
+    yield from swapping_findings(path)
+    yield from writing_findings(nearest)
+    yield from room_findings(nearest)
+
+
+def sharing_finding(path: Path, kind: str | None, runs_on_nodes: bool, is_sandbox: bool) -> Finding:
+    """`kind` is the type of its file system; only a job on another node can prove that nodes see it."""
+    named = f"{path} lies on {kind or 'a file system of unknown type'}"
+    if not runs_on_nodes:
+        return ok("file_system", f"{named}; all ranks run on this machine")
+    if is_sandbox:
+        return ok("file_system", f"{named}; the sandbox's nodes are this machine")
+    if kind in NETWORK_FILE_SYSTEMS:
+        return ok("file_system", f"{named}, which nodes may share; --submit-test proves it")
+    fix = "name a folder that all nodes share; or prove with parlay doctor --submit-test that they do share this one"
+    return warning("file_system", f"{named}, which is usually this machine's own", fix)
+
+
+def swapping_findings(path: Path) -> Iterator[Finding]:
+    """Whether a group may rename what lies on this way, and put theirs there; the one deepest down is named.
+
+    Whoever else could is refused before.
+    """
+    for swapper in [*who_may_swap(path)][-1:]:
+        words = f"{swapper.words} may write in {swapper.path}, and could put a folder of theirs in the place of yours"
+        if swapper.path.stat().st_uid == os.geteuid():
+            yield warning("others_write", words, f"chmod g-w,o-w {swapper.path}; or {_OTHER_FOLDER}")
+        else:
+            yield note("others_write", words, f"trust them with your jobs, whose code lies there; or {_OTHER_FOLDER}")
+
+
+def writing_findings(nearest: Path) -> Iterator[Finding]:
+    """What happens to a file that is written, synced and renamed there; and by whose clock its time is."""
+    tried = nearest / f".parlay-doctor-{secrets.token_hex(4)}"
+    try:
+        tried.mkdir(mode=0o700)
+        began = time.time()
+        _write(tried / "part")
+        (tried / "part").rename(tried / "whole")
+        stamped, ended = (tried / "whole").stat().st_mtime, time.time()
+    except OSError as failed:
+        yield error(
+            "writable", f"{nearest} took no file of {TRIED_BYTES // 2**20} MiB: {failed.strerror}", _OTHER_FOLDER
+        )
+        return
+    finally:
+        shutil.rmtree(tried, ignore_errors=True)
+    yield ok("writable", f"{TRIED_BYTES // 2**20} MiB were written, synced and renamed in {ended - began:.2f} s")
+    yield clock_finding(began - stamped if stamped < began else max(0.0, stamped - ended))
+
+
+def clock_finding(apart_s: float) -> Finding:
+    """How far the clocks of this machine and of the file system are apart at least."""
+    if apart_s <= CLOCK_SLACK_S:
+        return ok("clock", "this machine's clock agrees with the file system's")
+    words = f"this machine's clock and the file system's are {apart_s:.0f} s apart"
+    return warning("clock", words, "tell the site: heartbeats and leases are judged by these times; Slurm's munge too")
+
+
+def room_findings(nearest: Path) -> Iterator[Finding]:
+    """Free space and free files, as far as the file system tells: a quota may be less."""
+    found = os.statvfs(nearest)
+    free_gib = found.f_bavail * found.f_frsize / 2**30
+    if free_gib < LEAST_FREE_GIB:
+        yield warning("space", f"{free_gib:.2f} GiB are free at {nearest}", f"make room, or {_OTHER_FOLDER}")
+    else:
+        yield ok("space", f"{free_gib:.0f} GiB are free")
+    if found.f_files and found.f_favail < LEAST_FREE_FILES:
+        words = f"{found.f_favail} more files fit at {nearest}; a trial takes some tens"
+        yield note("files", words, f"make room, or {_OTHER_FOLDER}")
+
+
+def _write(path: Path) -> None:
+    with path.open("xb") as stream:
+        stream.write(secrets.token_bytes(TRIED_BYTES))
+        stream.flush()
+        os.fsync(stream.fileno())

@@ -1,0 +1,323 @@
+"""The smallest and the largest job of a search, held against what the cluster's partitions, nodes and accounts allow.
+
+`sbatch --test-only` is asked too, but takes a job of two hours on a partition of one where limits are not enforced, and
+does not say which of several limits is met; so all that can be compared is compared here.
+"""
+
+from __future__ import annotations
+
+import grp
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from orchestrator.config.spec import SearchSpec, located
+from orchestrator.diagnostics.doctor.finding import Finding, Level, error, note, ok, warning
+from orchestrator.diagnostics.doctor.site_profile import site_findings
+from orchestrator.preflight.slurm_site import job_words, option_words, refusal_of, smallest_and_largest
+from search_spaces.errors import InputError
+from search_spaces.search_space import SearchSpace
+from slurm.association_limits import Allowance, Association, Qos, as_kept
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, why_it_waits
+from slurm.option_checks import option_warnings
+from slurm.partitions import LIFTS_NOTHING, PartitionSnapshot, beyond_limits, named_partitions
+from slurm.request import JobOptions, JobRequest
+
+_FIXES = {
+    Resource.NODES: "lower constraints.max_nodes or space.num_nodes, or name another partition",
+    Resource.CPUS: "lower launcher.slurm.cpus_per_task or cluster.gpus_per_node, or name another partition",
+    Resource.MEMORY: "lower launcher.slurm.mem; 0 is all that a node has",
+    Resource.GPUS: "see what sinfo --format=%G shows: cluster.gpus_per_node, launcher.slurm.gres, another partition",
+}
+_FAMILIES = ("v100", "t4", "a40", "a100", "h100", "h200", "mi250")
+"""Of accelerators, as sites name their GPUs, too."""
+
+
+_WALL, _NODES, _GPUS = attrgetter("max_wall_s"), attrgetter("max_nodes"), attrgetter("max_gpus")
+_SUBMIT, _RUNNING = attrgetter("max_submit"), attrgetter("max_jobs")
+"""Limits of a Qos."""
+
+
+@dataclass(frozen=True)
+class _Most:
+    """A limit, and the QOS that sets it."""
+
+    most: float = math.inf
+    qos: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What Slurm told, asked once. `allowance` is None where there is no accounting, or it does not answer."""
+
+    partitions: tuple[PartitionSnapshot, ...]
+    nodes: tuple[NodeSnapshot, ...]
+    allowance: Allowance | None
+
+    @classmethod
+    def asked(cls, slurm: Slurm) -> Cluster:
+        """Raises SlurmUnreachable where the controller does not answer."""
+        allowance = None
+        with suppress(SlurmUnreachable):
+            allowance = slurm.allowance()
+        return cls(slurm.partitions(), slurm.nodes(), allowance)
+
+
+def examine_jobs(slurm: Slurm, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+    """Everything that Slurm could have against the search's jobs."""
+    cluster, requests = Cluster.asked(slurm), list(smallest_and_largest(spec, space))
+    options, section, jobs = requests[0].options, spec.launcher.slurm, spec.search.parallel_trials
+    partitions = list(partition_findings(options, requests[0], cluster))
+    yield from partitions
+    entered = named_partitions(_where_it_may_run(requests[0], cluster), cluster.partitions)
+    yield from account_findings(options, cluster)
+    yield from gpu_kind_findings(spec.cluster.accelerator.name, requests[0], cluster)
+    if not any(finding.level is Level.ERROR for finding in partitions):  # of which Slurm would only speak again
+        for request in requests:
+            may_run = _where_it_may_run(request, cluster)
+            yield from job_findings(may_run, cluster, is_smallest=request is requests[0])
+            faults = list(_own_faults(may_run, cluster))
+            yield from faults or test_findings(slurm, request, spec)
+    if spec.launcher.kind == "slurm":  # trials of a pilot are no jobs of their own
+        yield from parallel_findings(jobs, options, entered, cluster)
+    for risk in option_warnings(options):
+        yield warning("environment", option_words(risk), risk.fix)
+    found = named_partitions(requests[-1], cluster.partitions)
+    yield from site_findings(section, requests[-1], jobs, found, cluster.nodes)
+
+
+def partition_findings(options: JobOptions, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """Whether the partitions are there, open, and let the user in."""
+    known = ", ".join(partition.name for partition in cluster.partitions) or "none"
+    found = named_partitions(request, cluster.partitions)
+    fix = f"set launcher.slurm.partition to one of: {known}"
+    missing = set((options.partition or "").split(",")) - {partition.name for partition in found} - {""}
+    if missing:
+        yield error("partition", f"there is no partition {', '.join(sorted(missing))}", fix)
+    elif not found:
+        yield error("partition", "no partition is named, and Slurm has no default one", fix)
+    yield from _shut_findings(found, options, fix)
+    if found and not missing:
+        yield ok("partition", f"{', '.join(map(_partition_words, found))}")
+
+
+def account_findings(options: JobOptions, cluster: Cluster) -> Iterator[Finding]:
+    """Whether accounting knows the user by the account and the QOS that the jobs are to have."""
+    allowance = cluster.allowance
+    if allowance is None:
+        return
+    accounts = list(dict.fromkeys(association.account for association in allowance.associations))
+    fix = "name one of yours as launcher.slurm.account: sacctmgr show associations user=$USER"
+    if not accounts:
+        yield note("account", "accounting knows no account of yours", "ask the site for one, where it wants one")
+    elif options.account is not None and as_kept(options.account) not in accounts:
+        yield warning("account", f"{options.account} is none of your accounts ({', '.join(accounts)})", fix)
+    elif options.account is None and len(accounts) > 1:
+        yield note("account", f"no account is named, so your default one of {', '.join(accounts)} pays", fix)
+    else:
+        yield ok("account", f"{options.account or accounts[0]} pays")
+    if options.qos is not None:
+        yield _qos_finding(options.qos, allowance.of(replace(options, partition=None)), allowance)
+
+
+def gpu_kind_findings(accelerator: str, request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """Whether the nodes' GPUs are of the kind that the search file says, as far as the site's names tell."""
+    partitions = {partition.name for partition in named_partitions(request, cluster.partitions)}
+    kinds = {kind for node in cluster.nodes if node.partition in partitions for kind in node.gpu_kinds}
+    wanted, found = _family(accelerator), {family for kind in kinds if (family := _family(kind)) is not None}
+    if wanted is None or not found:
+        return
+    if wanted in found:
+        yield ok("accelerator", f"the nodes' GPUs are {', '.join(sorted(kinds))}")
+    else:
+        words = f"cluster.accelerator is {accelerator}, the nodes' GPUs are {', '.join(sorted(kinds))}"
+        yield error("accelerator", words, "set cluster.accelerator to what the nodes have, or name another partition")
+
+
+def job_findings(request: JobRequest, cluster: Cluster, is_smallest: bool) -> Iterator[Finding]:
+    """Whether enough of the nodes that could run this job are up now."""
+    if shortages(request, cluster.nodes):
+        return
+    if (words := why_it_waits(request, cluster.nodes)) is None:
+        yield ok("nodes_up", f"{job_words(request)}: enough nodes are up")
+        return
+    found = f"{job_words(request)} waits for {words}"
+    fix = "ask the site when they are back (sinfo --list-reasons), or search on fewer nodes: constraints.max_nodes"
+    yield error("nodes_up", f"{found}; no trial can start", fix) if is_smallest else warning("nodes_up", found, fix)
+
+
+def test_findings(slurm: Slurm, request: JobRequest, spec: SearchSpec) -> Iterator[Finding]:
+    """What sbatch --test-only says of a job that we know nothing against."""
+    tested = slurm.test(request)
+    if tested.status is SubmitStatus.REFUSED:
+        problem = located(InputError(refusal_of(request, tested.words, spec)), spec).problems[0]
+        where = f"{problem.key}: " if problem.key else ""
+        yield error("sbatch", f"{where}{problem.message}", problem.fix or "ask for what sinfo shows")
+    elif tested.status is SubmitStatus.ACCEPTED:
+        yield ok("sbatch", f"{job_words(request)}: sbatch --test-only takes it")
+
+
+def parallel_findings(
+    parallel_trials: int, options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
+) -> Iterator[Finding]:
+    """How many jobs the user may have at once, beside search.parallel_trials."""
+    submit, running = _most_jobs(options, partitions, cluster)
+    if parallel_trials > submit:
+        words = f"search.parallel_trials is {parallel_trials}, you may have {submit:g} jobs in the queue"
+        yield warning("parallel_trials", words, f"set search.parallel_trials to {submit:g}: the others are refused")
+    elif parallel_trials > running:
+        words = f"search.parallel_trials is {parallel_trials}, {running:g} of your jobs may run at once"
+        yield note("parallel_trials", words, f"set search.parallel_trials to {running:g}: the others only wait")
+    elif cluster.allowance is not None:
+        yield ok("parallel_trials", f"{parallel_trials} at once are within what your account may have")
+
+
+def _own_faults(request: JobRequest, cluster: Cluster) -> Iterator[Finding]:
+    """What keeps this job from ever starting, by our own comparison."""
+    partitions = named_partitions(request, cluster.partitions)
+    qos = None if cluster.allowance is None else cluster.allowance.qos_of(request.options)
+    if (words := beyond_limits(request, partitions, qos or LIFTS_NOTHING)) is not None:
+        time = words.startswith("PartitionTimeLimit")
+        fix = (
+            "lower measure.time_limit (30 s are added to it, for a pilot 6 minutes more, and whole minutes asked for),"
+            " or name another partition"
+            if time
+            else _FIXES[Resource.NODES]
+        )
+        yield error("time_limit" if time else "nodes", f"{job_words(request)}: {words}", fix)
+    for shortage in shortages(request, cluster.nodes) if partitions else ():
+        yield error(
+            shortage.resource.name.lower(), f"{job_words(request)}: {shortage.words}", _FIXES[shortage.resource]
+        )
+    yield from _quota_faults(request, partitions, cluster)
+
+
+def _quota_faults(request: JobRequest, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> Iterator[Finding]:
+    """Limits that accounting puts on a single job, of the QOS and of the account."""
+    options, other = request.options, "name another launcher.slurm.qos or partition"
+    walls_s = [association.max_wall_s for association in _associations(options, cluster)]
+    wall_s = _first_limit(_of_qos(_WALL, options, partitions, cluster).most, walls_s)
+    if request.time_limit_min * 60 > wall_s:
+        words = f"{job_words(request)}: your account and QOS allow {wall_s / 60:g} minutes (MaxWall)"
+        yield error("time_limit", words, f"lower measure.time_limit, or {other}")
+    nodes = _of_qos(_NODES, options, partitions, cluster)
+    if request.num_nodes > nodes.most:
+        words = f"{job_words(request)}: QOS {nodes.qos} allows {nodes.most:g} nodes (MaxTRES)"
+        yield error("nodes", words, f"lower constraints.max_nodes, or {other}")
+    asked, gpus = request.num_nodes * gpus_asked(request), _of_qos(_GPUS, options, partitions, cluster)
+    if asked > gpus.most:
+        words = f"{job_words(request)}: QOS {gpus.qos} allows {gpus.most:g} GPUs (MaxTRES), {asked} are asked for"
+        yield error("gpus", words, f"lower constraints.max_nodes, or {other}")
+
+
+def _shut_findings(found: Sequence[PartitionSnapshot], options: JobOptions, fix: str) -> Iterator[Finding]:
+    """Of partitions that are closed, or closed to this user: remarks where another one that is named takes the jobs."""
+    entered = [partition for partition in found if not list(_locked(partition, options, fix))]
+    is_open = any(partition.state_text == "UP" for partition in entered)
+    for partition in found:
+        for finding in _closed(partition, fix):
+            yield _remark(finding, partition) if is_open else finding
+        for finding in _locked(partition, options, fix):
+            yield _remark(finding, partition) if entered else finding
+
+
+def _remark(finding: Finding, partition: PartitionSnapshot) -> Finding:
+    words = f"{finding.words}; the search's other partitions take its jobs"
+    return note(finding.name, words, f"nothing, or leave {partition.name} out of launcher.slurm.partition")
+
+
+def _where_it_may_run(request: JobRequest, cluster: Cluster) -> JobRequest:
+    """The request for those of its partitions that let the user in, as if it named no others."""
+    named = named_partitions(request, cluster.partitions)
+    entered = [partition.name for partition in named if not list(_locked(partition, request.options, ""))]
+    if request.options.partition is None or not entered:
+        return request
+    return replace(request, options=replace(request.options, partition=",".join(entered)))
+
+
+def _closed(partition: PartitionSnapshot, fix: str) -> Iterator[Finding]:
+    if partition.state_text != "UP":
+        words = f"partition {partition.name} is {partition.state_text}: no job starts in it"
+        yield warning("partition", words, f"wait until the site opens it, or {fix}")
+
+
+def _locked(partition: PartitionSnapshot, options: JobOptions, fix: str) -> Iterator[Finding]:
+    name = partition.name
+    if options.account is not None and not partition.lets_in_account(options.account):
+        yield error("partition", f"partition {name} is closed to account {options.account}", fix)
+    if options.qos is not None and not partition.lets_in_qos(options.qos):
+        yield error("partition", f"partition {name} is closed to QOS {options.qos}", fix)
+    if partition.allowed_groups is not None and not set(partition.allowed_groups) & _own_groups():
+        yield error("partition", f"partition {name} is for groups {', '.join(partition.allowed_groups)}", fix)
+
+
+def _qos_finding(name: str, associations: Sequence[Association], allowance: Allowance) -> Finding:
+    fix = "name one that your account has: sacctmgr show associations user=$USER format=Account,QOS"
+    if allowance.qos(name) is None:
+        known = ", ".join(quality.name for quality in allowance.qualities)
+        return error("qos", f"there is no QOS {name}; there are {known}", fix)
+    if associations and not any(as_kept(name) in association.qos for association in associations):
+        return warning("qos", f"none of your accounts has QOS {name}", fix)
+    return ok("qos", name)
+
+
+def _most_jobs(options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster) -> tuple[float, float]:
+    """In the queue, and running; infinite where nothing is said."""
+    associations = _associations(options, cluster)
+    submit, running = (_of_qos(limit, options, partitions, cluster).most for limit in (_SUBMIT, _RUNNING))
+    return (
+        _first_limit(submit, [association.max_submit for association in associations]),
+        _first_limit(running, [association.max_jobs for association in associations]),
+    )
+
+
+def _first_limit(of_qos: float, of_accounts: Sequence[float]) -> float:
+    """Slurm asks the account only for what the QOS leaves open. Of several accounts the most lenient may pay."""
+    return of_qos if of_qos < math.inf else max(of_accounts, default=math.inf)
+
+
+def _associations(options: JobOptions, cluster: Cluster) -> tuple[Association, ...]:
+    return () if cluster.allowance is None else cluster.allowance.of(options)
+
+
+def _of_qos(
+    limit: Callable[[Qos], float], options: JobOptions, partitions: Sequence[PartitionSnapshot], cluster: Cluster
+) -> _Most:
+    """What the QOS allow: the first that says it holds, and of several partitions the most lenient may take the job."""
+    orders = [_in_order(partition.qos, options, cluster) for partition in partitions]
+    held = [next((_Most(limit(q), q.name) for q in order if limit(q) < math.inf), _Most()) for order in orders]
+    return max(held, key=lambda most: most.most, default=_Most())
+
+
+def _in_order(of_partition: str | None, options: JobOptions, cluster: Cluster) -> list[Qos]:
+    """The QOS that hold for a job in a partition of this own QOS, as Slurm asks them."""
+    if cluster.allowance is None:
+        return []
+    of_job, own = cluster.allowance.qos_of(options), cluster.allowance.qos(of_partition)
+    order = (of_job, own) if of_job is not None and of_job.is_before_partitions else (own, of_job)
+    return [qos for qos in order if qos is not None]
+
+
+def _partition_words(partition: PartitionSnapshot) -> str:
+    nodes = "" if partition.num_nodes is None else f", {partition.num_nodes} nodes"
+    longest = "no limit" if partition.max_time_s == math.inf else f"{partition.max_time_s / 60:g} minutes at most"
+    return f"{partition.name} ({partition.state_text}{nodes}, {longest})"
+
+
+def _family(name: str) -> str | None:
+    """The accelerator's, where the name holds one as a word: `nvidia_a100_80gb` is an a100, no a10."""
+    lowered = name.lower()
+    return next((f for f in _FAMILIES if re.search(rf"(?<![a-z0-9]){f}(?![0-9])", lowered)), None)
+
+
+def _own_groups() -> set[str]:
+    names = set()
+    for number in {os.getgid(), *os.getgroups()}:
+        with suppress(KeyError):
+            names.add(grp.getgrgid(number).gr_name)
+    return names

@@ -1,0 +1,124 @@
+"""The machine that Parlay itself runs on: Python, libraries, what the shell allows."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from orchestrator.common.machine_load import busy_words
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+
+LEAST_FILES = 1024
+"""Open at once: a driver with many trials in flight needs some hundreds, MLflow and Ray their own."""
+LEAST_PROCESSES = 256
+LEAST_LOCKED_GIB = 1.0
+"""What a job's ranks may need to lock for a fabric's cards: sbatch hands the shell's limits on."""
+
+_REINSTALL = "install Parlay again with its constraints: pip install -c constraints.txt -e ."
+_LIMITS = {
+    "files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "cpu_s": resource.RLIMIT_CPU,
+    "locked_bytes": resource.RLIMIT_MEMLOCK,
+}
+
+
+def examine_machine() -> Iterator[Finding]:
+    """Python, libraries, umask, limits, and other work."""
+    try:
+        yield python_finding(platform.python_version(), metadata("parlay")["Requires-Python"])
+        yield from library_findings(requires("parlay") or (), _installed)
+    except PackageNotFoundError:
+        words = "Parlay runs from a folder where it is not installed, so nobody knows what it needs"
+        yield warning("libraries", words, _REINSTALL)
+    yield umask_finding(_umask_of_shell())
+    yield from limit_findings({name: resource.getrlimit(number)[0] for name, number in _LIMITS.items()})
+    if (busy := busy_words()) is not None:
+        yield note("load", busy, "measure on this machine when it is idle; jobs on other nodes do not mind")
+
+
+def python_finding(found: str, wanted: str) -> Finding:
+    """`wanted` is as a package says it: `>=3.11`."""
+    if Requirement(f"python{wanted}").specifier.contains(found, prereleases=True):
+        return ok("python", f"Python {found}")
+    words = f"{sys.executable} is Python {found}, Parlay needs {wanted}"
+    return error("python", words, f"install Parlay with a Python {wanted}")
+
+
+def library_findings(wanted: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
+    """One for each library that is missing or of another version than is wanted, or one where all are well.
+
+    What an extra adds is looked at where it is used.
+    """
+    needed = [r for r in map(Requirement, wanted) if r.marker is None or r.marker.evaluate({"extra": ""})]
+    faults = [words for requirement in needed if (words := _library_fault(requirement, installed)) is not None]
+    yield from (error("library", words, _REINSTALL) for words in faults)
+    if not faults:
+        yield ok("libraries", f"all {len(needed)} libraries are of the versions that Parlay needs")
+
+
+def umask_finding(umask: int | None) -> Finding:
+    """Of the shell that started Parlay, which keeps to its own: jobs of a recipe and other tools write with that."""
+    if umask is None or umask & 0o002:
+        return ok("umask", "what Parlay writes is yours alone (umask 077)")
+    words = f"your shell's umask is {umask:03o}: whatever but Parlay writes, everybody may write"
+    return warning("umask", words, "umask 077, in the profile of your shell")
+
+
+def limit_findings(limits: Mapping[str, int]) -> Iterator[Finding]:
+    """Of the shell's soft limits, by the names of `_LIMITS`; resource.RLIM_INFINITY for none."""
+    found = list(_limit_faults(limits))
+    yield from found or [ok("limits", "the shell's limits leave room for a driver")]
+
+
+def _limit_faults(limits: Mapping[str, int]) -> Iterator[Finding]:
+    def below(name: str, least: float) -> bool:
+        return limits[name] != resource.RLIM_INFINITY and limits[name] < least
+
+    if below("files", LEAST_FILES):
+        words = f"a process may have {limits['files']} files open, {LEAST_FILES} are usual"
+        yield warning("limits", words, f"ulimit -n {LEAST_FILES}")
+    if below("processes", LEAST_PROCESSES):
+        words = f"you may have {limits['processes']} processes here, {LEAST_PROCESSES} are few"
+        yield warning("limits", words, "ulimit -u unlimited, or ask the site")
+    if limits["cpu_s"] != resource.RLIM_INFINITY:
+        words = f"a process is killed here after {limits['cpu_s']} s of CPU time, and so would a long driver be"
+        yield warning("limits", words, "drive the search in a job of its own: parlay submit --as-job")
+    if below("locked_bytes", LEAST_LOCKED_GIB * 2**30):
+        words = f"a process may lock {limits['locked_bytes'] / 2**20:g} MiB here, and jobs take the limit over"
+        fix = "ulimit -l unlimited before a search, where the fabric of the nodes is InfiniBand or RoCE"
+        yield note("locked_memory", words, fix)
+
+
+def _library_fault(requirement: Requirement, installed: Callable[[str], str | None]) -> str | None:
+    found = installed(requirement.name)
+    if found is None:
+        return f"{requirement.name} is not installed, {requirement} is needed"
+    if not requirement.specifier.contains(found, prereleases=True):
+        return f"{requirement.name} {found} is installed, {requirement} is needed"
+    return None
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _umask_of_shell() -> int | None:
+    """Of the process that started this one; None where the kernel does not tell."""
+    try:
+        status = Path(f"/proc/{os.getppid()}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"^Umask:\s*([0-7]+)$", status, re.MULTILINE)
+    return int(match[1], 8) if match else None

@@ -1,0 +1,190 @@
+"""What the ranks of a job saw, judged: the folder they share, clocks, GPUs, cores, transport, bandwidth. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.diagnostics.doctor.nccl_log import NcclLog
+from search_spaces.hardware.cluster import Cluster
+from trials.protocols.calibration import SMALL_BYTES, Collective
+from trials.protocols.node_probe import RankSight, Sights
+
+CLOCK_SLACK_S = 5.0
+NEAR, FAR = 0.7, 0.4
+"""Shares of the links' bandwidth: what counts as reached, and below what something is wrong for certain."""
+
+_NETWORK_FIX = (
+    "see that the container or module brings the fabric's libraries (libibverbs; on Slingshot and EFA the libfabric"
+    " plugin, aws-ofi-nccl), and what NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and NCCL_SOCKET_IFNAME are set to; the"
+    " site's documents have the right ones, launcher.slurm.env takes them"
+)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """UTC seconds by this machine's clock: when the job was handed over, and when its answer was read."""
+
+    submitted: float
+    answered: float
+
+
+def findings_of(sights: Sights, world: Cluster, nccl: NcclLog, moments: Moments) -> Iterator[Finding]:
+    """Everything that the ranks of `world` tell; `nccl` is what their logs say together."""
+    yield software_finding(sights.ranks)
+    yield sharing_finding(sights.ranks)
+    yield clock_finding(sights.ranks, moments)
+    if world.accelerator.name != "cpu":
+        yield gpus_finding(sights.ranks)
+    yield cores_finding(sights.ranks)
+    yield from talk_findings(sights, world, nccl)
+
+
+def software_finding(ranks: Sequence[RankSight]) -> Finding:
+    """Which Python and torch ran, on all ranks the same."""
+    found = {(r.python, r.torch, r.cuda): r for r in reversed(ranks)}
+    words = "; ".join(
+        f"Python {r.python} at {r.executable}, torch {r.torch}" + (f", CUDA or ROCm {r.cuda}" if r.cuda else "")
+        for r in found.values()
+    )
+    if len(found) == 1:
+        return ok("ranks_python", words)
+    fix = "have trainer.python name one that all nodes share, and modules that all of them have"
+    return error("ranks_python", f"the nodes' software differs: {words}", fix)
+
+
+def sharing_finding(ranks: Sequence[RankSight]) -> Finding:
+    """Whether every rank saw in the job's folder what every other had written there."""
+    blind = [rank for rank in ranks if rank.unseen]
+    if not blind:
+        return ok(
+            "shared", f"each of the {len(ranks)} ranks wrote into the work directory, and saw what all had written"
+        )
+    by_rank = {rank.rank: rank.node for rank in ranks}
+    first = blind[0]
+    others = sorted({by_rank.get(rank, "another node") for rank in first.unseen})
+    words = f"{first.node} does not see what {', '.join(others)} wrote into the work directory"
+    return error("shared", words, "name a folder on a file system that all nodes share: work_dir, or --work-dir")
+
+
+def clock_finding(ranks: Sequence[RankSight], moments: Moments) -> Finding:
+    """How far the nodes' clocks are from each other, and, at least, from this machine's."""
+    clocks = [rank.clock_s for rank in ranks]
+    between_s = max(clocks) - min(clocks)
+    off_s = max(max(clocks) - moments.answered, moments.submitted - min(clocks), 0.0)
+    fix = "tell the site: Slurm's munge, heartbeats and time limits are judged by clocks"
+    if between_s > CLOCK_SLACK_S:
+        return warning("clocks", f"the nodes' clocks are {between_s:.0f} s apart", fix)
+    if off_s > CLOCK_SLACK_S:
+        return warning("clocks", f"the nodes' clocks and this machine's are at least {off_s:.0f} s apart", fix)
+    return ok("clocks", f"the nodes' clocks are {between_s:.2f} s apart, and agree with this machine's")
+
+
+def gpus_finding(ranks: Sequence[RankSight]) -> Finding:
+    """Whether each rank has a GPU of its own."""
+    users: dict[tuple[str, str | None], list[int]] = defaultdict(list)
+    for rank in ranks:
+        users[rank.node, rank.gpu].append(rank.rank)
+    shared = {place: found for place, found in users.items() if len(found) > 1}
+    if shared:
+        (node, gpu), found = next(iter(shared.items()))
+        words = f"ranks {', '.join(map(str, found))} share one GPU of {node} ({gpu})"
+        fix = "see that the job has as many GPUs as ranks a node: cluster.gpus_per_node, launcher.slurm.gres"
+        return error("gpus", words, fix)
+    shown = sorted({len(rank.gpus) for rank in ranks})
+    kinds = ", ".join(sorted({name for rank in ranks for name in rank.gpus}))
+    return ok("gpus", f"each rank has its own: {kinds}; each is shown {' or '.join(map(str, shown))} of them")
+
+
+def cores_finding(ranks: Sequence[RankSight]) -> Finding:
+    """How many cores ranks may run on; a launcher that binds badly puts them all on one."""
+    by_node: dict[str, list[RankSight]] = defaultdict(list)
+    for rank in ranks:
+        by_node[rank.node].append(rank)
+    for node, there in by_node.items():
+        together = {core for rank in there for core in rank.cores}
+        if len(together) < len(there):
+            words = f"the {len(there)} ranks of {node} may only run on cores {_listed(together)}, all of them together"
+            fix = "set launcher.slurm.cpus_per_task, and see how the site binds tasks to cores"
+            return warning("cores", words, fix)
+    counts = sorted({len(rank.cores) for rank in ranks})
+    return ok("cores", f"each rank may run on {' or '.join(map(str, counts))} cores")
+
+
+def talk_findings(sights: Sights, world: Cluster, nccl: NcclLog) -> Iterator[Finding]:
+    """How ranks talked, and how fast: in a node, and over all of them."""
+    whole = _reached_gb_per_s(sights, world.num_gpus)
+    wanted = _wanted_gb_per_s(world, world.num_gpus)
+    if world.accelerator.name == "cpu":
+        yield ok("transport", "gloo, by which CPUs talk over TCP; no fabric is expected of it")
+    elif world.num_nodes > 1:
+        yield transport_finding(nccl, world, whole, wanted)
+    elif nccl.in_node:
+        yield ok("transport", f"in the node {', '.join(sorted(nccl.in_node))}")
+    if world.num_nodes > 1 and world.gpus_per_node > 1:
+        in_node = _reached_gb_per_s(sights, world.gpus_per_node)
+        expected = _wanted_gb_per_s(world, world.gpus_per_node)
+        yield from _bandwidth_findings("bandwidth_in_node", world.gpus_per_node, in_node, expected, world)
+    yield from _bandwidth_findings("bandwidth", world.num_gpus, whole, wanted, world)
+
+
+def transport_finding(nccl: NcclLog, world: Cluster, reached: float | None, wanted: float | None) -> Finding:
+    """By what the nodes talk; TCP is an error where there is a fabric, unless it is as fast."""
+    if not nccl.name:
+        words = "NCCL's words of its transport are not in the ranks' logs"
+        return warning("transport", words, "see whether NCCL_DEBUG is changed by the setup file or a module")
+    in_node = f"; in a node {', '.join(sorted(nccl.in_node))}" if nccl.in_node else ""
+    if not nccl.is_tcp:
+        return ok("transport", f"between nodes {nccl.name}{in_node}")
+    if reached is not None and wanted is not None and reached >= NEAR * wanted:
+        return note("transport", f"between nodes TCP ({nccl.name}), as fast as the links say", "nothing")
+    why = f"; NCCL says: {'; '.join(nccl.reasons[:4])}" if nccl.reasons else ""
+    words = f"between nodes TCP ({nccl.name}){in_node}{why}"
+    if world.links is None or world.links.fabric is None:
+        return warning("transport", f"{words}; no fabric is known here", _NETWORK_FIX)
+    fabric = f"the fabric carries {world.links.fabric.nic_gb_per_s:g} GB/s a node"
+    return error("transport", f"{words}; {fabric}{_assumed(world)}", _NETWORK_FIX)
+
+
+def _bandwidth_findings(
+    name: str, num_ranks: int, reached: float | None, wanted: float | None, world: Cluster
+) -> Iterator[Finding]:
+    if reached is None:  # a world of one rank exchanges nothing
+        return
+    words = f"an all-reduce over {num_ranks} ranks reaches {reached:.3g} GB/s on each (bus)"
+    if wanted is None:
+        yield ok(name, f"{words}; no links are known to hold it against")
+        return
+    words = f"{words}, {reached / wanted:.0%} of {wanted:.3g}{_assumed(world)}"
+    if reached >= NEAR * wanted:
+        yield ok(name, words)
+        return
+    fix = "see the transport above and who else uses the nodes; parlay calibrate writes down what is really reached"
+    tell = error if reached < FAR * wanted and not world.links_are_assumed else warning
+    yield tell(name, words, fix)
+
+
+def _reached_gb_per_s(sights: Sights, num_ranks: int) -> float | None:
+    """Bus bandwidth of the large all-reduces of so many ranks; None where none were made."""
+    found = [
+        time.bus_gb_per_s
+        for time in sights.groups
+        if time.kind is Collective.ALL_REDUCE and time.num_ranks == num_ranks and time.num_bytes > SMALL_BYTES
+    ]
+    return found[-1] if found else None
+
+
+def _wanted_gb_per_s(world: Cluster, num_ranks: int) -> float | None:
+    if world.links is None or num_ranks == 1:
+        return None
+    return world.links.collective_gb_per_s(num_ranks, 1, world.gpus_per_node)
+
+
+def _assumed(world: Cluster) -> str:
+    return " (the accelerator's usual node's: this cluster's own links are not described)" * world.links_are_assumed
+
+
+def _listed(numbers: set[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))

@@ -1,0 +1,86 @@
+"""One real job on two nodes, or on the one there is, whose ranks say what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.finding import Finding, error, ok
+from orchestrator.diagnostics.doctor.nccl_log import NcclLog, parse_nccl_log, together
+from orchestrator.diagnostics.doctor.node_findings import Moments, findings_of
+from orchestrator.diagnostics.doctor.ranks import old_torch_finding, selftest_findings
+from orchestrator.diagnostics.job import (
+    JobWatcher,
+    new_job,
+    run_to_its_end,
+    wait_for_results,
+    words_of_launcher,
+    words_of_rank,
+)
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.preflight.trainer import python_of, ranks_run_here
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.plain_file import open_plain
+from trials.attempt_result import Ending
+from trials.files.folders import SearchFolder
+from trials.files.text import counted
+from trials.ledger.place import home_folder
+from trials.protocols.node_probe import Sights
+
+TIME_LIMIT_S = 600.0
+_LOG_BYTES = 4 * 2**20
+
+
+def world_of(cluster: Cluster) -> Cluster:
+    """Two whole nodes, where there are two."""
+    return replace(cluster, num_nodes=min(2, cluster.num_nodes))
+
+
+def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watcher: JobWatcher) -> Iterator[Finding]:
+    """Run the job to its end and judge what its ranks saw. `folder` is new; its name is the id the job runs under.
+
+    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop.
+    """
+    world = world_of(spec.cluster)
+    request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
+    submitted = launcher.now()
+    ending = run_to_its_end(launcher, request, watcher)
+    place = request.folder.path
+    if not ending.failed:
+        wait_for_results(launcher, lambda: Sights.read(place) is not None)
+    sights = Sights.read(place)
+    if ending.failed or sights is None:
+        yield _failure(ending, request)
+        return
+    nodes = list(dict.fromkeys(rank.node for rank in sights.ranks))
+    words = f"{counted(len(sights.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
+    yield ok("job", words)
+    yield from findings_of(sights, world, nccl_log(request), Moments(submitted, launcher.now()))
+    if not ranks_run_here(spec):  # else this machine's own interpreter was asked
+        first = sights.ranks[0]
+        if spec.trainer.kind == "parlay" and (old := old_torch_finding(first.torch, first.executable)):
+            yield old
+        yield from selftest_findings(spec, home_folder(), first.torch)
+
+
+def nccl_log(request: LaunchRequest) -> NcclLog:
+    """What NCCL says in the logs of all ranks."""
+    return together(parse_nccl_log(_read(log)) for log in request.folder.rank_logs())
+
+
+def _read(log: Path) -> str:
+    """Of its beginning, where transports are chosen."""
+    with open_plain(log) as stream:
+        return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
+
+
+def _failure(ending: Ending, request: LaunchRequest) -> Finding:
+    """In the words of the rank that told it, else in the launcher's."""
+    fix = f"see the logs in {request.folder.path}"
+    if (told := words_of_rank(request.folder, ending)) is not None:
+        return error("job", told[1], fix)
+    words = words_of_launcher(ending, "its ranks left no answer")
+    hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
+    return error("job", f"the job ended without an answer: {words}", fix + hint)

@@ -1,0 +1,170 @@
+"""What the ranks will run with: their Python, its torch, their GPUs, and whether a selftest has passed with these."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.preflight.trainer import ask_interpreter, python_of, ranks_run_here
+from trials.files.folders import read_json
+
+LEAST_PYTHON, LEAST_TORCH = "3.10", "2.6"
+_ANSWERS_WITHIN_S = 120.0  # torch on a busy file system
+
+_QUESTION = """
+import json, platform
+found = {"python": platform.python_version(), "torch": None, "deepspeed": None, "gpus": []}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+except Exception as error:
+    found["why"] = f"{type(error).__name__}: {error}"
+try:
+    from importlib.metadata import version
+    found["deepspeed"] = version("deepspeed")
+except Exception:
+    pass
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Software:
+    """What an interpreter answered; None for what it has not, `why` says why torch is not there."""
+
+    python: str
+    torch: str | None = None
+    deepspeed: str | None = None
+    gpus: tuple[str, ...] = ()
+    why: str | None = None
+
+
+def examine_ranks(spec: SearchSpec, home: Path, submits: bool) -> Iterator[Finding]:
+    """Of this machine's ranks all of it; of others' only a job can tell, which `submits` says will follow."""
+    torch = None
+    if ranks_run_here(spec):
+        software = software_of(python_of(spec))
+        if isinstance(software, Finding):
+            yield software
+        else:
+            torch = software.torch
+            yield from software_findings(software, spec)
+    elif submits:
+        return
+    else:
+        words = f"whether {python_of(spec)} and its torch are on the nodes, only a job can tell"
+        yield note("ranks_python", words, "parlay doctor SEARCH.YAML --submit-test")
+    yield from selftest_findings(spec, home, torch)
+
+
+def selftest_findings(spec: SearchSpec, home: Path, torch: str | None) -> Iterator[Finding]:
+    """Of the last selftest on such a machine; `torch` is the version that ranks will run with, where known."""
+    if spec.trainer.kind != "parlay":
+        return
+    try:
+        tests = (read_json(home / "selftest.json") or {}).get("selftests", {})
+        yield selftest_finding(spec.cluster.accelerator.name, tests, torch)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        words = f"{home / 'selftest.json'} is damaged: {error!r}"
+        yield warning("selftest", words, "remove it; parlay selftest SEARCH.YAML writes it anew")
+
+
+def software_of(python: str) -> Software | Finding:
+    """What the interpreter has, or what is wrong with it."""
+    fix = "name the Python whose torch the ranks shall use as trainer.python"
+    if shutil.which(python) is None:
+        return error("ranks_python", f"{python} is not an executable on this machine", fix)
+    try:
+        done = ask_interpreter(python, _QUESTION, _ANSWERS_WITHIN_S)
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        words = f"{python} did not import torch within {_ANSWERS_WITHIN_S:.0f} s"
+        return error("ranks_python", words, "see whether the file system it lies on answers")
+    except (OSError, ValueError, IndexError) as failed:
+        return error("ranks_python", f"{python} does not run a Python program: {failed}", fix)
+    return Software(**answer | {"gpus": tuple(answer["gpus"])})
+
+
+def software_findings(found: Software, spec: SearchSpec) -> Iterator[Finding]:
+    """Whether the search's trials can run with it."""
+    python = python_of(spec)
+    if Version(found.python) < Version(LEAST_PYTHON):
+        words = f"{python} is Python {found.python}, ranks need {LEAST_PYTHON}"
+        yield error("ranks_python", words, "name a newer one as trainer.python")
+        return
+    if spec.trainer.kind != "parlay":
+        yield ok("ranks_python", f"{python}: Python {found.python}, which supervises {spec.trainer.kind}")
+        return
+    yield from _torch_findings(found, python, spec)
+    yield from _gpu_findings(found, spec)
+
+
+def selftest_finding(accelerator: str, tests: Mapping[str, Any], torch: str | None) -> Finding:
+    """When this kind of machine was tested last, with what result, and whether torch is still the same.
+
+    `tests` is what selftest.json of Parlay's home holds, `torch` the version that ranks will run with, where known.
+    """
+    last, fix = tests.get(accelerator), "parlay selftest SEARCH.YAML"
+    if last is None:
+        words = f"no selftest was ever run on {accelerator} from here"
+        if accelerator == "cpu":
+            return note("selftest", words, fix)
+        return warning("selftest", f"{words}: training over several GPUs is unverified", fix)
+    when, tested = f"on {last['at'][:10]}", last["fingerprint"].get("torch")
+    if not last["passed"]:
+        failed = ", ".join(last["failed"]) or last["detail"] or "it did not end"
+        return warning("selftest", f"the last one on {accelerator}, {when}, failed: {failed}", fix)
+    if torch is not None and tested is not None and torch != tested:
+        return warning(
+            "selftest", f"it passed on {accelerator} {when} with torch {tested}, ranks have torch {torch} now", fix
+        )
+    return ok("selftest", f"passed on {accelerator} {when} with torch {tested or 'of an unknown version'}")
+
+
+def _torch_findings(found: Software, python: str, spec: SearchSpec) -> Iterator[Finding]:
+    fix = _install_for(python)
+    if found.torch is None:
+        yield error("torch", f"{python} has no torch: {found.why}", fix)
+    elif old := old_torch_finding(found.torch, python):
+        yield old
+    else:
+        yield ok("torch", f"{python}: Python {found.python}, torch {found.torch}")
+    engines = set(spec.space.engine or ()) | {layout.engine for layout in spec.candidates or ()}
+    if "deepspeed" in engines and found.deepspeed is None:
+        yield error(
+            "deepspeed", f"{python} has no deepspeed, and the search tries it", f"{fix}; or space.engine: torch"
+        )
+
+
+def old_torch_finding(torch: str, python: str) -> Finding | None:
+    """An error where Parlay's own trainer cannot use a torch as old as that."""
+    if Version(torch.partition("+")[0]) >= Version(LEAST_TORCH):
+        return None
+    words = f"{python} has torch {torch}, {LEAST_TORCH} is the oldest that can be used"
+    return error("torch", words, _install_for(python))
+
+
+def _install_for(python: str) -> str:
+    return f"install it for {python}, or name another Python as trainer.python"
+
+
+def _gpu_findings(found: Software, spec: SearchSpec) -> Iterator[Finding]:
+    cluster = spec.cluster
+    if cluster.accelerator.name == "cpu":
+        return
+    if len(found.gpus) < cluster.gpus_per_node:
+        words = f"torch sees {len(found.gpus)} GPUs on this machine, cluster.gpus_per_node is {cluster.gpus_per_node}"
+        fix = "see nvidia-smi and CUDA_VISIBLE_DEVICES, and that torch was built for this driver; or --launcher slurm"
+        yield error("gpus", words, fix)
+    else:
+        yield ok("gpus", f"torch sees {len(found.gpus)} x {found.gpus[0]}")

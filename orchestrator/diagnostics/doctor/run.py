@@ -1,0 +1,193 @@
+"""All checks in their order: what can be asked is asked, and what hangs or fails costs its own findings only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from dashboards.schema import TrackingSection
+from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.config.spec import SearchSpec, located
+from orchestrator.diagnostics.doctor.finding import Area, Examination, Finding, error, errors_of, note, ok
+from orchestrator.diagnostics.doctor.folders import examine_folder
+from orchestrator.diagnostics.doctor.job_limits import examine_jobs
+from orchestrator.diagnostics.doctor.machine import examine_machine
+from orchestrator.diagnostics.doctor.ranks import examine_ranks
+from orchestrator.diagnostics.doctor.slurm import COMMANDS, examine_slurm, no_commands
+from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger, examine_mlflow
+from orchestrator.launchers.local.launcher import local_slots
+from orchestrator.planning.candidates import candidates_of, require_affordable
+from orchestrator.preflight.trainer import ranks_run_here, require_trainer
+from orchestrator.preflight.work_dir import require_places
+from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.search_space import SearchSpace
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
+from slurm.sandbox.config_files import CLUSTER_NAME as SANDBOX_NAME
+from trials.ledger.place import home_folder
+
+AREA_ANSWERS_WITHIN_S = 150.0
+"""Several commands of 30 s each, or an interpreter's first import of torch."""
+
+Check = Callable[[], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined: a search, or without one what any search would meet. `kind` is the launcher's, None where
+    nobody has said it; `ledger_url` is the one that was given."""
+
+    spec: SearchSpec | None
+    kind: str | None
+    ledger_url: str | None
+    slurm: Slurm
+    submits: bool = False
+
+    @property
+    def is_slurms(self) -> bool:
+        """Whether its ranks are jobs; where nobody says, they are wherever there is a Slurm."""
+        return self.kind.startswith("slurm") if self.kind else self.has_commands
+
+    @cached_property
+    def settings(self) -> SlurmSettings | None:
+        """Slurm's configuration; None where it does not answer."""
+        try:
+            return self.slurm.settings()
+        except SlurmUnreachable:
+            return None
+
+    @property
+    def has_commands(self) -> bool:
+        return shutil.which(COMMANDS[0]) is not None
+
+
+def examine(subject: Subject, is_told: Callable[[Area], None] = lambda area: None) -> Examination:
+    """Everything but a job; `is_told` of each area before it is looked at. Nothing is launched, and nothing is left."""
+    areas = []
+    for area, check in _checks(subject, _feasible(subject.spec)):
+        is_told(area)
+        areas.append((area, tuple(findings_in_time(area, check))))
+    return Examination(tuple(areas))
+
+
+def findings_in_time(area: Area, check: Check, limit_s: float = AREA_ANSWERS_WITHIN_S) -> list[Finding]:
+    """What the check found until it ended, failed or had had its time."""
+    found: list[Finding] = []
+
+    def work() -> None:
+        with _told_as_findings(str(area), found):
+            for finding in check():
+                found.append(finding)
+
+    try:
+        result_in_time(in_thread(work, "doctor"), limit_s, "")
+    except TimeoutError as late:
+        fix = "look at what comes next after the last finding: a file system or a server that does not answer"
+        found = [*found, error("no_answer", f"{area}: {late}", fix)]
+    return found
+
+
+def examine_search(spec: SearchSpec) -> Iterator[Finding]:
+    """What a new search would be refused for, but for places and Slurm, which have areas of their own."""
+    space = candidates_of(spec)
+    cluster = spec.cluster
+    size = f"{cluster.num_nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}"
+    yield ok(
+        "search_file", f"{spec.name}: {len(space.feasible)} layouts may be tried on {size}, by {spec.launcher.kind}"
+    )
+    require_affordable(spec, space)
+    require_trainer(spec)
+    if ranks_run_here(spec):
+        local_slots(cluster, spec.search.parallel_trials, os.environ)
+    if not cluster.speed_is_known:
+        words = f"nobody knows how fast a rank on {cluster.accelerator.name} computes"
+        yield note("speed", words, "parlay calibrate SEARCH.YAML measures it, for parlay plan and the sampler")
+    elif cluster.links_are_assumed:
+        words = f"links are taken from the usual node of {cluster.accelerator.name}"
+        yield note("links", words, "parlay calibrate SEARCH.YAML measures this cluster's own")
+
+
+def _checks(subject: Subject, space: SearchSpace | None) -> Iterator[tuple[Area, Check]]:
+    """In the order in which they are told; each is asked for once the one before is done."""
+    spec = subject.spec
+    if spec is not None:
+        yield Area.SEARCH, lambda: examine_search(spec)
+    yield Area.MACHINE, examine_machine
+    if subject.is_slurms:
+        yield Area.SLURM, lambda: examine_slurm(subject.slurm, os.environ, _poll_interval_s(spec))
+        if spec is not None and space is not None:
+            yield Area.JOBS, lambda: _examine_jobs(subject, spec, space)
+    elif subject.kind is None:
+        yield Area.SLURM, lambda: iter([_no_slurm_here()])
+    if spec is not None:
+        yield Area.FOLDERS, lambda: _examine_places(spec, subject)
+    yield Area.RECORDS, lambda: _examine_records(subject)
+    if spec is not None:
+        yield Area.RANKS, lambda: examine_ranks(spec, home_folder(), subject.submits)
+
+
+def _feasible(spec: SearchSpec | None) -> SearchSpace | None:
+    """None where there is none, which the search file's own check tells."""
+    try:
+        return None if spec is None else candidates_of(spec)
+    except InputError:
+        return None
+
+
+def _poll_interval_s(spec: SearchSpec | None) -> float | None:
+    return None if spec is None else spec.launcher.slurm.poll_interval_s
+
+
+def _no_slurm_here() -> Finding:
+    found = no_commands(list(COMMANDS))
+    return note("commands", "there is no Slurm on this machine", found.fix or "")
+
+
+def _examine_jobs(subject: Subject, spec: SearchSpec, space: SearchSpace) -> Iterator[Finding]:
+    if subject.settings is not None:
+        yield from examine_jobs(subject.slurm, spec, space)
+    else:
+        yield note("jobs", "not looked at, since Slurm does not answer", "see what was found of Slurm, and try again")
+
+
+def _examine_places(spec: SearchSpec, subject: Subject) -> Iterator[Finding]:
+    try:
+        require_places(spec)
+    except InputError as refused:
+        raise located(refused, spec) from refused
+    runs_on_nodes, settings = subject.is_slurms, subject.settings if subject.is_slurms else None
+    is_sandbox = settings is not None and settings.cluster_name == SANDBOX_NAME
+    yield from examine_folder(spec.work_dir, runs_on_nodes, is_sandbox)
+
+
+def _examine_records(subject: Subject) -> Iterator[Finding]:
+    """Each by itself: a ledger that is refused says nothing of MLflow."""
+    found: list[Finding] = []
+    tracking = subject.spec.tracking if subject.spec else TrackingSection()
+    checks: Sequence[Check] = (
+        examine_home,
+        lambda: examine_ledger(subject.ledger_url),
+        lambda: examine_mlflow(tracking),
+    )
+    for check in checks:
+        with _told_as_findings(str(Area.RECORDS), found):
+            found.extend(check())
+    yield from dict.fromkeys(found)  # a home that cannot be used is refused by all three
+
+
+@contextmanager
+def _told_as_findings(area: str, found: list[Finding]) -> Iterator[None]:
+    """Within this block what is refused, or cannot be had, is a finding like others."""
+    try:
+        yield
+    except InputError as refused:
+        found.extend(errors_of(refused.problems))
+    except OutsideRefused as refused:
+        found.append(error("refused", str(refused), refused.fix or "its words tell what it wants"))
+    except SlurmUnreachable as unreachable:
+        found.append(error("controller", str(unreachable), "try again when scontrol ping answers"))
+    except OSError as failed:
+        found.append(error("unreadable", f"{area}: {failed}", "see that it can be read and written by you"))

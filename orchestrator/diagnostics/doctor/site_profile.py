@@ -1,0 +1,65 @@
+"""The profile of launcher.slurm.site, which is what users report of a cluster, against what Slurm says of this one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from orchestrator.diagnostics.doctor.finding import Finding, note, ok, warning
+from orchestrator.launchers.slurm.schema import SlurmSection
+from orchestrator.launchers.slurm.site import profile_named, site_remarks
+from slurm.nodes import NodeSnapshot
+from slurm.partitions import PartitionSnapshot
+from slurm.request import JobRequest
+from slurm.site_profile import Limits
+
+
+def site_findings(
+    section: SlurmSection,
+    request: JobRequest,
+    parallel_trials: int,
+    partitions: Sequence[PartitionSnapshot],
+    nodes: Sequence[NodeSnapshot],
+) -> Iterator[Finding]:
+    """Where the profile and the cluster differ, and what the profile tells; nothing where no site is named.
+
+    `request` is the largest job; `partitions` are those it may run in.
+    """
+    if section.site is None:
+        return
+    profile = profile_named(section.site)
+    differences = [
+        *(words for p in partitions if p.name in profile.limits for words in _differences(p, profile.limits[p.name])),
+        *_missing_cpus(section, [node for node in nodes if node.partition in {p.name for p in partitions}]),
+    ]
+    fix = (
+        f"go by Slurm: say so in launcher.slurm, or in a profile of your own beside {profile.path.name} (docs/sites.md)"
+    )
+    yield from (warning("site", f"site {profile.name}: {words}", fix) for words in differences)
+    if partitions and not differences:
+        yield ok("site", f"what {profile.name} says of limits and CPUs is what Slurm says")
+    for words in site_remarks(section, request.num_nodes, request.time_limit_s, parallel_trials):
+        yield note("site", words, "keep to it where Slurm says nothing else; docs/sites.md tells who says so")
+
+
+def _differences(partition: PartitionSnapshot, limits: Limits) -> Iterator[str]:
+    if limits.max_minutes is not None and partition.max_time_s != limits.max_minutes * 60:
+        yield (
+            f"partition {partition.name} is said to take jobs of {limits.max_minutes} minutes,"
+            f" Slurm says {_number(partition.max_time_s / 60)}"
+        )
+    if limits.max_nodes is not None and partition.max_nodes != limits.max_nodes:
+        yield (
+            f"partition {partition.name} is said to give a job {limits.max_nodes} nodes,"
+            f" Slurm says {_number(partition.max_nodes)}"
+        )
+
+
+def _number(value: float) -> str:
+    return "no limit" if value == math.inf else f"{value:g}"
+
+
+def _missing_cpus(section: SlurmSection, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
+    most = max((node.cpus for node in nodes), default=None)
+    if section.usable_cpus is not None and most is not None and section.usable_cpus > most:
+        yield f"jobs are said to have {section.usable_cpus} CPUs of a node, Slurm counts {most}"

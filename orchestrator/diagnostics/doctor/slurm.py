@@ -1,0 +1,116 @@
+"""Slurm itself: its commands, its configuration, its controller and its accounting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+from orchestrator.diagnostics.doctor.finding import Finding, error, note, ok, warning
+from orchestrator.launchers.factory import poll_interval_s
+from orchestrator.preflight.slurm_site import no_slurm
+from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable
+
+COMMANDS = ("sbatch", "squeue", "scontrol", "sinfo", "scancel")
+OLDEST_VERSION = (20, 11)
+"""The first with srun --exact."""
+
+_MUNGE = "munge"
+
+
+def examine_slurm(slurm: Slurm, environ: Mapping[str, str], wanted_poll_interval_s: float | None) -> Iterator[Finding]:
+    """Everything about the Slurm that this environment names; short where none answers. The interval is the search
+    file's, None where it has none."""
+    missing = [command for command in COMMANDS if shutil.which(command, path=environ.get("PATH", os.defpath)) is None]
+    if missing:
+        yield no_commands(missing)
+        return
+    yield ok("commands", f"{', '.join(COMMANDS)} are on the PATH")
+    if (fault := configuration_fault(environ)) is not None:
+        yield fault
+        return
+    try:
+        settings = slurm.settings()
+    except SlurmUnreachable as unreachable:
+        yield unreachable_finding(unreachable)
+        return
+    words = f"cluster {settings.cluster_name or 'without a name'}, Slurm {settings.version or 'of an unknown version'}"
+    yield ok("controller", f"{words}, answers and takes your word for who you are")
+    yield from setting_findings(settings, poll_interval_s(wanted_poll_interval_s, settings)[0])
+    yield accounting_finding(slurm)
+
+
+def no_commands(missing: list[str]) -> Finding:
+    words = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on PATH: no Slurm can be asked from here"
+    fix = (
+        "run it on a login node; or have a Slurm on this machine: parlay slurm-sandbox start; or search on this machine"
+        " alone: --launcher local"
+    )
+    return error("commands", words, fix)
+
+
+def configuration_fault(environ: Mapping[str, str]) -> Finding | None:
+    """Of the file that SLURM_CONF names, where it names one."""
+    path = environ.get("SLURM_CONF")
+    if path is None or os.access(path, os.R_OK):
+        return None
+    fix = "set SLURM_CONF to your cluster's slurm.conf, or unset it where the site needs none"
+    return error("configuration", f"SLURM_CONF is {path}, which is not a file that you can read", fix)
+
+
+def unreachable_finding(unreachable: SlurmUnreachable) -> Finding:
+    """Munge's own troubles look like a controller that does not answer, and have another cure."""
+    words = str(unreachable)
+    if _MUNGE in words.lower() or "authentication" in words.lower():
+        fix = "see that munged runs on this machine (munge -n | unmunge), with the cluster's key and the right time"
+        return error("munge", f"Slurm does not believe who asks: {words}", fix)
+    refused = no_slurm(unreachable)
+    return error("controller", str(refused), refused.fix or "try again when scontrol ping answers")
+
+
+def setting_findings(settings: SlurmSettings, interval_s: float) -> Iterator[Finding]:
+    """What of the cluster's configuration a search has to live with."""
+    yield from _version_findings(settings.version)
+    yield _memory_of_jobs_finding(settings, interval_s)
+    if settings.enforces_limits:
+        yield ok("partition_limits", "sbatch refuses a job beyond its partition's limits")
+    else:
+        words = "EnforcePartLimits is NO: sbatch takes a job beyond its partition's limits, which then waits for ever"
+        yield note("partition_limits", words, "nothing: Parlay compares them itself, and refuses such a job")
+
+
+def accounting_finding(slurm: Slurm) -> Finding:
+    """Whether sacct and sacctmgr have answers."""
+    try:
+        allowance = slurm.allowance()
+    except SlurmUnreachable as unreachable:
+        fix = "searches go on without it; tell the site, where it stays so"
+        return warning("accounting", f"accounting does not answer: {unreachable}", fix)
+    if allowance is None:
+        fix = "nothing: outcomes and what the controller remembers tell how jobs ended"
+        return note("accounting", "Slurm keeps no accounting here, so no limits of accounts can be looked up", fix)
+    return ok("accounting", "sacct and sacctmgr answer")
+
+
+def _version_findings(text: str) -> Iterator[Finding]:
+    found = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    if found and found < OLDEST_VERSION:
+        oldest = ".".join(f"{part:02d}" for part in OLDEST_VERSION)
+        words = f"Slurm {text} is older than {oldest}, and has never been tried with Parlay"
+        yield warning(
+            "version", words, "launcher.kind slurm may work; slurm_pilot needs srun --exact, which it has not"
+        )
+
+
+def _memory_of_jobs_finding(settings: SlurmSettings, interval_s: float) -> Finding:
+    """A job that the controller forgets between two questions is judged by the outcome that it left, or by sacct."""
+    age_s, name = settings.min_job_age_s, "min_job_age"
+    if age_s == 0:
+        return ok(name, f"an ended job is never forgotten (MinJobAge is 0), and asked for every {interval_s:g} s")
+    if age_s >= 2 * interval_s:
+        return ok(name, f"an ended job is remembered for {age_s:g} s, and asked for every {interval_s:g} s")
+    words = f"an ended job is forgotten after {age_s:g} s (MinJobAge), and asked for every {interval_s:g} s"
+    fix = f"lower launcher.slurm.poll_interval below {age_s / 2:g} s"
+    if settings.has_accounting:
+        return note(name, words, f"nothing while sacct answers; else {fix}")
+    return warning(name, f"{words}; without accounting, how it ended may never be known", fix)

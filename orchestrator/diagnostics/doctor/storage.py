@@ -1,0 +1,89 @@
+"""Where a search is written down: Parlay's home, the ledger, MLflow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from dashboards.mlflow.backend_store import tracking_uri
+from dashboards.mlflow.sync import MlflowSync
+from dashboards.schema import TrackingSection
+from dashboards.text import masked
+from orchestrator.diagnostics.doctor.finding import Finding, error, errors_of, note, ok, warning
+from orchestrator.diagnostics.doctor.folders import swapping_findings
+from search_spaces.errors import InputError, OutsideRefused
+from trials.ledger.place import (
+    NETWORK_FILE_SYSTEMS,
+    existing_ledger_url,
+    file_system,
+    flock_words,
+    home_folder,
+    ledger_url,
+    wanted_home,
+)
+from trials.ledger.reader import LedgerReader
+
+LEAST_FREE_GIB = 0.2
+_SQLITE = "sqlite:///"
+
+
+def examine_home() -> Iterator[Finding]:
+    """What belongs to the user and not to one search; made where it is not there."""
+    home = home_folder()
+    yield ok("home", f"{home} on {file_system(home) or 'a file system of unknown type'}, yours alone")
+    yield from swapping_findings(home)
+    if (wanted := wanted_home()) != home:
+        words = f"{wanted} lies on {flock_words(wanted)}; so {home} is used, which other machines do not see"
+        yield note("locks", words, "set PARLAY_HOME to a folder on local disk to choose where")
+    found = os.statvfs(home)
+    free_gib = found.f_bavail * found.f_frsize / 2**30
+    if free_gib < LEAST_FREE_GIB:
+        words = f"{free_gib:.2f} GiB are free at {home}, where the ledger and MLflow's file are"
+        yield warning("home_space", words, "make room, or set PARLAY_HOME to a folder on local disk")
+
+
+def examine_ledger(given: str | None) -> Iterator[Finding]:
+    """Whether the ledger can be read, and is one that this Parlay knows. A file that is not there yet is not made."""
+    url = ledger_url(given)
+    if existing_ledger_url(given) is None:
+        path = Path(url.removeprefix(_SQLITE))
+        if os.access(path.parent, os.W_OK):
+            yield ok("ledger", f"{path} will be made by the first search")
+        else:
+            words = f"ledger.url: no file can be made in {path.parent}"
+            yield error("ledger", words, "name a file in a folder that exists and that you may write to")
+        return
+    try:
+        with closing(LedgerReader(url)) as reader:
+            count = len(reader.searches())
+    except OutsideRefused as refused:
+        fix = refused.fix or "see that the database runs and takes connections from here; PGPASSWORD or ~/.pgpass"
+        yield error("ledger", f"{masked(url)}: {refused}", fix)
+        return
+    yield ok("ledger", f"{masked(url)} answers; it holds {count} searches")
+
+
+def examine_mlflow(tracking: TrackingSection) -> Iterator[Finding]:
+    """Whether MLflow has the experiment, and lets it be written to. A file that is not there yet is not made."""
+    if not tracking.enabled:
+        yield ok("mlflow", "tracking.enabled is false: nothing is sent")
+        return
+    uri = tracking_uri(tracking.mlflow_uri, home_folder())
+    if uri.startswith(_SQLITE) and (kind := file_system(Path(uri.removeprefix(_SQLITE)))) in NETWORK_FILE_SYSTEMS:
+        words = f"{uri} lies on {kind}, where SQLite's locks do not hold between machines"
+        yield warning("mlflow_locks", words, "let one machine alone write there, or name a server: tracking.mlflow_uri")
+    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).exists():
+        yield ok("mlflow", f"{uri} will be made by the first search")
+        return
+    try:
+        remark = MlflowSync(tracking.mlflow_uri, tracking.experiment, home_folder()).check()
+    except InputError as refused:
+        yield from errors_of(refused.problems)
+        return
+    if remark is not None:
+        fix = "start it, or give another tracking.mlflow_uri; parlay sync sends later what is missing"
+        yield warning("mlflow", remark, fix)
+    else:
+        yield ok("mlflow", f"{masked(uri)} has experiment {tracking.experiment}, which may be written to")

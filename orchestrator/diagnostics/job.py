@@ -1,0 +1,122 @@
+"""A program of Parlay's own as one attempt of a search's launcher: for selftest, calibrate and doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.common.code_snapshot import snapshot_code
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.attempt_result import Ending, Life
+from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
+from trials.files.path_owners import TakenFolder
+from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
+
+POLL_INTERVAL_S = 0.5
+RESULTS_GRACE_S = 90.0
+"""As for an outcome: NFS may show what another machine wrote a minute late."""
+
+
+@dataclass(frozen=True)
+class JobWatcher:
+    """Who is told what is waited for; `is_told_to_stop` is asked meanwhile."""
+
+    note: Callable[[str], None] = lambda text: None
+    is_told_to_stop: Callable[[], bool] = lambda: False
+
+
+def new_job(
+    folder: SearchFolder,
+    world: Cluster,
+    model: ModelShape,
+    trainer: Mapping[str, Any],
+    python: str,
+    time_limit_s: float,
+) -> LaunchRequest:
+    """An attempt on all ranks of `world`, whose spec and code lie in `folder`, a new one; its name is the attempt's
+    search id. `trainer` says which program runs."""
+    folder.path.mkdir(parents=True, mode=0o700)
+    snapshot_code(folder.code)
+    layout = Layout(num_nodes=world.num_nodes, data_parallel=world.num_gpus)
+    spec = TrialSpec(
+        search_id=folder.search_id,
+        trial="t0001",
+        attempt="a1",
+        nonce="0" * 32,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=world.num_gpus,
+        gpus_per_node=world.gpus_per_node,
+        accelerator=world.accelerator.name,
+        measure=MeasureRules(time_limit_s=time_limit_s),
+        trainer=trainer,
+        rendezvous=Rendezvous("file" if world.num_nodes == 1 else "tcp"),
+    )
+    taken, attempt = TakenFolder.at(folder.path), folder.attempt("t0001", "a1")
+    request = LaunchRequest(spec, attempt, python, str(folder.code), time_limit_s, taken=taken)
+    request.folder.path.mkdir(parents=True, mode=0o700)
+    write_json(request.folder.spec, spec.to_json())
+    return request
+
+
+def run_to_its_end(
+    launcher: Launcher, request: LaunchRequest, watcher: JobWatcher, look: Callable[[], object] = lambda: None
+) -> Ending:
+    """Launch the attempt and wait for its end; `look` is called again and again meanwhile.
+
+    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
+    attempt cancelled.
+    """
+    key = request.spec.attempt_key
+    try:
+        while not _is_launched(launcher, request, watcher):
+            _wait(launcher, watcher)
+        while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
+            look()
+            _wait(launcher, watcher)
+    except KeyboardInterrupt:
+        if launcher.cancel([key]):
+            watcher.note(f"{key} may still run: it could not be cancelled")
+        raise
+    return ending
+
+
+def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
+    """Return when they are there, or have had the time that another machine's files may take to be seen."""
+    since = launcher.now()
+    while not are_there() and launcher.now() - since < RESULTS_GRACE_S:
+        launcher.wait(POLL_INTERVAL_S)
+
+
+def words_of_rank(folder: AttemptFolder, ending: Ending) -> tuple[int, str] | None:
+    """The rank that told why an attempt ended without an answer, and its words; None where none did."""
+    outcome = read_json(folder.outcome(ending.restart))
+    if outcome is None:
+        return None
+    last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
+    return outcome["rank"], ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])
+
+
+def words_of_launcher(ending: Ending, otherwise: str) -> str:
+    """Why an attempt ended, in the launcher's words, or `otherwise` where it has none."""
+    return ending.detail or (str(ending.reason) if ending.reason else otherwise)
+
+
+def _is_launched(launcher: Launcher, request: LaunchRequest, watcher: JobWatcher) -> bool:
+    try:
+        return launcher.launch(request) is not None
+    except LaunchPostponed as postponed:
+        watcher.note(str(postponed))
+        return False
+
+
+def _wait(launcher: Launcher, watcher: JobWatcher) -> None:
+    if watcher.is_told_to_stop():
+        raise KeyboardInterrupt
+    launcher.wait(POLL_INTERVAL_S)

@@ -1,0 +1,176 @@
+"""Selftest: whether a cluster trains every kind of layout as a plain GPT does, in one job of a search's launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.diagnostics.job import JobWatcher, new_job, run_to_its_end, wait_for_results, words_of_launcher
+from orchestrator.launchers.base import Launcher
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from trials.attempt_result import Ending
+from trials.files.folders import SearchFolder, read_json, write_json
+from trials.protocols.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
+from trials.protocols.selftest import Case, CaseResult, Results, write_cases
+from trials.trial import utc_text
+
+SELFTEST_SCHEMA = "parlay.selftest/1"
+RECORD_SCHEMA = "parlay.selftest_record/1"
+START_S = 300.0
+CASE_S = 20.0
+"""What a case takes at most on average; a single one may take longer."""
+
+
+@dataclass(frozen=True)
+class SelftestReport:
+    """What a selftest found. `detail` says why not all cases were run, where they were not."""
+
+    cases: tuple[Case, ...]
+    found: Results
+    detail: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.detail is None and all(result.passed for result in self.found.results)
+
+    @property
+    def failed(self) -> list[CaseResult]:
+        return [result for result in self.found.results if not result.passed]
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object for `parlay selftest --json`."""
+        return {
+            "schema": SELFTEST_SCHEMA,
+            "passed": self.passed,
+            "num_cases": len(self.cases),
+            "results": [result.to_json() for result in self.found.results],
+            "fingerprint": dict(self.found.fingerprint),
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True)
+class SelftestWatcher(JobWatcher):
+    """Who is told of each result, too, as it comes."""
+
+    result: Callable[[CaseResult], None] = lambda result: None
+
+
+def world_of(cluster: Cluster) -> Cluster:
+    """The part of the cluster a selftest takes: up to eight ranks, on two nodes or more where there are several."""
+    ranks = min(MOST_RANKS, cluster.num_gpus)
+    nodes = min(cluster.num_nodes, ranks, max(2, -(-ranks // cluster.gpus_per_node)))
+    return Cluster(cluster.accelerator, ranks // nodes, nodes)
+
+
+def cases_for(world: Cluster, names: Sequence[str] = ()) -> list[Case]:
+    """The cases that fit, or those of these names. InputError for a name that is none of them."""
+    name, ranks = world.accelerator.name, world.num_gpus
+    # On a CPU each compiled case takes minutes, and a C++ compiler.
+    compiled = [] if name == "cpu" else [c for c in compiled_cases(name) if c.layout.num_gpus <= ranks]
+    every = [*covering_cases(name, ranks), *compiled, *failing_cases(ranks)]
+    unknown = set(names) - {case.name for case in every}
+    if unknown:
+        raise InputError.of(
+            "case",
+            f"no case is named {min(unknown)!r}",
+            key="--case",
+            value=min(unknown),
+            rule=f"one of the {len(every)} cases for {world.num_gpus} ranks",
+            fix="parlay selftest SEARCH.YAML --list shows them",
+        )
+    return [case for case in every if not names or case.name in names]
+
+
+def selftest(
+    launcher: Launcher,
+    folder: SearchFolder,
+    world: Cluster,
+    cases: Sequence[Case],
+    python: str,
+    watcher: SelftestWatcher = SelftestWatcher(),
+) -> SelftestReport:
+    """Run these cases as one attempt. `folder` is new; its name is the id the attempt runs under.
+
+    Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
+    attempt cancelled.
+    """
+    time_limit_s = START_S + CASE_S * len(cases)
+    request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
+    write_cases(request.folder.path, cases)
+    seen = _Seen(request.folder.path, watcher)
+    ending = run_to_its_end(launcher, request, watcher, seen.look)
+    seen.look()
+    if not ending.failed:
+        wait_for_results(launcher, lambda: seen.look() >= len(cases))
+    found = seen.results
+    detail = None if len(found.results) == len(cases) else _why_unfinished(ending, found, len(cases))
+    return SelftestReport(tuple(cases), found, detail)
+
+
+def record(
+    report: SelftestReport,
+    launcher: str,
+    world: Cluster,
+    home: Path,
+    note: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Note in selftest.json of Parlay's home when this kind of machine was tested last, and with what result.
+
+    A file that is damaged is told, and replaced: what it said of other machines can be found out again. One that cannot
+    be read or written is told.
+    """
+    path = home / "selftest.json"
+    entry = {
+        "at": utc_text(),
+        "passed": report.passed,
+        "num_cases": len(report.cases),
+        "failed": [result.name for result in report.failed],
+        "launcher": launcher,
+        "num_nodes": world.num_nodes,
+        "gpus_per_node": world.gpus_per_node,
+        "fingerprint": dict(report.found.fingerprint),
+        "detail": report.detail,
+    }
+    try:
+        known = _of_other_machines(path, note)
+        write_json(path, {"schema": RECORD_SCHEMA, "selftests": {**known, world.accelerator.name: entry}})
+    except OSError as error:
+        note(f"{path} does not tell of this selftest: {error}")
+
+
+def _of_other_machines(path: Path, note: Callable[[str], None]) -> Mapping[str, Any]:
+    """The last selftests by accelerator, as the file has them."""
+    try:
+        known = (read_json(path) or {}).get("selftests", {})
+        if isinstance(known, dict):
+            return known
+        note(f"{path}: selftests is {type(known).__name__}, not an object: written anew, with this one alone")
+    except ValueError as damage:
+        note(f"{damage}: written anew, with this selftest alone")
+    return {}
+
+
+class _Seen:
+    """The results so far, each told once."""
+
+    def __init__(self, folder: Path, watcher: SelftestWatcher):
+        self.results = Results()
+        self._folder = folder
+        self._watcher = watcher
+
+    def look(self) -> int:
+        """How many there are."""
+        found = Results.read(self._folder)
+        for result in found.results[len(self.results.results) :]:
+            self._watcher.result(result)
+        self.results = found
+        return len(found.results)
+
+
+def _why_unfinished(ending: Ending, found: Results, num_cases: int) -> str:
+    words = words_of_launcher(ending, "the ranks' logs may say why")
+    return f"{len(found.results)} of {num_cases} cases were run: {words}"

@@ -1,0 +1,278 @@
+"""DeepHyper's results.csv, read back: its own, whatever its parameters are called, or one that `parlay export` wrote.
+
+Nothing in it is trusted: cells are numbers of a known form or words of the layout, and anything else is refused with
+its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.interop.deephyper_export import FAILED, METADATA, OBJECTIVE, PARAMETER
+from orchestrator.interop.import_result import Imported, gathered
+from orchestrator.interop.layout_completion import BATCH, WORLD, layout_of, observation_of
+from search_spaces.errors import InputError, Problem, one_of
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.tables.csv_rows import cell_text, csv_rows, uneven_row
+from search_spaces.tables.measured_table import Observation
+from trials.analysis.ranking import Objective
+from trials.trial import FailureReason
+
+KIND = "deephyper"
+SPEEDS = ("samples_per_sec", "model_tflops_per_gpu", "step_time_s", *(each.value for each in Objective))
+"""What an objective may be: contract names. Of the two that are minimised the sign does not count."""
+
+_THEIRS = {
+    **dict.fromkeys(("tp", "tensor_model_parallel_size", "tensor_parallel_size"), "tensor_parallel"),
+    **dict.fromkeys(("pp", "pipeline_model_parallel_size", "pipeline_parallel_size"), "pipeline_parallel"),
+    **dict.fromkeys(("dp", "data_parallel_size"), "data_parallel"),
+    **dict.fromkeys(("mb", "mbs", "micro_batch", "train_micro_batch_size_per_gpu"), "micro_batch_size"),
+    **dict.fromkeys(("gas", "ga", "gradient_accumulation_steps"), "grad_accum_steps"),
+    **dict.fromkeys(("zero", "zero1", "stage"), "zero_stage"),
+    **dict.fromkeys(("nodes", "nnodes", "n_nodes"), "num_nodes"),
+    **dict.fromkeys(("vp", "vpp", "virtual_pipeline_model_parallel_size"), "virtual_pipeline_stages"),
+}
+"""What others call the layout fields."""
+_MEASURED = METADATA + "step_time_s"
+_NUMBER = re.compile(r"[-+]?([0-9]{1,18}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,2})?")
+_OUT_OF_MEMORY = re.compile(r"oom|out.?of.?mem", re.IGNORECASE)
+
+Cells = Mapping[str, str]
+
+
+def parse_results(text: str, file: str, spec: SearchSpec, objective: str | None, names: Mapping[str, str]) -> Imported:
+    """The rows of this results.csv that tell of a layout; `file` is what problems call it.
+
+    A failure whose word tells of memory is `oom`, one of another reason that may be the layout's `failed`; the others
+    say nothing of it and are counted. So are rows that are no layout of such a machine, `world` and `batch`.
+    """
+    lines = list(_lines(text, file))
+    header_line, header = lines[0] if lines else (1, [])
+    fields = _fields(header, names, {"file": file, "line": header_line})
+    if objective is None and _MEASURED not in header:
+        raise _unknown_objective(file)
+    if objective is not None and objective not in SPEEDS:
+        raise _bad_objective(objective)
+    results = (
+        ({"file": file, "line": line}, partial(_row, dict(zip(header, cells, strict=True)), fields, spec, objective))
+        for line, cells in lines[1:]
+    )
+    return gathered(KIND, results)
+
+
+def _lines(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Each row that is not blank with its line, the header first; InputError for one of another length."""
+    width = None
+    for line, row in csv_rows(text, file):
+        cells = [cell.strip() for cell in row]
+        width = len(cells) if width is None else width
+        if len(cells) != width:
+            raise uneven_row(len(cells), width).at(file=file, line=line)
+        yield line, cells
+
+
+def _fields(header: list[str], names: Mapping[str, str], where: Mapping[str, Any]) -> dict[str, str]:
+    """The layout field of each column that is one; InputError for a parameter nobody knows.
+
+    `where` is the header's file and line.
+    """
+    _require_once(header, where)
+    objective = _objective_column(header, where)
+    found = {objective: OBJECTIVE}
+    problems: list[Problem] = []
+    parameters = [column.removeprefix(PARAMETER) for column in header if column.startswith(PARAMETER)]
+    problems += [_no_such_parameter(name, parameters) for name in names if name not in parameters]
+    for theirs in parameters:
+        ours = names.get(theirs, theirs if theirs in LAYOUT_FIELDS else _THEIRS.get(theirs.lower()))
+        if ours is None or (ours and ours not in LAYOUT_FIELDS):
+            problems.append(_unknown_parameter(theirs, ours, where))
+        elif ours and ours in found.values():
+            message = f"{PARAMETER}{theirs} is {ours}, and so is another column"
+            fix = f"--name {theirs}= leaves it out"
+            problems.append(Problem("duplicate_column", message, fix=fix, key=theirs, **where))
+        elif ours:
+            found[PARAMETER + theirs] = ours
+    if problems:
+        raise InputError(*problems)
+    return found
+
+
+def _require_once(header: list[str], where: Mapping[str, Any]) -> None:
+    twice = [(name, count) for name, count in Counter(header).items() if name and count > 1]
+    fix = "take out all but one of them"
+    if twice:
+        raise InputError(
+            *(
+                Problem("duplicate_column", f"stands there {count} times", fix=fix, key=name, **where)
+                for name, count in twice
+            )
+        )
+
+
+def _objective_column(header: list[str], where: Mapping[str, Any]) -> str:
+    for name in (OBJECTIVE, f"{OBJECTIVE}_0"):
+        if name in header:
+            return name
+    fix = "name the results.csv that DeepHyper wrote"
+    raise InputError.of("missing_column", f"column {OBJECTIVE} is missing", key=OBJECTIVE, fix=fix, **where)
+
+
+def _unknown_parameter(theirs: str, ours: str | None, where: Mapping[str, Any]) -> Problem:
+    close = one_of(ours or theirs, LAYOUT_FIELDS)
+    return Problem(
+        "unknown_column",
+        f"{PARAMETER}{theirs} is no layout field" if ours is None else f"{ours!r} is no layout field",
+        rule="a parameter is one of " + ", ".join(LAYOUT_FIELDS),
+        fix=f"--name {theirs}=FIELD says which it is, --name {theirs}= that it is none"
+        + (f"; {close}" if close else ""),
+        key=theirs,
+        value=ours,
+        **where,
+    )
+
+
+def _no_such_parameter(name: str, parameters: list[str]) -> Problem:
+    fix = "one of: " + ", ".join(parameters)
+    return Problem("usage", f"names {name}, which is no parameter of the file", fix=fix, key="--name", value=name)
+
+
+def _unknown_objective(file: str) -> InputError:
+    return InputError.of(
+        "usage",
+        "does not say what its objective is",
+        key="--objective",
+        rule=f"the objective's name is given, or the table has a column {_MEASURED}",
+        fix="--objective " + " or ".join(SPEEDS),
+        file=file,
+    )
+
+
+def _bad_objective(objective: str) -> InputError:
+    fix = one_of(objective, SPEEDS)
+    rule = "one of " + ", ".join(SPEEDS)
+    return InputError.of("usage", f"is {objective!r}", key="--objective", value=objective, rule=rule, fix=fix)
+
+
+def _row(cells: Cells, fields: Mapping[str, str], spec: SearchSpec, objective: str | None) -> Observation | str:
+    """The row as an observation, or why it is none; InputError for a cell that cannot be."""
+    told = {ours: _value(ours, cells[column]) for column, ours in fields.items() if ours != OBJECTIVE}
+    reached = cells[next(column for column, ours in fields.items() if ours == OBJECTIVE)]
+    if cells.get("job_status") in ("CANCELLED", "CANCELLING"):
+        return "cancelled"
+    try:
+        layout = layout_of(spec, {name: value for name, value in told.items() if value is not None})
+    except InputError as error:
+        if error.problems[0].code in (WORLD, BATCH):
+            return error.problems[0].code
+        raise
+    numbers = {"recorded_duration_s": _duration_s(cells), "queue_wait_s": _positive(cells, METADATA + "queue_wait_s")}
+    if reached.startswith(FAILED):
+        return _failed(spec, layout, cells, reached, numbers)
+    return _ran(spec, layout, _step_time_s(spec, layout, cells, reached, objective), cells, numbers)
+
+
+def _ran(spec: SearchSpec, layout: Layout, step_time_s: float, cells: Cells, numbers: dict[str, Any]) -> Observation:
+    peak = _positive(cells, METADATA + "peak_memory_gib")
+    return observation_of(spec, KIND, layout, "ok", step_time_s=step_time_s, peak_memory_gib=peak, **numbers)
+
+
+def _failed(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, numbers: dict[str, Any]) -> Observation | str:
+    """What DeepHyper's word says: F alone, or F_REASON."""
+    word = reached.removeprefix(FAILED).strip("_- ").lower()
+    reason = next((known for known in FailureReason if known.value == word), None)
+    if reason is FailureReason.DOMINATED and (seen := _positive(cells, _MEASURED)) is not None:
+        return _ran(spec, layout, seen, cells, numbers | {"failure_reason": word})
+    if reason is not None and not reason.may_be_the_layouts:
+        return word
+    is_oom = reason is FailureReason.GPU_OOM or (reason is None and _OUT_OF_MEMORY.search(word))
+    known = numbers | {"failure_reason": None if reason is None else word}
+    return observation_of(spec, KIND, layout, "oom" if is_oom else "failed", **known)
+
+
+def _step_time_s(spec: SearchSpec, layout: Layout, cells: Cells, reached: str, objective: str | None) -> float:
+    if objective is None:
+        seen = _positive(cells, _MEASURED)
+        if seen is None:
+            rule = "a row that ran has a step time"
+            raise InputError.of("cell", "is empty", rule=rule, key=_MEASURED, fix=_TAKE_OUT)
+        return seen
+    value = abs(_number(OBJECTIVE, reached))
+    if not value:
+        rule = f"{objective} of a row that ran is not 0"
+        raise InputError.of("cell", "is 0", rule=rule, key=OBJECTIVE, value=reached, fix=_TAKE_OUT)
+    return _SECONDS[objective](spec, layout, value)
+
+
+_TAKE_OUT = f"write {FAILED} as the objective of a row that failed, or take the row out"
+
+
+def _tokens(spec: SearchSpec, layout: Layout) -> int:
+    return layout.global_batch_size * spec.model.seq_length
+
+
+_SECONDS: Mapping[str, Callable[[SearchSpec, Layout, float], float]] = {
+    "step_time_s": lambda spec, layout, value: value,
+    "samples_per_sec": lambda spec, layout, value: layout.global_batch_size / value,
+    "tokens_per_sec": lambda spec, layout, value: _tokens(spec, layout) / value,
+    "tokens_per_sec_per_gpu": lambda spec, layout, value: _tokens(spec, layout) / (value * layout.num_gpus),
+    "node_hours_per_billion_tokens": lambda spec, layout, value: (
+        value * 3600 / 1e9 * _tokens(spec, layout) / layout.num_nodes
+    ),
+    "model_tflops_per_gpu": lambda spec, layout, value: (
+        spec.model.model_flops_per_token * _tokens(spec, layout) / (value * 1e12 * layout.num_gpus)
+    ),
+}
+"""Seconds of a step at this value of the objective."""
+
+
+def _duration_s(cells: Cells) -> float | None:
+    """How long it held its nodes, as far as timestamps tell."""
+    for begin, end in (("start", "end"), ("submit", "gather")):
+        times = [cells.get(f"{METADATA}timestamp_{name}", "") for name in (begin, end)]
+        if all(times):
+            began, ended = (
+                _number(f"{METADATA}timestamp_{name}", cell) for name, cell in zip((begin, end), times, strict=True)
+            )
+            return max(0.0, ended - began)
+    return None
+
+
+def _positive(cells: Cells, column: str) -> float | None:
+    """The number in this column; None where it says nothing, or 0."""
+    value = _number(column, cells[column]) if cells.get(column) else 0.0
+    return value if value > 0 else None
+
+
+def _number(column: str, cell: str) -> float:
+    if not _NUMBER.fullmatch(cell):
+        rule = "a number" if column != OBJECTIVE else f"a number, or a text that begins with {FAILED}"
+        raise InputError.of("cell", f"is {cell!r:.60}", rule=rule, key=column, value=cell[:60])
+    return float(cell)
+
+
+def _value(field: str, cell: str) -> Any:
+    """A layout field's value, None where the cell is empty; Layout itself refuses the wrong ones."""
+    text = cell_text(cell)
+    if not text:
+        return None
+    default = getattr(Layout(), field)
+    if isinstance(default, bool):
+        if text.lower() not in _SWITCHES:
+            raise InputError.of("cell", f"is {cell!r:.60}", rule="True or False", key=field, value=cell[:60])
+        return _SWITCHES[text.lower()]
+    if isinstance(default, str):
+        return text.lower()
+    if field == "zero_stage" and text.lower() in ("true", "false"):
+        return int(_SWITCHES[text.lower()])  # a parameter that switches stage 1 on
+    # pandas writes whole numbers of a column with gaps as 4.0.
+    if not re.fullmatch(r"[0-9]{1,9}(\.0+)?", text):
+        raise InputError.of("cell", f"is {cell!r:.60}", rule="a whole number", key=field, value=cell[:60])
+    return int(text.partition(".")[0])
+
+
+_SWITCHES = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}

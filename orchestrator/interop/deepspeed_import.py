@@ -1,0 +1,149 @@
+"""What DeepSpeed's autotuning leaves: autotuning_results/, a folder an experiment. Nothing in it is executed.
+
+Known from DeepSpeed 0.19, deepspeed/autotuning: `exp.json` names the ranks and holds the configuration, `metrics.json`
+what was measured (`throughput` in sequences a second, by the timers of forward, backward and step), `stderr.log` why
+it failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.interop.import_result import Imported, gathered, text_of
+from orchestrator.interop.layout_completion import layout_of, observation_of
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.measured_table import Observation
+from trials.files.text import tail
+from trials.trainers.deepspeed_config import read_ds_config
+from trials.trainers.found import Found
+from trials.trainers.json_text import json_object
+
+KIND = "deepspeed"
+UNFINISHED, NO_LAYOUT_FIELD = "unfinished", "no_layout_field"
+"""Why an experiment is no row: it left neither numbers nor an error; it moves parameters off the accelerator."""
+
+_EXPERIMENT, _CONFIG, _METRICS, _ERRORS = "exp.json", "ds_config.json", "metrics.json", "stderr.log"
+_LOG_LINES = 400
+_MOST_EXPERIMENTS = 10_000
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|CUBLAS_STATUS_ALLOC_FAILED")
+_OVERSTATES = (
+    "DeepSpeed's autotuning times forward, backward and step apart, and leaves out what lies between:"
+    " its speeds are somewhat too high."
+)
+
+
+def read_autotuning(folder: Path, spec: SearchSpec) -> Imported:
+    """A row for each experiment below this folder that measured something or failed.
+
+    Global batches differ between experiments, each making a problem of its own. Tensor ranks are those that the batch
+    leaves over, stages the search's baseline's. InputError where there is no experiment, or one cannot be read.
+    """
+    experiments = list(_experiments(folder))
+    if not experiments:
+        raise InputError.of(
+            "file",
+            f"holds no folder with {_EXPERIMENT}",
+            file=str(folder),
+            rule="DeepSpeed's autotuning_results/ has a folder for each experiment",
+            fix="name that folder",
+        )
+    results = (({"file": str(experiment)}, partial(_row, experiment, spec)) for experiment in experiments)
+    return gathered(KIND, results, (_OVERSTATES,))
+
+
+def _experiments(folder: Path) -> Iterator[Path]:
+    """The experiments' folders by name; what only describes the model is none."""
+    try:
+        below = sorted(path for path in folder.iterdir() if (path / _EXPERIMENT).is_file())
+    except OSError as error:
+        message, fix = f"cannot be read: {error.strerror or error}", "name a folder that you may read"
+        raise InputError.of("file", message, file=str(folder), fix=fix) from error
+    if len(below) > _MOST_EXPERIMENTS:
+        message, fix = f"holds over {_MOST_EXPERIMENTS} experiments", "import them from several folders"
+        raise InputError.of("file", message, file=str(folder), fix=fix)
+    yield from (path for path in below if path.name != "profile_model_info")
+
+
+def _row(experiment: Path, spec: SearchSpec) -> Observation | str:
+    described = _object(experiment / _EXPERIMENT)
+    config = text_of(experiment / _CONFIG)
+    if _moves_parameters(_object_of(config, experiment / _CONFIG)):
+        return NO_LAYOUT_FIELD
+    found = read_ds_config(config)
+    gpus, nodes = (_count(described, name, experiment) for name in ("num_gpus", "num_nodes"))
+    layout = _layout(spec, found, gpus, nodes)
+    if (experiment / _METRICS).is_file():
+        return _measured(spec, experiment / _METRICS, layout, gpus)
+    errors = tail(experiment / _ERRORS, _LOG_LINES) if (experiment / _ERRORS).is_file() else ""
+    if "error" not in errors.lower():
+        return UNFINISHED
+    outcome = "oom" if _OUT_OF_MEMORY.search(errors) else "failed"
+    return observation_of(spec, KIND, layout, outcome, gpus_per_node=gpus)
+
+
+def _measured(spec: SearchSpec, path: Path, layout: Layout, gpus: int) -> Observation:
+    throughput: Any = _object(path).get("throughput")
+    if type(throughput) not in (int, float) or throughput <= 0:
+        rule = "metrics.json has a throughput in sequences a second"
+        raise InputError.of(
+            "cell", f"is {throughput!r:.60}", rule=rule, fix=_TAKE_OUT, key="throughput", value=throughput
+        )
+    step_time_s = layout.global_batch_size / throughput
+    return observation_of(spec, KIND, layout, "ok", gpus_per_node=gpus, step_time_s=step_time_s)
+
+
+_TAKE_OUT = "move the experiment's folder out of the results"
+
+
+def _layout(spec: SearchSpec, found: Found, gpus: int, nodes: int) -> Layout:
+    """The ranks that the batch does not need are model ranks: the search's stages, and tensor ranks within them."""
+    told: dict[str, Any] = dict(found.layout) | {"num_nodes": nodes}
+    world, data = gpus * nodes, told.get("data_parallel")
+    if data is None:
+        raise InputError.of(
+            "batch",
+            "does not say all three batch sizes",
+            key="train_batch_size",
+            rule="an experiment's configuration has train_batch_size, micro batch and accumulation as numbers",
+            fix=_TAKE_OUT,
+        )
+    stages = 1 if spec.baseline is None else spec.baseline.pipeline_parallel
+    if world % (data * stages):
+        message = f"{data} data ranks x {stages} stages do not divide {nodes} nodes x {gpus} GPUs"
+        rule = "data ranks, and the stages of the search file's baseline, fill an experiment's GPUs with tensor ranks"
+        fix = f"write the stages they ran with as baseline.pipeline_parallel, or {_TAKE_OUT}"
+        raise InputError.of("world", message, rule=rule, fix=fix, key="train_batch_size", value=found.global_batch_size)
+    told |= {"pipeline_parallel": stages, "tensor_parallel": world // (data * stages)}
+    return layout_of(spec, told, world)
+
+
+def _moves_parameters(config: Mapping[str, Any]) -> bool:
+    zero = config.get("zero_optimization")
+    offload = zero.get("offload_param") if isinstance(zero, Mapping) else None
+    return isinstance(offload, Mapping) and offload.get("device", "none") != "none"
+
+
+def _count(described: Mapping[str, Any], name: str, experiment: Path) -> int:
+    value = described.get(name)
+    if type(value) is not int or not 1 <= value <= 100_000:
+        rule = "a whole number from 1 to 100000"
+        where = str(experiment / _EXPERIMENT)
+        raise InputError.of("cell", f"is {value!r:.60}", rule=rule, key=name, value=value, file=where)
+    return value
+
+
+def _object(path: Path) -> dict[str, Any]:
+    return _object_of(text_of(path), path)
+
+
+def _object_of(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return json_object(text, "autotuning", f"an autotuning experiment's {path.name}")
+    except InputError as error:
+        raise error.at(file=str(path)) from None

@@ -1,0 +1,73 @@
+"""The forms in which a search is written out: which there are, how their files are called, who makes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trials.trial import Word
+
+if TYPE_CHECKING:
+    from orchestrator.config.spec import SearchSpec
+    from orchestrator.interop.export_result import Exported
+    from trials.ledger.events import SearchRecord
+
+
+class ExportFormat(Word):
+    MEASURED = "measured"
+    DEEPHYPER = "deephyper"
+    CSV = "csv"
+    PARQUET = "parquet"
+    OPTUNA = "optuna"
+
+    @property
+    def file_name(self) -> str:
+        """What the file is called in the search's folder."""
+        return _FILE_NAMES[self]
+
+    @property
+    def is_text(self) -> bool:
+        return self not in (ExportFormat.PARQUET, ExportFormat.OPTUNA)
+
+
+_FILE_NAMES = {
+    ExportFormat.MEASURED: "measured.csv",
+    ExportFormat.DEEPHYPER: "results.csv",
+    ExportFormat.CSV: "trials.csv",
+    ExportFormat.PARQUET: "trials.parquet",
+    ExportFormat.OPTUNA: "study.db",
+}
+
+
+def exported(search: SearchRecord, spec: SearchSpec, form: ExportFormat) -> Exported:
+    """The search in this form; without rows where none of its trials belongs into it.
+
+    InputError where the package that the form needs is not installed.
+    """
+    if form is ExportFormat.MEASURED:
+        return _measured(search, spec)
+    if form is ExportFormat.DEEPHYPER:
+        from orchestrator.interop.deephyper_export import results_of
+
+        return results_of(search, spec.objectives)
+    if form is ExportFormat.OPTUNA:
+        from orchestrator.interop.optuna_export import study_of
+
+        axes = spec.space.given_axes() if spec.candidates is None else {}
+        return study_of(search, spec.objectives, axes)
+    return _trials(search, form)
+
+
+def _measured(search: SearchRecord, spec: SearchSpec) -> Exported:
+    from orchestrator.interop.export_result import Exported
+    from orchestrator.records.observations import measured_table, observed_in
+
+    observed = observed_in(search, spec)
+    return Exported(measured_table(observed, search).encode(), len(observed.rows), observed.left_out)
+
+
+def _trials(search: SearchRecord, form: ExportFormat) -> Exported:
+    from orchestrator.interop.export_result import Exported
+    from orchestrator.interop.table_export import csv_text, parquet_bytes, trial_rows
+
+    rows = trial_rows(search)
+    return Exported(csv_text(rows).encode() if form is ExportFormat.CSV else parquet_bytes(rows), len(rows), {})

@@ -1,0 +1,73 @@
+"""Result of an import, and how its files are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from search_spaces.errors import InputError, Problem
+from search_spaces.plain_file import open_named
+from search_spaces.tables.measured_table import Observation
+
+MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Imported:
+    """`kind` names the program. Rows, and how many results are none, by the reason why; notes are whole sentences."""
+
+    kind: str
+    rows: tuple[Observation, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def gathered(
+    kind: str, results: Iterable[tuple[Mapping[str, Any], Callable[[], Observation | str]]], notes: tuple[str, ...] = ()
+) -> Imported:
+    """What the results of one program come to, each read by a function that gives its row or a word for why it is none.
+
+    InputError with the problems of all that cannot be read, each with where its result stands.
+    """
+    rows: list[Observation] = []
+    left_out: Counter[str] = Counter()
+    problems: list[Problem] = []
+    for where, read in results:
+        try:
+            found = read()
+        except InputError as error:
+            problems += error.at(**where).problems
+            continue
+        if isinstance(found, Observation):
+            rows.append(found)
+        else:
+            left_out[found] += 1
+    if problems:
+        raise InputError(*problems)
+    return Imported(kind, tuple(rows), dict(sorted(left_out.items())), notes)
+
+
+def text_of(path: Path) -> str:
+    """What stands in a plain file; InputError where it cannot be read, is too large or no UTF-8 text."""
+    try:
+        with open_named(path) as stream:
+            raw = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise _no_text(
+            path, f"cannot be read: {error.strerror or error}", "name a plain file that you may read"
+        ) from error
+    if len(raw) > MOST_BYTES:
+        raise _no_text(path, f"larger than {MOST_BYTES} bytes, the most that is read", "name the table itself")
+    try:
+        return raw.decode("utf-8-sig")  # spreadsheets begin what they save with a mark
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _no_text(path, "not UTF-8", "name the table that it was made of", line) from error
+
+
+def _no_text(path: Path, message: str, fix: str, line: int | None = None) -> InputError:
+    rule = "results are text, CSV or JSON; nothing is unpickled"
+    return InputError.of("file", message, file=str(path), line=line, value=str(path), rule=rule, fix=fix)

@@ -1,0 +1,104 @@
+"""What other programs' results do not say, a search file does: from a few layout fields to an Observation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.records.observations import model_name
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX
+from search_spaces.tables.measured_table import Observation
+
+_NEEDED = ("tensor_parallel", "pipeline_parallel", "micro_batch_size")
+"""Of these no default is right."""
+_DERIVED = ("data_parallel", "grad_accum_steps")
+_SHORTEST_S, _LONGEST_S = 1e-9, 1e9
+
+
+def layout_of(spec: SearchSpec, told: Mapping[str, Any], num_gpus: int | None = None) -> Layout:
+    """The canonical layout of these fields; the others are the search's.
+
+    What is not told is the baseline's, else the one value that the search's space has, else Layout's default. Data
+    ranks fill `num_gpus`, or all ranks of the layout's nodes; accumulation makes the search's global batch, unless it
+    is told itself. InputError where a field that is searched is said nowhere, or the numbers do not come out.
+    """
+    Layout(**told)  # each of them by itself
+    unsaid, searched = _unsaid(spec)
+    fields = unsaid | dict(told)
+    missing = [name for name in searched if name not in fields]
+    if missing:
+        raise InputError.of(
+            "unsaid",
+            f"neither the results nor the search file say {', '.join(missing)}",
+            key=missing[0],
+            rule="what results do not say stands in the search's baseline, or has one value in its space",
+            fix="add it to the search file's baseline",
+        )
+    if "pipeline_schedule" not in told and fields["pipeline_parallel"] > 1 and fields["pipeline_schedule"] == "none":
+        fields["pipeline_schedule"] = "1f1b"
+    world = num_gpus or fields["num_nodes"] * spec.cluster.gpus_per_node
+    _fill(fields, "data_parallel", world, ("tensor_parallel", "pipeline_parallel"), WORLD)
+    batch_of = ("micro_batch_size", "data_parallel")
+    _fill(fields, "grad_accum_steps", spec.global_batch_size, batch_of, BATCH, must_come_out=False)
+    return Layout(**fields).canonical()
+
+
+WORLD, BATCH = "world", "batch"
+_RULES = {WORLD: (WORLD_RULE, WORLD_FIX), BATCH: (BATCH_RULE, BATCH_FIX)}
+
+
+def _unsaid(spec: SearchSpec) -> tuple[dict[str, Any], list[str]]:
+    """(what the search file says of every layout, derived fields left out; the fields of which it says nothing)."""
+    axes = {} if spec.candidates is not None else spec.space.given_axes()
+    default: dict[str, Any] = Layout(num_nodes=spec.cluster.num_nodes).to_json()
+    alone = {name: values[0] for name, values in axes.items() if len(values) == 1}
+    said = alone | ({} if spec.baseline is None else spec.baseline.to_json())
+    searched = [name for name in default if (name in _NEEDED or name in axes) and name not in (*said, *_DERIVED)]
+    unsaid = {name: value for name, value in (default | said).items() if name not in (*searched, *_DERIVED)}
+    return unsaid, searched
+
+
+def _fill(
+    fields: dict[str, Any], name: str, whole: int, parts: tuple[str, str], code: str, must_come_out: bool = True
+) -> None:
+    """The factor `name` of this product, where it was not told; InputError where the product does not come out."""
+    product = fields[parts[0]] * fields[parts[1]]
+    numbers = " x ".join(f"{part} {fields[part]}" for part in parts)
+    rule, fix = _RULES[code]
+    if name not in fields:
+        if whole % product:
+            raise InputError.of(code, f"{numbers} does not divide {whole}", key=name, rule=rule, fix=fix)
+        fields[name] = whole // product
+    elif must_come_out and fields[name] * product != whole:
+        message = f"{numbers} x {name} {fields[name]} = {fields[name] * product}, not {whole}"
+        raise InputError.of(code, message, key=name, value=fields[name], rule=rule, fix=fix)
+
+
+def observation_of(
+    spec: SearchSpec, source: str, layout: Layout, outcome: str, gpus_per_node: int | None = None, **numbers: Any
+) -> Observation:
+    """A row of a measured table: `numbers` are fields of Observation. The model is the search's. InputError for a time
+    that no step takes."""
+    step_time_s = numbers.get("step_time_s")
+    if step_time_s is not None and not _SHORTEST_S <= step_time_s <= _LONGEST_S:
+        rule = f"a step takes from {_SHORTEST_S:g} to {_LONGEST_S:g} s"
+        message = f"is {step_time_s:.3g} s by these results"
+        fix = "take the result out; what the numbers of a results.csv are, --objective says"
+        raise InputError.of("cell", message, key="step_time_s", value=step_time_s, rule=rule, fix=fix)
+    name, accelerator = model_name(spec.model), spec.cluster.accelerator
+    batch = layout.global_batch_size
+    return Observation(
+        problem=f"{name}-{layout.num_gpus}x{accelerator.name}-gbs{batch}",
+        source=source,
+        model_name=name,
+        model=spec.model,
+        cluster=Cluster(accelerator, gpus_per_node or spec.cluster.gpus_per_node, layout.num_nodes),
+        global_batch_size=batch,
+        layout=layout,
+        outcome=outcome,
+        **numbers,
+    )

@@ -1,0 +1,68 @@
+"""Results of other programs, read into a measured table: which program's they are, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.interop.import_result import Imported, text_of
+from search_spaces.errors import InputError
+from search_spaces.tables.measured_table import render_table
+
+
+def read_results(
+    source: Path, spec: SearchSpec, objective: str | None = None, names: Mapping[str, str] | None = None
+) -> Imported:
+    """What the results in this file or folder tell of layouts of the search's model on its machine.
+
+    `objective` says what a results.csv's objective is; `names` maps its parameters to layout fields, an empty text for
+    one that is none. InputError where it is nothing that is known, or holds what cannot be.
+    """
+    if source.is_dir():
+        from orchestrator.interop.deepspeed_import import read_autotuning
+
+        _refuse_options(objective, names, "a folder, as DeepSpeed's autotuning leaves one")
+        return read_autotuning(source, spec)
+    text = text_of(source)
+    header = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    columns = {name.strip().strip('"') for name in header.split(",")}
+    if any(name.startswith("p:") for name in columns):
+        from orchestrator.interop.deephyper_import import parse_results
+
+        return parse_results(text, str(source), spec, objective, names or {})
+    if "problem" in columns:
+        _refuse_options(objective, names, "a measured table")
+        return _measured_table(text, str(source), spec)
+    raise InputError.of(
+        "file",
+        "holds no results that are known",
+        file=str(source),
+        rule="DeepHyper's results.csv has columns p:NAME and objective, a measured table has a column problem;"
+        " DeepSpeed's autotuning results are a folder",
+        fix="name one of these",
+    )
+
+
+def table_text(imported: Imported, source: Path) -> str:
+    """The rows as a measured table that says where they are from."""
+    left_out = ", ".join(f"{count} {why}" for why, count in imported.left_out.items())
+    comments = [f"from {source.name} ({imported.kind}): {len(imported.rows)} rows"]
+    return render_table(imported.rows, [*comments, *([f"left out: {left_out}"] if left_out else [])])
+
+
+def _refuse_options(objective: str | None, names: Mapping[str, str] | None, what: str) -> None:
+    for option, value in (("--objective", objective), ("--name", names)):
+        if value:
+            fix = f"leave {option} out, or name results.csv itself"
+            raise InputError.of("usage", f"is for DeepHyper's results.csv, and this is {what}", key=option, fix=fix)
+
+
+def _measured_table(text: str, file: str, spec: SearchSpec) -> Imported:
+    from search_spaces.tables.benchmark_problem import measured_on
+    from search_spaces.tables.measured_table import parse_table
+
+    rows = parse_table(text, file).require_whole().observations
+    ours = measured_on(rows, spec.cluster)
+    left_out = {"other_machine": len(rows) - len(ours)} if len(ours) < len(rows) else {}
+    return Imported("measured", ours, left_out)

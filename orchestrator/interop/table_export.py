@@ -1,0 +1,159 @@
+"""A search's trials as flat rows, a row a trial, for people's own programs: tidy CSV and parquet. Pure but for pyarrow.
+
+Names and units are the contract's. What is unknown is None in a row, and an empty cell of a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.records.observations import seconds_between
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.tables.csv_rows import text_cell
+from trials.analysis.ranking import Objective, own_unit, value_of
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, Trial, TrialState, utc_text
+
+Row = dict[str, Any]
+
+MEASURED_COLUMNS = (
+    *("warmup_steps", "measured_steps", "step_time_s", "step_time_low_s", "step_time_high_s", "step_time_p95_s"),
+    *("fastest_rank_step_time_s", "tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+    *("tokens_per_sec_per_gpu", "samples_per_sec", "model_tflops_per_gpu", "mfu", "mfu_causal", "hfu"),
+    *("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib", "host_memory_slope_mib_per_step"),
+    *("host_memory_full_at_step", "data_wait_s", "loss_first", "loss_last"),
+    *("epoch_s", "loss_after_epoch", "startup_s"),
+)
+"""The single numbers of outcome.measured."""
+TIMES = ("proposed_at", "submitted_at", "started_at", "ended_at")
+"""UTC seconds since the epoch in a row, RFC 3339 in CSV, a timestamp in parquet."""
+COLUMNS = (
+    *("search_id", "trial", "kind", "state", "reason", "flags", "layout_key"),
+    *LAYOUT_FIELDS,
+    *("global_batch_size", "num_gpus"),
+    *MEASURED_COLUMNS,
+    *("node_hours_per_billion_tokens", "predicted_step_time_s", "predicted_peak_memory_gib"),
+    *("queue_wait_s", "duration_s", "node_hours", "num_attempts", "job_id", "nodes"),
+    *TIMES,
+)
+
+_WHOLE = {"warmup_steps", "measured_steps", "host_memory_full_at_step"}
+_WHOLE |= {"global_batch_size", "num_gpus", "num_attempts", "bucket_mib"}
+_MOST_WHOLE = 2**53
+_WORDS = {"search_id", "trial", "kind", "state", "reason", "flags", "layout_key", "job_id", "nodes"}
+
+
+def trial_rows(search: SearchRecord) -> list[Row]:
+    """A row of all COLUMNS for every trial, in the order in which they were proposed; also of those in flight.
+
+    Of a trial that was tried again, times and measurements are those of its last attempt; node-hours are of all.
+    """
+    return [_row(search, trial) for trial in search.trials]
+
+
+def csv_text(rows: Iterable[Row]) -> str:
+    """Tidy CSV: a header, then a line a trial; flags and nodes are joined by blanks, switches are 0 and 1."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(name, row[name]) for name in COLUMNS] for row in rows)
+    return out.getvalue()
+
+
+def parquet_bytes(rows: Iterable[Row]) -> bytes:
+    """The same rows as a parquet file, each column with its type whatever is known of it."""
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {"text": pyarrow.string(), "switch": pyarrow.bool_(), "whole": pyarrow.int64()}
+    types |= {"number": pyarrow.float64(), "time": pyarrow.timestamp("us", tz="UTC")}
+    schema = pyarrow.schema([(name, types[_kind(name)]) for name in COLUMNS])
+    plain = [{name: _micros(value) if name in TIMES else value for name, value in row.items()} for row in rows]
+    out = io.BytesIO()
+    parquet.write_table(pyarrow.Table.from_pylist(plain, schema=schema), out)
+    return out.getvalue()
+
+
+def objective_of(trial: Trial, objective: Objective) -> float | None:
+    """The trial's value in the objective's own unit; None where it has none."""
+    if trial.state is not TrialState.MEASURED:
+        return None
+    return own_unit(value_of(trial, objective), objective)
+
+
+def _row(search: SearchRecord, trial: Trial) -> Row:
+    layout, last = trial.layout, trial.last_attempt
+    measured = last.outcome.measured if last is not None and last.outcome is not None else {}
+    prediction = trial.prediction or {}
+    return {
+        "search_id": search.search_id,
+        "trial": trial.trial,
+        "kind": str(trial.kind),
+        "state": str(trial.state),
+        "reason": None if trial.reason is None else str(trial.reason),
+        "flags": " ".join(trial.flags) or None,
+        "layout_key": layout.key,
+        **layout.to_json(),
+        "global_batch_size": layout.global_batch_size,
+        "num_gpus": layout.num_gpus,
+        **{name: _known(name, measured) for name in MEASURED_COLUMNS},
+        "node_hours_per_billion_tokens": objective_of(trial, Objective.NODE_HOURS_PER_BILLION_TOKENS),
+        "predicted_step_time_s": _known("step_time_s", prediction),
+        "predicted_peak_memory_gib": _known("peak_memory_gib", prediction),
+        **_of_attempts(trial.attempts),
+        "proposed_at": trial.proposed_at,
+    }
+
+
+def _of_attempts(attempts: tuple[Attempt, ...]) -> Row:
+    last = attempts[-1] if attempts else None
+    times = {name: None if last is None else getattr(last, name) for name in TIMES[1:]}
+    known = [attempt.node_hours for attempt in attempts if attempt.node_hours is not None]
+    return {
+        "queue_wait_s": seconds_between(times["submitted_at"], times["started_at"]),
+        "duration_s": seconds_between(times["started_at"], times["ended_at"]),
+        "node_hours": math.fsum(known) if known else None,
+        "num_attempts": len(attempts),
+        "job_id": None if last is None else last.job_id,
+        "nodes": " ".join(last.nodes) or None if last is not None else None,
+        **times,
+    }
+
+
+def _known(name: str, values: Mapping[str, Any]) -> float | int | None:
+    """The number of this name, of its column's kind; None where nobody knows it."""
+    value: Any = values.get(name)
+    most = _MOST_WHOLE if name in _WHOLE else sys.float_info.max
+    if type(value) not in (int, float) or not abs(value) <= most:
+        return None
+    return int(value) if name in _WHOLE else float(value)
+
+
+def _kind(name: str) -> str:
+    if name in TIMES:
+        return "time"
+    default = getattr(Layout(), name, None) if name in LAYOUT_FIELDS else None
+    if name in _WORDS or isinstance(default, str):
+        return "text"
+    if isinstance(default, bool):
+        return "switch"
+    return "whole" if name in _WHOLE or isinstance(default, int) else "number"
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name in TIMES:
+        return utc_text(value)
+    if isinstance(value, bool):
+        return str(int(value))
+    return text_cell(value) if isinstance(value, str) else repr(value)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)

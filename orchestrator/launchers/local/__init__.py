@@ -1,0 +1,1 @@
+"""Local launcher: ranks as processes of this machine."""

@@ -1,0 +1,153 @@
+"""LocalLauncher: the ranks of an attempt as plain processes of this machine. They end with the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.local.processes import Graces, RankGroup, RankProcess
+from orchestrator.launchers.local.rank_groups import (
+    LeftBehind,
+    end_left_behind,
+    ending_from,
+    left_behind,
+    node_plans,
+    write_ranks,
+)
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from trials.attempt_result import Ending, Life
+from trials.files.folders import AttemptFolder
+
+_END_TIMEOUT_S = 15.0
+
+
+@dataclass
+class _Running:
+    folder: AttemptFolder
+    group: RankGroup
+    slot: int
+    cancelled: bool = False
+
+
+class LocalLauncher(Launcher):
+    """Runs at most one attempt per slot, each on one node: this one. Its attempts cannot outlive it.
+
+    A slot is the list of its devices, entries of CUDA_VISIBLE_DEVICES; empty on CPU.
+    """
+
+    name = "local"
+
+    def __init__(self, slots: Sequence[Sequence[str]], graces: Graces | None = None):
+        self._slots = slots
+        self._graces = graces or Graces()
+        self._attempts: dict[str, _Running] = {}
+        self._left_behind: dict[str, LeftBehind] = {}
+        self._changed = threading.Event()
+
+    def _launch(self, request: LaunchRequest) -> str | None:
+        slot = self._free_slot()
+        if slot is None:
+            return None
+        key, job_id = request.spec.attempt_key, f"{socket.gethostname()}:{os.getpid()}"
+        if request.folder.ranks.exists():
+            raise ValueError(f"{key} was launched before")
+        write_ranks(request, job_id, ())
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(self._slots[slot])} if self._slots[slot] else {}
+        [plan] = node_plans(request, devices, self._graces)
+        group = RankGroup(plan, on_start=partial(self._note_start, request, job_id), on_end=self._changed.set)
+        self._attempts[key] = _Running(request.folder, group, slot)
+        group.start()
+        return job_id
+
+    def _free_slot(self) -> int | None:
+        taken = [attempt.slot for attempt in self._attempts.values() if attempt.group.report is None]
+        return next((slot for slot in range(len(self._slots)) if slot not in taken), None)
+
+    def _note_start(self, request: LaunchRequest, job_id: str, ranks: tuple[RankProcess, ...]) -> None:
+        write_ranks(request, job_id, ranks)
+        self._changed.set()
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Ends what an earlier driver's attempts may have left running here."""
+        found = left_behind(requests)
+        self._left_behind |= found
+        end_left_behind(found.values(), _END_TIMEOUT_S)
+        return {key: attempt.accepted.job_id for key, attempt in found.items()}
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        return {key: self._ending(key) for key in keys}
+
+    def _ending(self, key: str) -> Ending:
+        if key in self._left_behind:
+            return self._left_behind[key].ending()
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return Ending(Life.UNKNOWN)
+        group = attempt.group
+        if group.report is not None:
+            return ending_from([group.report], attempt.folder, attempt.cancelled)
+        started_at = group.started_at
+        return Ending(Life.ALIVE, started_at is not None, nodes=(socket.gethostname(),), started_at=started_at)
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        keys = list(keys)
+        alive = {k: self._attempts[k] for k in keys if k in self._attempts and self._attempts[k].group.report is None}
+        for attempt in alive.values():
+            attempt.cancelled = True
+            attempt.group.kill()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        stuck = {k for k, a in alive.items() if not a.group.wait(max(0.0, deadline - time.monotonic()))}
+        return stuck | {k for k in keys if k in self._left_behind and self._ending(k).life is not Life.ENDED}
+
+    def wait(self, seconds: float) -> None:
+        self._changed.wait(seconds)
+        self._changed.clear()
+
+    def close(self) -> None:
+        self.cancel(tuple(self._attempts))
+
+
+def local_slots(cluster: Cluster, parallel_trials: int, environment: Mapping[str, str]) -> list[list[str]]:
+    """A slot for each parallel trial, with its own devices when the accelerator is a GPU.
+
+    InputError when the cluster is more than this machine, or more GPUs are wanted than it shows.
+    """
+    if cluster.num_nodes > 1:
+        raise InputError.of(
+            "launcher",
+            f"the launcher runs on this machine alone, the cluster has {cluster.num_nodes} nodes",
+            key="cluster.num_nodes",
+            value=cluster.num_nodes,
+            fix="give 1 node, or launcher.kind ray with the address of a Ray cluster",
+        )
+    if cluster.accelerator.name == "cpu":
+        return [[] for _ in range(parallel_trials)]
+    devices, each = visible_devices(environment), cluster.gpus_per_node
+    if len(devices) < parallel_trials * each:
+        raise InputError.of(
+            "launcher",
+            f"{parallel_trials} parallel trials x {each} GPUs = {parallel_trials * each} GPUs,"
+            f" this machine shows {len(devices)}",
+            key="search.parallel_trials",
+            value=parallel_trials,
+            fix="fewer parallel trials or GPUs per node; CUDA_VISIBLE_DEVICES names the GPUs to use",
+        )
+    return [devices[i * each : (i + 1) * each] for i in range(parallel_trials)]
+
+
+def visible_devices(environment: Mapping[str, str], device_files: Path = Path("/dev")) -> list[str]:
+    """The GPUs as CUDA_VISIBLE_DEVICES names them: its own entries, else a number for each NVIDIA device file."""
+    named = environment.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [device.strip() for device in named.split(",") if device.strip()]
+    files = [path for path in device_files.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
+    return [str(index) for index in range(len(files))]

@@ -1,0 +1,344 @@
+"""One node's ranks of an attempt: started together, watched, and ended for certain.
+
+Standard library only and nothing of ours: the same code runs in the driver and travels by value to the nodes of a Ray
+cluster, where Parlay need not be installed. Linux only, as its clusters are.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.common.process_identity import boot_id, start_ticks
+
+OF_OTHER_PYTHONS = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
+"""Variables that no rank is given as they are: they are for the Python that runs Parlay."""
+_FOREIGN_NAMES = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *OF_OTHER_PYTHONS,
+}
+_FOREIGN_PREFIXES = ("SLURM", "SBATCH_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "RAY_", "PARLAY_")
+_GROUP_ENDS_TIMEOUT_S = 1.0  # all ranks together: an init that reaps nothing would keep a group from ever being empty
+
+# Runs in front of every rank, under our own interpreter: the kernel kills the rank when the thread that started it is
+# gone, also when nobody is left to clean up. A preexec_fn could do the same but may deadlock in a process with threads.
+_DIE_WITH_PARENT = """
+import os, signal, sys
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+except (ImportError, AttributeError, OSError):
+    pass  # the trial program's own watch on PARLAY_PARENT_PID remains
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True)
+class Graces:
+    """Seconds the other ranks get after one ended badly or well, and all of them between SIGTERM and SIGKILL."""
+
+    after_failure_s: float = 10.0
+    after_success_s: float = 60.0
+    after_term_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What one node runs: `argv` once per entry of `logs`, as ranks `first_rank`, `first_rank` + 1, ... of the world.
+
+    `environment` comes on top of the node's own, which is first freed of every launcher's variables. Ending the ranks
+    begins `time_limit_s` after the start of the first.
+    """
+
+    argv: tuple[str, ...]
+    directory: str
+    logs: tuple[str, ...]
+    first_rank: int
+    world_size: int
+    time_limit_s: float
+    environment: Mapping[str, str]
+    graces: Graces = Graces()
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """A running rank. `start_ticks` (since boot `boot_id`) tells it from a stranger that got its pid later.
+
+    `started_at` is UTC seconds since the epoch.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    start_ticks: int
+    boot_id: str
+    started_at: float
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """`code` is the exit status, minus the signal's number for a rank killed by one, None when it could not be seen."""
+
+    rank: int
+    code: int | None
+    killed_by_us: bool
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """How a node's ranks ended; `exits` in the order seen. `error` is set when they could not all be started.
+
+    Times are UTC seconds since the epoch, of the first rank's start and, as many monotonic seconds later as it took,
+    of the last one's end: a clock that is set meanwhile changes nothing. `oom_kills` counts what the kernel killed for
+    memory meanwhile.
+    """
+
+    host: str
+    started_at: float | None
+    ended_at: float
+    exits: tuple[RankExit, ...]
+    timed_out: bool
+    oom_kills: int
+    error: str | None = None
+
+
+class RankGroup:
+    """Supervises one node's ranks from a thread of its own, which starts them and outlives them.
+
+    Any thread may call any method. The supervising thread calls `on_start` once all ranks run and `on_end` when the
+    report is there; an exception in `on_start` ends the ranks again. No rank survives the thread, nor the process it
+    lives in.
+    """
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        on_start: Callable[[tuple[RankProcess, ...]], None],
+        on_end: Callable[[], None],
+    ):
+        self.started_at: float | None = None
+        self.report: GroupReport | None = None
+        self._plan = plan
+        self._on_start = on_start
+        self._on_end = on_end
+        self._messages: queue.SimpleQueue[tuple[int, int | None] | None] = queue.SimpleQueue()
+        self._live: dict[int, subprocess.Popen[bytes]] = {}
+        self._exits: list[RankExit] = []
+        self._first_start: tuple[float, float] | None = None  # UTC and monotonic seconds
+        self._group_ends_left_s = _GROUP_ENDS_TIMEOUT_S
+        self._timed_out = self._killing = False
+        self._term_at = self._kill_at = float("inf")
+        self._thread = threading.Thread(target=self._supervise, name="ranks", daemon=True)
+
+    def start(self) -> None:
+        """Begin starting the ranks; returns at once."""
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Kill the ranks now; returns at once, `wait` tells when they are gone."""
+        self._messages.put(None)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the ranks have ended; False when they have not within `timeout_s`."""
+        self._thread.join(timeout_s)
+        return self.report is not None
+
+    def _supervise(self) -> None:
+        oom_kills = count_oom_kills()
+        error = None
+        try:
+            self._on_start(self._start_ranks())
+            self._watch()
+        except Exception as problem:  # a program missing, a disk full, no more threads: no rank stays unwatched
+            error = str(problem)
+            self._abandon()
+        self.report = GroupReport(
+            host=socket.gethostname(),
+            started_at=None if self._first_start is None else self._first_start[0],
+            ended_at=self._now(),
+            exits=tuple(self._exits),
+            timed_out=self._timed_out,
+            oom_kills=count_oom_kills() - oom_kills,
+            error=error,
+        )
+        self._on_end()
+
+    def _now(self) -> float:
+        """UTC seconds, counted from the first rank's start by a clock that nobody sets."""
+        if self._first_start is None:
+            return time.time()
+        started_at, begun = self._first_start
+        return started_at + time.monotonic() - begun
+
+    def _start_ranks(self) -> tuple[RankProcess, ...]:
+        environment = rank_environment(os.environ, self._plan)
+        if shutil.which(self._plan.argv[0], path=environment.get("PATH")) is None:
+            raise FileNotFoundError(f"{self._plan.argv[0]} is not an executable on {socket.gethostname()}")
+        started = [self._start_rank(local_rank, environment) for local_rank in range(len(self._plan.logs))]
+        self.started_at = started[0].started_at
+        return tuple(started)
+
+    def _start_rank(self, local_rank: int, environment: Mapping[str, str]) -> RankProcess:
+        rank = self._plan.first_rank + local_rank
+        with open(self._plan.logs[local_rank], "ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self._plan.argv],
+                cwd=self._plan.directory,
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(local_rank)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._live[rank] = child
+        started_at = self._now()
+        if self._first_start is None:
+            self._first_start = started_at, time.monotonic()
+            self._term_at = time.monotonic() + self._plan.time_limit_s
+        threading.Thread(target=self._await_exit, args=(rank, child.pid), daemon=True).start()
+        return RankProcess(rank, socket.gethostname(), child.pid, start_ticks(child.pid) or 0, boot_id(), started_at)
+
+    def _await_exit(self, rank: int, pid: int) -> None:
+        try:
+            # Not reaped here: until the supervisor does, the pid stays ours and a signal cannot reach a stranger.
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # SIGCHLD is ignored in this process: the kernel reaped it
+            ended = None
+        if ended is None:
+            self._messages.put((rank, None))
+        else:
+            sign = 1 if ended.si_code == os.CLD_EXITED else -1
+            self._messages.put((rank, sign * ended.si_status))
+
+    def _watch(self) -> None:
+        while self._live:
+            due = min(self._term_at, self._kill_at)
+            timeout_s = None if due == float("inf") else max(0.0, due - time.monotonic())
+            try:
+                message = self._messages.get(timeout=timeout_s)
+            except queue.Empty:
+                self._escalate()
+                continue
+            if message is None:
+                self._kill()
+            else:
+                self._note_exit(*message)
+
+    def _escalate(self) -> None:
+        if time.monotonic() >= self._kill_at:
+            self._kill()
+        elif time.monotonic() >= self._term_at:
+            self._timed_out = True
+            self._term_at = float("inf")
+            self._signal(signal.SIGTERM)
+            self._kill_within(self._plan.graces.after_term_s)
+
+    def _note_exit(self, rank: int, code: int | None) -> None:
+        child = self._live.pop(rank)
+        _signal_group(child.pid, signal.SIGKILL)  # what the rank may have started and left behind
+        child.wait()
+        self._group_ends_left_s -= _await_group_end(child.pid, self._group_ends_left_s)
+        self._exits.append(RankExit(rank, code, killed_by_us=self._killing))
+        graces = self._plan.graces
+        self._kill_within(graces.after_success_s if code == 0 else graces.after_failure_s)
+
+    def _kill_within(self, seconds: float) -> None:
+        if not self._killing:
+            self._kill_at = min(self._kill_at, time.monotonic() + seconds)
+
+    def _kill(self) -> None:
+        self._killing = True
+        self._term_at = self._kill_at = float("inf")
+        self._signal(signal.SIGKILL)
+
+    def _abandon(self) -> None:
+        self._kill()
+        for rank, child in self._live.items():
+            self._exits.append(RankExit(rank, child.wait(), killed_by_us=True))
+
+    def _signal(self, signum: signal.Signals) -> None:
+        for child in self._live.values():
+            _signal_group(child.pid, signum)
+
+
+def rank_environment(node: Mapping[str, str], plan: GroupPlan) -> dict[str, str]:
+    """The environment all ranks of a node share: the node's own without any launcher's variables, then the plan's."""
+    kept = {n: v for n, v in node.items() if n not in _FOREIGN_NAMES and not n.startswith(_FOREIGN_PREFIXES)}
+    return {
+        **kept,
+        **plan.environment,
+        "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_WORLD_SIZE": str(len(plan.logs)),
+        "PARLAY_PARENT_PID": str(os.getpid()),
+    }
+
+
+def end_survivors(ranks: tuple[RankProcess, ...], timeout_s: float) -> tuple[RankProcess, ...]:
+    """Kill those of an earlier process's ranks that still run on this host; returns the ones that will not die.
+
+    A pid that now belongs to someone else (another start time, another boot) is left alone.
+    """
+    deadline = time.monotonic() + timeout_s
+    alive = survivors(ranks)
+    for rank in alive:
+        _signal_group(rank.pid, signal.SIGKILL)
+    while alive and time.monotonic() < deadline:
+        time.sleep(0.01)  # not our children: nothing announces their end
+        alive = survivors(alive)
+    return alive
+
+
+def survivors(ranks: tuple[RankProcess, ...]) -> tuple[RankProcess, ...]:
+    """Those of these ranks that run on this host, now."""
+    here = (socket.gethostname(), boot_id())
+    return tuple(r for r in ranks if (r.host, r.boot_id) == here and start_ticks(r.pid) == r.start_ticks)
+
+
+def count_oom_kills() -> int:
+    """How many processes the kernel has killed for memory so far: in our control group, else on this machine."""
+    for path in (*_cgroup_memory_events(), Path("/proc/vmstat")):
+        with suppress(OSError):
+            counters = dict(line.split()[:2] for line in path.read_text().splitlines())
+            if "oom_kill" in counters:
+                return int(counters["oom_kill"])
+    return 0
+
+
+def _cgroup_memory_events() -> list[Path]:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return [Path("/sys/fs/cgroup" + line[3:]) / "memory.events"]
+    return []
+
+
+def _await_group_end(pid: int, timeout_s: float) -> float:
+    """Wait until a killed group is empty: the kernel takes a moment, and only children are announced.
+
+    Returns the seconds waited.
+    """
+    begun = time.monotonic()
+    with suppress(ProcessLookupError):
+        while time.monotonic() < begun + timeout_s:
+            os.killpg(pid, 0)
+            time.sleep(0.005)
+    return time.monotonic() - begun
+
+
+def _signal_group(pid: int, signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signum)

@@ -1,0 +1,212 @@
+"""From a LaunchRequest to each node's plan, ranks.json, and from the nodes' reports to an Ending."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.processes import (
+    Graces,
+    GroupPlan,
+    GroupReport,
+    RankExit,
+    RankProcess,
+    end_survivors,
+    survivors,
+)
+from trials.attempt_result import Ending, Life
+from trials.files.folders import AttemptFolder, read_json, write_json
+from trials.files.text import tail
+from trials.ranks.program import FILES_FAILED
+from trials.trial import FailureReason, TrialSpec, require_schema
+
+RANKS_SCHEMA = "parlay.ranks/1"
+_EXCERPT_LINES = 20
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What ranks.json says of an attempt: it was accepted under this job id, these ranks were started."""
+
+    job_id: str
+    ranks: tuple[RankProcess, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """An accepted attempt of an earlier driver, which it could not outlive."""
+
+    request: LaunchRequest
+    accepted: Accepted
+
+    def ending(self) -> Ending:
+        left = survivors(self.accepted.ranks)
+        started_at = min((rank.started_at for rank in self.accepted.ranks), default=None)
+        return not_to_be_killed(left) if left else interrupted(self.request.folder, started_at)
+
+
+def node_plans(
+    request: LaunchRequest, environment: Mapping[str, str] | None = None, graces: Graces | None = None
+) -> list[GroupPlan]:
+    """What each node of the attempt runs, in rank order; `environment` is added for the launcher's own needs."""
+    spec = request.spec
+    folder = AttemptFolder(request.folder.path.absolute())  # the ranks start in it
+    return [
+        GroupPlan(
+            argv=request.argv,
+            directory=str(folder.path),
+            logs=tuple(str(folder.rank_log(rank)) for rank in ranks),
+            first_rank=ranks.start,
+            world_size=spec.num_gpus,
+            time_limit_s=request.time_limit_s,
+            environment=program_environment(request.code) | device_environment(request.spec) | dict(environment or {}),
+            graces=graces or Graces(),
+        )
+        for ranks in _ranks_of_nodes(spec.num_gpus, spec.gpus_per_node)
+    ]
+
+
+def _ranks_of_nodes(num_gpus: int, gpus_per_node: int) -> list[range]:
+    return [range(first, min(first + gpus_per_node, num_gpus)) for first in range(0, num_gpus, gpus_per_node)]
+
+
+def program_environment(code: str) -> dict[str, str]:
+    """What makes the trial program run the search's own code and nothing that lies beside it."""
+    return {"PYTHONPATH": str(Path(code).absolute()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def device_environment(spec: TrialSpec) -> dict[str, str]:
+    """What every rank of the trial is told of the node's devices, whatever launches it."""
+    # On CPU a rank is one thread, and a GPU that is there all the same is not its business.
+    return {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if spec.accelerator == "cpu" else {}
+
+
+def write_ranks(request: LaunchRequest, job_id: str, ranks: Sequence[RankProcess]) -> None:
+    """Swap in ranks.json. Written without ranks before the first is started: its presence says "accepted"."""
+    data = {"schema": RANKS_SCHEMA, "attempt_key": request.spec.attempt_key, "job_id": job_id}
+    write_json(request.folder.ranks, data | {"ranks": [asdict(rank) for rank in ranks]})
+
+
+def read_ranks(folder: AttemptFolder) -> Accepted | None:
+    """What ranks.json says; None for an attempt that was never accepted. ValueError for another schema."""
+    data = read_json(folder.ranks)
+    if data is None:
+        return None
+    require_schema(data, RANKS_SCHEMA)
+    return Accepted(data["job_id"], tuple(RankProcess(**rank) for rank in data["ranks"]))
+
+
+def left_behind(requests: Mapping[str, LaunchRequest]) -> dict[str, LeftBehind]:
+    """Those of these attempts that were accepted."""
+    found = {key: (request, read_ranks(request.folder)) for key, request in requests.items()}
+    return {key: LeftBehind(request, accepted) for key, (request, accepted) in found.items() if accepted is not None}
+
+
+def end_left_behind(attempts: Iterable[LeftBehind], timeout_s: float) -> None:
+    """End what may still run of these attempts on this host, all at once."""
+    end_survivors(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
+
+
+def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> Ending:
+    """What the reports of all nodes together say; `cancelled` when the launcher was asked to end the attempt."""
+    exits = [rank_exit for report in reports for rank_exit in report.exits]
+    reason, detail = _cause(reports, exits, cancelled)
+    failed = [e for e in exits if e.code != 0 and not e.killed_by_us]
+    culprit = next((e for e in failed if e.code == FILES_FAILED), next(iter(failed), None))
+    if reason is None and culprit is not None:
+        reason = FailureReason.LAUNCH_FAILURE if culprit.code == FILES_FAILED else None
+        detail = _with_log(f"rank {culprit.rank} {_words(culprit)}", folder.rank_log(culprit.rank))
+    starts = [report.started_at for report in reports if report.started_at is not None]
+    return Ending(
+        life=Life.ENDED,
+        started=bool(starts),
+        failed=any(e.code != 0 for e in exits) or any(report.error for report in reports),
+        reason=reason,
+        detail=detail,
+        nodes=tuple(report.host for report in reports),
+        started_at=min(starts, default=None),
+        ended_at=max((report.ended_at for report in reports), default=None),
+    )
+
+
+def interrupted(folder: AttemptFolder, started_at: float | None) -> Ending:
+    """The ending of an earlier driver's attempt, which could not outlive it; nobody saw when it ended."""
+    return Ending(
+        life=Life.ENDED,
+        started=started_at is not None,
+        failed=True,
+        reason=FailureReason.INTERRUPTED,
+        detail="the ranks ended with their driver",
+        started_at=started_at,
+        ended_at=last_sign_of_life(folder, started_at),
+    )
+
+
+def not_to_be_killed(left: Sequence[RankProcess]) -> Ending:
+    """Ranks that SIGKILL does not end: nothing is known of their attempt until they do."""
+    stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
+    return Ending(Life.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")
+
+
+def last_sign_of_life(folder: AttemptFolder, started_at: float | None) -> float | None:
+    """When the attempt last wrote anything (UTC seconds), as the times of its files say; None without a file.
+
+    Never before `started_at`, and never in the future: another machine's clock may have set these times.
+    """
+    files = (folder.ranks, folder.heartbeat, *folder.path.glob("metrics.*.jsonl"), *folder.rank_logs())
+    last = max((seconds for file in files if (seconds := _written_at(file)) is not None), default=started_at)
+    if last is None:
+        return None
+    last = min(last, time.time())
+    return last if started_at is None else max(last, started_at)
+
+
+def _written_at(file: Path) -> float | None:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _cause(
+    reports: Sequence[GroupReport], exits: Sequence[RankExit], cancelled: bool
+) -> tuple[FailureReason | None, str | None]:
+    """What the launcher itself knows; (None, None) leaves it to the trial's own words."""
+    if cancelled:
+        return FailureReason.CANCELLED_BY_SEARCH, "cancelled"
+    for report in reports:
+        if report.error is not None:
+            return FailureReason.LAUNCH_FAILURE, report.error
+    for rank_exit in exits:
+        if rank_exit.code == -signal.SIGKILL and not rank_exit.killed_by_us:
+            return _killed_by_another(rank_exit, reports)
+    if any(report.timed_out for report in reports):
+        return FailureReason.TIME_LIMIT, "the launcher's time limit passed"
+    return None, None
+
+
+def _killed_by_another(killed: RankExit, reports: Sequence[GroupReport]) -> tuple[FailureReason, str]:
+    report = next(report for report in reports if killed in report.exits)
+    what = f"rank {killed.rank} was killed by signal 9 on {report.host}"
+    if report.oom_kills > 0:
+        return FailureReason.HOST_OOM, f"{what}, and the kernel killed for memory there meanwhile"
+    return FailureReason.NODE_FAILURE, what
+
+
+def _words(rank_exit: RankExit) -> str:
+    if rank_exit.code is None:
+        return "ended unseen"
+    if rank_exit.code < 0:
+        return f"was killed by signal {-rank_exit.code}"
+    return f"exited with code {rank_exit.code}"
+
+
+def _with_log(text: str, log: Path) -> str:
+    try:
+        return "\n".join([text, tail(log, _EXCERPT_LINES)])
+    except OSError:
+        return text

@@ -1,0 +1,224 @@
+"""RayLauncher: the ranks of an attempt in a placement group, a supervising actor on each of its nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from orchestrator.launchers.base import Launcher, LaunchRequest
+from orchestrator.launchers.local.processes import Graces, end_survivors
+from orchestrator.launchers.local.rank_groups import (
+    LeftBehind,
+    end_left_behind,
+    ending_from,
+    last_sign_of_life,
+    left_behind,
+    node_plans,
+    not_to_be_killed,
+    write_ranks,
+)
+from orchestrator.launchers.ray.node_actor import NodeJob, RayJob
+from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
+from trials.attempt_result import Ending, Life
+from trials.trial import FailureReason
+
+_END_TIMEOUT_S = 16.0
+_LOST_END_TIMEOUT_S = 1.0  # the ranks of a lost node are asked for at every look
+_LONGEST_WAIT_S = 2.0  # that Ray has died is not announced, only found by looking
+
+
+@dataclass
+class _Submitted:
+    request: LaunchRequest
+    job: RayJob
+    bundles: list[dict[str, float]]
+    cancelled: bool = False
+    nodes_written: int = 0
+    released: bool = False
+
+
+class RayLauncher(Launcher):
+    """Attempts queue in Ray until their nodes are free. They cannot outlive the driver: their actors belong to it.
+
+    `start` gives the Ray to use, and another one should a Ray of our own die; it raises RayUnavailable, the
+    constructor with it.
+    """
+
+    name = "ray"
+
+    def __init__(self, start: Callable[[], RayRuntime], graces: Graces | None = None):
+        self._start = start
+        self._runtime = start()
+        self._graces = graces or Graces()
+        self._attempts: dict[str, _Submitted] = {}
+        self._left_behind: dict[str, LeftBehind] = {}
+
+    def _launch(self, request: LaunchRequest) -> str | None:
+        self._replace_dead_ray()
+        spec = request.spec
+        if request.folder.ranks.exists():
+            raise ValueError(f"{spec.attempt_key} was launched before")
+        write_ranks(request, spec.attempt_key, ())
+        plans = node_plans(request, graces=self._graces)
+        bundles = [self._runtime.bundle(spec.accelerator != "cpu", len(plan.logs)) for plan in plans]
+        job = self._runtime.submit(spec.attempt_key, plans, bundles)
+        self._attempts[spec.attempt_key] = _Submitted(request, job, bundles)
+        return spec.attempt_key
+
+    def _replace_dead_ray(self) -> None:
+        if self._runtime.is_alive:
+            return
+        self._note_death_of_ray()
+        try:
+            self._runtime = self._start()
+        except RayUnavailable as error:
+            raise RayUnavailable(f"Ray died and could not be started again: {error}") from error
+
+    def _note_death_of_ray(self) -> None:
+        """A dead Ray is left at once: it would take the driver with it. Its ranks have ended with their actors."""
+        self._runtime.close()
+        for submitted in self._attempts.values():
+            submitted.released = True
+            submitted.job.lose("the Ray on this machine died")
+
+    def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
+        """Ends what an earlier driver's actors and their ranks on this machine may have left running."""
+        found = left_behind(requests)
+        self._left_behind |= found
+        self._runtime.end_named({key: left.request.spec.num_nodes for key, left in found.items()}, _END_TIMEOUT_S / 2)
+        end_left_behind(found.values(), _END_TIMEOUT_S / 2)
+        return {key: left.accepted.job_id for key, left in found.items()}
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        keys = list(keys)
+        self._look(keys)
+        return {key: self._ending(key) for key in keys}
+
+    def _look(self, keys: Iterable[str]) -> None:
+        if self._runtime.is_alive:
+            self._runtime.look(self._attempts[key].job for key in keys if key in self._attempts)
+        else:
+            self._note_death_of_ray()
+
+    def _ending(self, key: str) -> Ending:
+        if key in self._left_behind:
+            return self._ending_of_left_behind(key)
+        if key not in self._attempts:
+            return Ending(Life.UNKNOWN)
+        submitted = self._attempts[key]
+        _record_ranks(submitted)
+        self._end_peers_of_ended_nodes(submitted)
+        if not submitted.job.is_ended:
+            return _alive(submitted)
+        if not submitted.released:
+            self._runtime.release(submitted.job)
+            submitted.released = True
+        ranks_of_lost = tuple(rank for node in submitted.job.nodes if node.lost for rank in node.ranks or ())
+        left = end_survivors(ranks_of_lost, _LOST_END_TIMEOUT_S)
+        return not_to_be_killed(left) if left else _ended(submitted)
+
+    def _ending_of_left_behind(self, key: str) -> Ending:
+        left = self._left_behind[key]
+        if self._runtime.is_alive and not self._runtime.end_named({key: left.request.spec.num_nodes}, timeout_s=0):
+            return Ending(Life.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended")
+        return left.ending()
+
+    def _end_peers_of_ended_nodes(self, submitted: _Submitted) -> None:
+        """What RankGroup does among the ranks of one node, among the nodes."""
+        due = self._peers_due_at(submitted)
+        if due is not None and time.monotonic() >= due:
+            self._runtime.end_ranks(submitted.job)
+
+    def _peers_due_at(self, submitted: _Submitted) -> float | None:
+        """When the nodes that still run are ended, whatever they do (monotonic seconds).
+
+        Because others are not there any more, or because the time limit, which each node counts from its own start,
+        passed on the one that started first.
+        """
+        job, limit_s = submitted.job, submitted.request.time_limit_s + self._graces.after_term_s
+        limits = [node.start_seen_at + limit_s for node in job.nodes if node.start_seen_at is not None]
+        ends = [node.ended_at + self._grace_after_s(node) for node in job.nodes if node.ended_at is not None]
+        return None if job.is_ended else min([*limits, *ends], default=None)
+
+    def _grace_after_s(self, ended: NodeJob) -> float:
+        if ended.report is not None and ended.report.timed_out:
+            return 0.0
+        return self._graces.after_success_s if _ended_well(ended) else self._graces.after_failure_s
+
+    def cancel(self, keys: Iterable[str]) -> set[str]:
+        keys = list(keys)
+        self._look(keys)
+        alive = {k: self._attempts[k] for k in keys if k in self._attempts and not self._attempts[k].job.is_ended}
+        for submitted in alive.values():
+            submitted.cancelled = submitted.released = True
+        if alive:
+            self._runtime.end([submitted.job for submitted in alive.values()], _END_TIMEOUT_S)
+        stuck = {key for key, submitted in alive.items() if not submitted.job.is_ended}
+        return stuck | {k for k in keys if k in self._left_behind and self._ending(k).life is not Life.ENDED}
+
+    def wait(self, seconds: float) -> None:
+        alive = [s for s in self._attempts.values() if not s.job.is_ended]
+        due_in_s = [due - time.monotonic() for s in alive if (due := self._peers_due_at(s)) is not None]
+        coming = [due for due in due_in_s if due > 0]  # what was due is being ended, and says when it has
+        self._runtime.wait((s.job for s in alive), min([seconds, _LONGEST_WAIT_S, *coming]))
+
+    def close(self) -> None:
+        self.cancel(tuple(self._attempts))
+        self._runtime.close()
+
+
+def _ended_well(node: NodeJob) -> bool:
+    return node.report is not None and all(rank_exit.code == 0 for rank_exit in node.report.exits)
+
+
+def _record_ranks(submitted: _Submitted) -> None:
+    started = [node.ranks for node in submitted.job.nodes if node.ranks]
+    if submitted.nodes_written == len(started):
+        return
+    with suppress(OSError):  # a full disk; the next look tries again
+        write_ranks(submitted.request, submitted.request.spec.attempt_key, [r for ranks in started for r in ranks])
+        submitted.nodes_written = len(started)
+
+
+def _alive(submitted: _Submitted) -> Ending:
+    if any(node.started_at is None for node in submitted.job.nodes):
+        return Ending(Life.ALIVE, detail=f"waiting for Ray to give {submitted.bundles}")
+    return Ending(Life.ALIVE, True, nodes=_hosts(submitted), started_at=_started_at(submitted))
+
+
+def _ended(submitted: _Submitted) -> Ending:
+    nodes = submitted.job.nodes
+    reports = [node.report for node in nodes if node.report is not None]
+    ending = ending_from(reports, submitted.request.folder, submitted.cancelled)
+    lost = next((node.lost for node in nodes if node.lost is not None), None)
+    if lost is None:
+        return ending
+    started_at = _started_at(submitted)
+    ending = replace(
+        ending,
+        started=started_at is not None,
+        failed=True,
+        nodes=_hosts(submitted),
+        started_at=started_at,
+        ended_at=_last_seen_at(submitted, ending.ended_at, started_at),
+    )
+    if submitted.cancelled:
+        return ending
+    reason = FailureReason.LAUNCH_FAILURE if started_at is None else FailureReason.NODE_FAILURE
+    return replace(ending, reason=reason, detail=lost)
+
+
+def _last_seen_at(submitted: _Submitted, reported: float | None, started_at: float | None) -> float | None:
+    """When an attempt with a lost node ended: nobody saw it, but nothing wrote anything later."""
+    last = last_sign_of_life(submitted.request.folder, started_at)
+    return max((moment for moment in (reported, last) if moment is not None), default=None)
+
+
+def _hosts(submitted: _Submitted) -> tuple[str, ...]:
+    return tuple(node.ranks[0].host for node in submitted.job.nodes if node.ranks)
+
+
+def _started_at(submitted: _Submitted) -> float | None:
+    return min((node.started_at for node in submitted.job.nodes if node.started_at is not None), default=None)

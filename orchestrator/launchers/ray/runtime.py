@@ -1,0 +1,375 @@
+"""Ray, as far as Parlay needs it: a supervising actor a node for the ranks of an attempt, and actors for other work of
+this machine. Only this file imports ray.
+
+Either a Ray of our own that nobody else can reach (loopback, a token, no dashboard, a private directory), or the
+cluster a person names by address, of which nothing is ever shut down. `ray stop` is never called: it ends every Ray
+on the node, whoever owns it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.common import process_identity
+from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
+from orchestrator.launchers.local import processes
+from orchestrator.launchers.local.processes import GroupPlan, GroupReport, RankExit, RankProcess
+from orchestrator.launchers.ray import node_actor
+from orchestrator.launchers.ray.node_actor import NodeJob, NodeSupervisor, RayJob, ask_again, open_refs
+from search_spaces.errors import OutsideRefused
+
+RANK_SLOTS = "parlay_rank_slots"
+_NAMESPACE = "parlay"
+_CONNECT_TIMEOUT_S = 10.0
+_OBJECT_STORE_BYTES = 80 * 2**20  # nothing but plans and reports passes through it; Ray wants at least 75 MiB
+
+
+class RayUnavailable(OutsideRefused):
+    """No Ray could be started or reached, which may pass; the message is Ray's own."""
+
+
+class WorkLost(Exception):
+    """The actor died before its work was done; the words are Ray's."""
+
+
+class Work(Protocol):
+    """What an actor can do: `run` to its end, or to where `stop`, from another thread, lets it leave early.
+
+    It is pickled by name, so its module is imported in the actor.
+    """
+
+    def run(self) -> Any: ...
+    def stop(self) -> None: ...
+
+
+class Worker:
+    """The actor: one piece of work in a process of its own, with the environment of who started it: Ray's would hide
+    the GPUs from it."""
+
+    def __init__(self, work: Work, environment: Mapping[str, str]):
+        os.environ.clear()
+        os.environ.update(environment)
+        self._work = work
+
+    def run(self) -> Any:
+        return self._work.run()
+
+    def stop(self) -> None:
+        self._work.stop()
+
+
+@dataclass(frozen=True)
+class RayWork:
+    """A worker and what it will have found."""
+
+    actor: Any
+    result_ref: Any
+
+
+SENT_MODULES = (process_identity, processes, node_actor)
+"""What the supervisors are made of: sent along, since the nodes' Python need not have Parlay."""
+
+
+class RayRuntime:
+    """A connection to Ray. Used by one thread."""
+
+    def __init__(self, ray: Any, private_folder: Path | None = None):
+        self._ray = ray
+        self._private_folder = private_folder
+        for module in (*SENT_MODULES, sys.modules[__name__]):
+            ray.cloudpickle.register_pickle_by_value(module)
+        self._actor_class = ray.remote(NodeSupervisor)
+
+    @classmethod
+    def start_loopback(cls, rank_slots: int, num_gpus: int) -> RayRuntime:
+        """A Ray of our own on this machine, gone with this process. Raises RayUnavailable."""
+        ray, folder = _import_ray(), _make_private_folder()
+        try:
+            _keep_private(ray)
+            with _own_signal_handlers(), _servers_in_groups_of_their_own(ray):
+                ray.init(
+                    address="local",
+                    num_cpus=1,
+                    num_gpus=num_gpus,
+                    resources={RANK_SLOTS: rank_slots},
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    _temp_dir=str(folder / "r"),  # Ray opens its own directory to everyone; the one above is private
+                )
+        except Exception as error:  # Ray raises whatever its parts raise: sockets, files, time-outs, its own
+            cls(ray, folder).close()
+            raise RayUnavailable(f"{type(error).__name__}: {error}") from error
+        return cls(ray, folder)
+
+    @classmethod
+    def connect(cls, address: str) -> RayRuntime:
+        """The running cluster at this address. Raises RayUnavailable."""
+        ray = _import_ray()
+        try:
+            _require_listener(address)
+            with _own_signal_handlers():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            raise RayUnavailable(f"{type(error).__name__}: {error}") from error
+        return cls(ray)
+
+    @property
+    def is_alive(self) -> bool:
+        """False once a Ray of our own has lost one of its two servers; what becomes of another's is not seen here.
+
+        Anything asked of a dead Ray, but to close, blocks for a minute and then ends this process.
+        """
+        if self._private_folder is None:
+            return True
+        node = self._ray._private.worker._global_node
+        dead = [name for name, _ in node.dead_processes()] if node else ["raylet"]
+        return "gcs_server" not in dead and "raylet" not in dead
+
+    def bundle(self, on_gpus: bool, ranks: int) -> dict[str, float]:
+        """The resources that `ranks` ranks of one node take.
+
+        On our own Ray a rank on CPU is a slot and not a core: this machine may have fewer cores than ranks.
+        """
+        if on_gpus:
+            return {"GPU": ranks}
+        return {"CPU" if self._private_folder is None else RANK_SLOTS: ranks}
+
+    def begin(self, work: Work, environment: Mapping[str, str]) -> RayWork:
+        """Have this work done by an actor of its own, which takes no resources. Returns at once."""
+        options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 2}  # `stop` is heard while `run` goes on
+        actor = self._ray.remote(Worker).options(**options).remote(work, dict(environment))
+        return RayWork(actor, actor.run.remote())
+
+    def done(self, works: Sequence[RayWork]) -> list[RayWork]:
+        """Those that have ended, or were lost."""
+        by_ref = {work.result_ref: work for work in works}
+        if not by_ref:
+            return []
+        ready, _ = self._ray.wait(list(by_ref), num_returns=len(by_ref), timeout=0)
+        return [by_ref[ref] for ref in ready]
+
+    def result(self, work: RayWork) -> Any:
+        """What `run` returned, waits for it. Raises WorkLost, and what `run` raised."""
+        try:
+            return self._ray.get(work.result_ref)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except self._ray.exceptions.RayError as error:
+            raise WorkLost(str(error)) from None
+        finally:
+            self._ray.kill(work.actor)
+
+    def submit(self, name: str, plans: Sequence[GroupPlan], bundles: Sequence[Mapping[str, float]]) -> RayJob:
+        """Ask for a node for each plan, all together or none, and run the plans there. Returns at once.
+
+        ValueError when a job of this name still lives.
+        """
+        strategy = "STRICT_SPREAD" if len(plans) > 1 else "STRICT_PACK"
+        group = self._ray.util.placement_group([dict(bundle) for bundle in bundles], strategy=strategy, name=name)
+        job = RayJob(group)
+        for index, (plan, bundle) in enumerate(zip(plans, bundles, strict=True)):
+            actor = self._actor_class.options(**_actor_options(self._ray, name, group, index, bundle)).remote(plan)
+            job.nodes.append(NodeJob(actor, ranks_ref=actor.ranks.remote(), report_ref=actor.report.remote()))
+        return job
+
+    def look(self, jobs: Iterable[RayJob]) -> None:
+        """Take in what is new of these jobs, with one question for all of them."""
+        waiting = {ref: node for job in jobs for node in job.nodes for ref in open_refs(node)}
+        if waiting:
+            ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for ref in ready:
+                self._take_in(waiting[ref], ref)
+
+    def _take_in(self, node: NodeJob, ref: Any) -> None:
+        try:
+            value = self._ray.get(ref)
+        except self._ray.exceptions.ActorUnavailableError:
+            ask_again(node, ref)  # unreachable is not gone: Ray will say when it is
+            return
+        except self._ray.exceptions.RayError as error:
+            node.end(lost=str(error))
+            return
+        if ref is node.ranks_ref:
+            node.started_at, ranks = value
+            node.ranks = tuple(RankProcess(**rank) for rank in ranks)
+            node.start_seen_at = time.monotonic()
+        else:
+            node.end(GroupReport(**value | {"exits": tuple(RankExit(**e) for e in value["exits"])}))
+
+    def wait(self, jobs: Iterable[RayJob], seconds: float) -> None:
+        """Wait until there is something new to take in of one of these jobs, at most `seconds`."""
+        refs = [ref for job in jobs for node in job.nodes for ref in open_refs(node)]
+        if refs:
+            self._ray.wait(refs, num_returns=1, timeout=seconds)
+        else:
+            time.sleep(seconds)
+
+    def end_ranks(self, job: RayJob) -> None:
+        """Have the supervisors kill what ranks they have; returns at once."""
+        for node in job.nodes:
+            if not node.is_ended:
+                node.actor.kill.remote()
+
+    def end(self, jobs: Sequence[RayJob], timeout_s: float) -> None:
+        """End the jobs whatever they are doing and give their nodes back; what has not ended then is out of reach.
+
+        Half of the time is for reports on how the ranks ended, half for the supervisors' end.
+        """
+        for job in jobs:
+            self.end_ranks(job)
+        nodes = [node for job in jobs for node in job.nodes]
+        self._await_reports([node for node in nodes if node.ranks is not None], timeout_s / 2)
+        for job in jobs:
+            self.release(job)
+        self._await_reports(nodes, timeout_s / 2)
+        self.look(jobs)
+
+    def _await_reports(self, nodes: Iterable[NodeJob], timeout_s: float) -> None:
+        refs = [node.report_ref for node in nodes if not node.is_ended]
+        if refs:
+            self._ray.wait(refs, num_returns=len(refs), timeout=timeout_s)
+
+    def release(self, job: RayJob) -> None:
+        """Remove the supervisors and give the nodes back."""
+        for node in job.nodes:
+            self._ray.kill(node.actor)
+        self._ray.util.remove_placement_group(job.placement_group)
+
+    def end_named(self, num_nodes: Mapping[str, int], timeout_s: float) -> bool:
+        """End the jobs of these names that an earlier driver may have left; False while one of their actors remains."""
+        deadline = time.monotonic() + timeout_s
+        while left := [actor for name, nodes in num_nodes.items() for actor in self._named_actors(name, nodes)]:
+            for actor in left:
+                self._ray.kill(actor)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)  # Ray announces nothing to a process that did not start the actor
+        return True
+
+    def _named_actors(self, name: str, num_nodes: int) -> list[Any]:
+        actors = []
+        for index in range(num_nodes):
+            with suppress(ValueError):
+                actors.append(self._ray.get_actor(_actor_name(name, index), namespace=_NAMESPACE))
+        return actors
+
+    def close(self) -> None:
+        """Leave the cluster; a Ray of our own ends."""
+        with _own_signal_handlers():
+            self._ray.shutdown()
+        if self._private_folder is not None:
+            shutil.rmtree(self._private_folder, ignore_errors=True)
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Keeps what this process does on SIGINT and SIGTERM.
+
+    Ray's start puts a handler of its own and a native one in their place, its end the kernel's default. The handlers
+    are set again also where Python still names them: of the native changes it knows nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set a handler
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that was not set by Python cannot be set again
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _servers_in_groups_of_their_own(ray: Any) -> Iterator[None]:
+    """A signal to all of this process's group, as timeout(1) sends one, is this process's to answer: a Ray that ends
+    beside it would no longer say how the ranks ended, and take it along. The kernel ends the servers with us."""
+    services = ray._private.services
+    popen = services.ConsolePopen
+    services.ConsolePopen = partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
+
+
+_LOOPBACK_ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: "0" binds every port to 127.0.0.1
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+def _keep_private(ray: Any) -> None:
+    """Loopback and a token for the Ray of this process and all that it starts.
+
+    Ray reads its environment when it is imported, which another library may have done long before us: what it has
+    read is set right too.
+    """
+    os.environ.update(_LOOPBACK_ENVIRONMENT)
+    # Others may know the shell's; where it is empty, Ray makes one and keeps it in the home.
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+    ray._raylet.Config.initialize("")
+    ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.util
+    except ImportError as error:
+        raise RayUnavailable(f"ray cannot be imported: {error}") from error
+    return ray
+
+
+def _require_listener(address: str) -> None:
+    """OSError when nothing answers there, which Ray itself would take minutes to say."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+
+
+def _make_private_folder() -> Path:
+    """The folder for a new Ray, after those that killed processes left behind are gone."""
+    try:
+        remove_abandoned()
+        return make_private_folder()
+    except OSError as error:
+        raise RayUnavailable(f"no temporary folder for Ray: {error}") from error
+
+
+def _actor_options(ray: Any, name: str, group: Any, index: int, bundle: Mapping[str, float]) -> dict[str, Any]:
+    """The actor takes the whole bundle, so that Ray gives its GPUs to it and to nobody else."""
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
+    custom = {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")}
+    return {
+        "name": _actor_name(name, index),
+        "namespace": _NAMESPACE,
+        "num_cpus": bundle.get("CPU", 0),
+        "num_gpus": bundle.get("GPU", 0),
+        "resources": custom,
+        "max_restarts": 0,
+        "max_concurrency": 4,  # `kill` and `ranks` answer while `report` waits
+        "scheduling_strategy": strategy,
+    }
+
+
+def _actor_name(job: str, index: int) -> str:
+    return f"{job}.{index}"

@@ -1,0 +1,1 @@
+"""Slurm launcher: a job an attempt, submitted exactly once."""

@@ -1,0 +1,76 @@
+"""What lies in a folder before its job is submitted: the script, and a copy of the user's setup file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.rank_groups import device_environment, program_environment
+from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.plain_file import open_named
+from slurm.request import SETUP_NAME, JobOptions, JobRequest
+from slurm.script import render_script
+from trials.files.folders import write_text
+
+MAX_SETUP_BYTES = 2**20
+
+
+def job_request(request: LaunchRequest, options: JobOptions) -> JobRequest:
+    """The job of an attempt, with these options of the user's."""
+    spec, directory = request.spec, Path(request.folder.path).absolute()
+    search, code = directory.parents[2], Path(request.code).absolute()
+    return JobRequest(
+        name=spec.attempt_key,
+        directory=directory,
+        num_nodes=spec.num_nodes,
+        tasks_per_node=-(-spec.num_gpus // spec.num_nodes),
+        time_limit_s=request.time_limit_s,
+        argv=request.argv,
+        environment=program_environment(request.code) | device_environment(spec),
+        options=options,
+        exclude=request.exclude,
+        folders=(str(search),) if code.is_relative_to(search) else (str(search), str(code)),
+    )
+
+
+def write_job_files(job: JobRequest) -> None:
+    """Write the job's script, and beside it a copy of what it sources. OutsideRefused as `write_setup_copy`."""
+    write_setup_copy(job)
+    write_text(job.script, render_script(job))
+
+
+def write_setup_copy(job: JobRequest) -> None:
+    """Copy the setup file, where there is one, into the job's folder: what ran is on record, whatever becomes of that.
+
+    OutsideRefused where it cannot be read just now.
+    """
+    if job.options.setup_file is None:
+        return
+    try:
+        text = setup_text(job.options.setup_file)
+    except InputError as error:
+        raise OutsideRefused(str(error), error.problems[0].fix) from error
+    write_text(job.directory / SETUP_NAME, text)
+
+
+def setup_text(path: str) -> str:
+    """What is in the user's setup file; InputError where this machine cannot read it, or it is no shell file."""
+    try:
+        with open_named(Path(path)) as stream:
+            raw = stream.read(MAX_SETUP_BYTES + 1)
+        if len(raw) > MAX_SETUP_BYTES:
+            raise _bad_setup(path, f"has more than {MAX_SETUP_BYTES} bytes", "source the rest of it from there")
+        return raw.decode()
+    except OSError as error:
+        fix = "name a file that this machine and the compute nodes see"
+        raise _bad_setup(path, f"cannot be read: {error.strerror or error}", fix) from error
+    except UnicodeDecodeError as error:
+        raise _bad_setup(path, "is no text", "name a shell file") from error
+
+
+def _bad_setup(path: str, words: str, fix: str) -> InputError:
+    key = "launcher.slurm.setup_file"
+    return InputError.of("setup_file", f"{path} {words}", rule=_RULE, fix=fix, key=key, value=path)
+
+
+_RULE = "each job sources a copy of it"

@@ -1,0 +1,107 @@
+"""From Slurm's words about a job to an Ending: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurm.job_state import JobSnapshot, JobState
+from trials.attempt_result import Ending, Life
+from trials.ranks.program import FILES_FAILED
+from trials.trial import FailureReason
+
+_REASONS: Mapping[JobState, FailureReason] = {
+    JobState.TIMEOUT: FailureReason.TIME_LIMIT,
+    JobState.DEADLINE: FailureReason.TIME_LIMIT,
+    JobState.NODE_FAIL: FailureReason.NODE_FAILURE,
+    JobState.BOOT_FAIL: FailureReason.BOOT_FAILURE,
+    JobState.OUT_OF_MEMORY: FailureReason.HOST_OOM,
+    JobState.PREEMPTED: FailureReason.PREEMPTED,
+    JobState.REVOKED: FailureReason.CANCELLED_BY_USER,
+}
+
+_SUSPENDED = {JobState.SUSPENDED: "suspended", JobState.STOPPED: "stopped"}
+
+_SILENT = (JobState.NODE_FAIL, JobState.BOOT_FAIL)
+"""Slurm gives a node up after SlurmdTimeout (300 s by default) without a word of it."""
+
+_MEMORY_WORDS = ("oom-kill", "oom_kill", "Out Of Memory", "exceeded memory limit")
+"""How slurmstepd tells in the job's log that the kernel killed for memory, whatever state it then reports."""
+
+_TASK_END = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?P<end>.+)$", re.MULTILINE)
+"""How srun tells the end of ranks, in the order they ended: the first is the cause, those it then kills follow."""
+
+_FILES_FAILED = f": Exited with exit code {FILES_FAILED}\n"
+"""How srun tells of a rank that could not read or write its own files."""
+
+_SLURM_COULD_NOT_START_IT = 53
+"""The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
+
+
+def alive_ending(job: JobSnapshot, restart: int, is_put_back: bool = False) -> Ending:
+    """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_put_back` is called
+    completing, or the like, until what its last run left on its nodes is gone."""
+    runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_put_back)
+    return Ending(
+        Life.ALIVE,
+        started=runs,
+        detail=_SUSPENDED.get(job.state) if runs else job.reason,
+        nodes=job.nodes if runs else (),
+        started_at=job.started_at if runs else None,
+        job_id=job.job_id,
+        restart=restart,
+    )
+
+
+def unknown_ending(job: JobSnapshot) -> Ending:
+    """A job in a state that none of our lists holds: nothing follows from it, and Slurm's word is kept."""
+    return Ending(Life.UNKNOWN, detail=f"Slurm calls job {job.job_id} {job.state_text}", job_id=job.job_id)
+
+
+def ended_ending(job: JobSnapshot, log: str, cancelled: bool) -> Ending:
+    """A job that has ended. `log` is the end of what the batch script printed, `cancelled` whether we asked for it.
+
+    The reason is None where only the trial itself can know it.
+    """
+    reason = _reason(job, log, cancelled)
+    return Ending(
+        Life.ENDED,
+        started=job.started_at is not None,
+        failed=job.state is not JobState.COMPLETED or bool(job.exit_code or job.signal),
+        reason=reason,
+        detail=job_words(job),
+        nodes=job.nodes,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        job_id=job.job_id,
+        restart=job.restarts or 0,
+        is_metered=job.started_at is not None and job.ended_at is not None,
+        nodes_were_silent=job.state in _SILENT,
+    )
+
+
+def job_words(job: JobSnapshot) -> str:
+    """What Slurm said of the job, on one line."""
+    words = f"Slurm job {job.job_id}: {job.state_text}"
+    if job.reason:
+        words += f" ({job.reason})"
+    if job.signal:
+        return f"{words}, signal {job.signal}"
+    return f"{words}, exit code {job.exit_code}" if job.exit_code else words
+
+
+def _reason(job: JobSnapshot, log: str, cancelled: bool) -> FailureReason | None:
+    if job.state is JobState.CANCELLED:
+        return FailureReason.CANCELLED_BY_SEARCH if cancelled else FailureReason.CANCELLED_BY_USER
+    if job.state is not JobState.FAILED:
+        return _REASONS.get(job.state)
+    if job.signal == _SLURM_COULD_NOT_START_IT:
+        return FailureReason.LAUNCH_FAILURE
+    if any(word in log for word in _MEMORY_WORDS):
+        return FailureReason.HOST_OOM
+    if _FILES_FAILED in log:
+        return FailureReason.LAUNCH_FAILURE
+    first_end = _TASK_END.search(log)
+    if job.signal or (first_end is not None and first_end["end"].startswith(("Killed", "Terminated"))):
+        return FailureReason.NODE_FAILURE  # killed from outside, which says nothing about the layout
+    return None

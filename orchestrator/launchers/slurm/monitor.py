@@ -1,0 +1,181 @@
+"""From Slurm's answers to what is known of each attempt: what runs, what has ended and how, what nobody remembers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.launchers.local.rank_groups import last_sign_of_life
+from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt, has_outcome, last_restart
+from orchestrator.launchers.slurm.job_status import alive_ending, ended_ending, job_words, unknown_ending
+from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.submissions import Submissions, Tracked, age
+from slurm.interface import Slurm
+from slurm.job_state import JobSnapshot, JobState
+from trials.attempt_result import Ending, Life
+from trials.trial import FailureReason
+
+
+class Watch:
+    """Reads each answer once. Between two of them what was known last stands; what has ended stays as it ended."""
+
+    def __init__(self, slurm: Slurm, questions: Questions, submissions: Submissions):
+        self._slurm = slurm
+        self._questions = questions
+        self._submissions = submissions
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+
+    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+        """What is known of these attempts, as `Launcher.poll` says."""
+        keys, tracked = list(keys), self._submissions.tracked
+        wanted = [key for key in keys if key in tracked]
+        self._questions.look()
+        if self._questions.has_news:
+            self.read(wanted)
+        return {key: tracked[key].ending if key in tracked else Ending(Life.UNKNOWN) for key in keys}
+
+    def read(self, keys: Iterable[str]) -> None:
+        """Take what the last answer says of these attempts. A Slurm that is silent freezes all as unknown."""
+        self._questions.has_news = False
+        if self._questions.answer is None:
+            self._freeze()
+            return
+        known = [self._submissions.tracked[key] for key in keys]
+        missing = [tracked for tracked in known if self._is_open(tracked) and not self._read(tracked)]
+        if missing:
+            self._look_in_accounting({tracked.request.key: tracked for tracked in missing})
+        for tracked in known:
+            if tracked.twins or tracked.ending.twin_node_s:
+                tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
+        self._cancel_strays()
+
+    def _freeze(self) -> None:
+        for tracked in self._submissions.tracked.values():
+            if self._is_open(tracked):
+                tracked.ending = Ending(Life.UNKNOWN, detail=self._questions.silence)
+
+    def _cancel_strays(self) -> None:
+        """Jobs that live although their attempt has ended: a twin that came too late, or one put back after its end."""
+        ended = [tracked for tracked in self._submissions.named() if tracked.ending.life is Life.ENDED]
+        jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
+        if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
+            self._submissions.cancel(strays)
+
+    def _is_open(self, tracked: Tracked) -> bool:
+        """Whether the last answer, or silence, can say anything new of it: it has not ended, and was there by then."""
+        return tracked.ending.life is not Life.ENDED and self._questions.asked_at >= tracked.accepted_at
+
+    def _read(self, tracked: Tracked) -> bool:
+        """Whether its job is in the answer, which is then what is known of it."""
+        job = self._submissions.job_of(tracked)
+        if job is None:
+            return False
+        tracked.job_id, tracked.absent_since = job.job_id, None
+        tracked.twins = self._node_s_of_twins(tracked, job)
+        tracked.ending = self._ending_of(tracked, job)
+        return True
+
+    def _node_s_of_twins(self, tracked: Tracked, elder: JobSnapshot) -> dict[str, float]:
+        """What the attempt's other jobs have held so far, by id; also of those that the controller has forgotten."""
+        most_s = self._known_s(tracked)
+        held = {
+            job.job_id: len(job.nodes) * min(max(0.0, (job.ended_at or self._slurm.now()) - job.started_at), most_s)
+            for job in self._submissions.jobs_of([tracked])
+            if job.started_at is not None
+        }
+        return {job_id: node_s for job_id, node_s in (tracked.twins | held).items() if job_id != elder.job_id}
+
+    def _ending_of(self, tracked: Tracked, job: JobSnapshot) -> Ending:
+        if job.state is JobState.UNKNOWN:
+            return unknown_ending(job)
+        if job.state.is_ended:
+            described = self._questions.described(job)
+            if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
+                detail = f"Slurm does not tell how job {job.job_id} failed"
+                return Ending(Life.UNKNOWN, detail=detail, job_id=job.job_id)
+            return self._from_folder(tracked, partial(self._ended, tracked, described or job))
+        is_put_back = self._note_restart(tracked, job)
+        return alive_ending(job, tracked.restart, is_put_back)
+
+    def _note_restart(self, tracked: Tracked, job: JobSnapshot) -> bool:
+        """A job that waits again, or started anew, was requeued; only its full description counts how often. Whether
+        its last run is being cleaned up: Slurm counts the next one by then, and calls it begun.
+
+        One that was requeued before it was first seen waits for its time (BeginTime), which a new job never does.
+        """
+        before = tracked.restart
+        started_at = None if job.state.waits else job.started_at
+        has_changed = tracked.started_at is not None and started_at != tracked.started_at
+        if has_changed or job.reason == "BeginTime" or not tracked.is_described:
+            described = self._questions.described(job)
+            restarts = None if described is None else described.restarts
+            tracked.is_described = restarts is not None
+            tracked.restart = max(tracked.restart, restarts or 0)
+        is_new = tracked.restart > before or (tracked.restart > 0 and tracked.started_at is None)
+        is_put_back = job.state is JobState.COMPLETING and is_new
+        tracked.started_at = None if is_put_back else started_at
+        return is_put_back
+
+    def _ended(self, tracked: Tracked, job: JobSnapshot) -> Ending:
+        """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
+        log = end_of(tracked.job.log)
+        ending = ended_ending(job, log, tracked.cancelled)
+        restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
+        is_metered = ending.is_metered and self._can_have_lasted(tracked, job)
+        ending = replace(ending, restart=max(tracked.restart, restart), is_metered=is_metered)
+        if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
+            return replace(ending, detail=excerpt(tracked.request.folder, job_words(job), log))
+        return ending
+
+    def _can_have_lasted(self, tracked: Tracked, job: JobSnapshot) -> bool:
+        """Whether the job's times are at most as far apart as its attempt is old: else a clock was set between them."""
+        if job.started_at is None or job.ended_at is None:
+            return True
+        return job.ended_at - job.started_at <= self._known_s(tracked)
+
+    def _known_s(self, tracked: Tracked) -> float:
+        """Seconds since this driver submitted the attempt, infinite where an earlier one did; one more, since Slurm's
+        are whole ones."""
+        if tracked.submitted_at is None:
+            return math.inf
+        return self._slurm.monotonic() - tracked.submitted_at + 1.0
+
+    def _from_folder(self, tracked: Tracked, read: Callable[[], Ending]) -> Ending:
+        """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
+        try:
+            return self._folders.call(str(tracked.request.folder.path), read)
+        except OSError as error:
+            return Ending(Life.UNKNOWN, detail=f"its folder does not answer: {error}")
+
+    # -- jobs the controller has forgotten
+
+    def _look_in_accounting(self, missing: Mapping[str, Tracked]) -> None:
+        accounted = (self._submissions.accounted(missing) if self._questions.accounting_is_due else None) or ()
+        for tracked in missing.values():
+            job = max((job for job in accounted if self._submissions.is_job_of(tracked, job)), key=age, default=None)
+            if job is not None and job.state.is_ended and job.ended_at is not None:
+                tracked.ending = self._from_folder(tracked, partial(self._ended, tracked, job))
+            else:
+                grace_s = self._questions.absence_grace_s()
+                tracked.ending = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
+
+    def _absent(self, tracked: Tracked, grace_s: float) -> Ending:
+        """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
+        folder = tracked.request.folder
+        restart = max(tracked.restart, last_restart(folder))
+        if tracked.absent_since is None:
+            tracked.absent_since = self._slurm.monotonic()
+        if has_outcome(folder, restart):
+            return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
+        silent_s = self._slurm.monotonic() - tracked.absent_since
+        if (last_sign := last_sign_of_life(folder, None)) is not None:
+            silent_s = min(silent_s, max(0.0, self._slurm.now() - last_sign))
+        if silent_s >= grace_s:
+            words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
+            ran, lost = tracked.job.log.exists(), FailureReason.LOST
+            return Ending(Life.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
+        words = f"job {tracked.job_id} is gone from Slurm{self._questions.accounting_words}; waiting for its outcome"
+        return Ending(Life.UNKNOWN, detail=words)

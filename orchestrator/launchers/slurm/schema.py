@@ -1,0 +1,209 @@
+"""The launcher's slurm section of the search file: what the user's site wants to know of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+
+from orchestrator.launchers.slurm.start_schema import ContainerSection, LaunchSection, Word
+from search_spaces.errors import InputError, Problem, shown
+from search_spaces.schema.durations import Duration
+from search_spaces.schema.sections import resolved_path
+from search_spaces.schema.validation import Section, folder_of, restored
+from slurm.environment import CarriedOption
+from slurm.option_checks import names_gpus, option_problems
+from slurm.request import JobOptions
+
+_REFUSED = {
+    "time": "the time limit follows from measure.time_limit and from how long this search's trials take",
+    "nodes": "the number of nodes is the layout's: cluster.num_nodes, or space.num_nodes",
+    "requeue": "jobs are never put back by Slurm itself: Parlay tries again, and counts it",
+    "array": "trials differ in size and time, and adoption after a crash needs a name for each job",
+}
+
+
+def _require_sharing(value: Any) -> Any:
+    """InputError for what is neither a switch nor a word; which words there are, slurm/option_checks.py knows."""
+    if isinstance(value, (bool, str)):
+        return value
+    raise InputError.of(
+        "type", f"is {shown(value)}", rule="true, false, user or mcs", fix="true for whole nodes", value=value
+    )
+
+
+Sharing = Annotated[
+    bool | str,
+    BeforeValidator(_require_sharing),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["user", "mcs"]}]}),
+]
+"""Whether nodes are shared, and with whom."""
+
+
+class SlurmSection(Section):
+    """What Slurm is told about each trial's job. Everything is optional; see `sbatch --help` of your site."""
+
+    site: Word | None = Field(
+        default=None,
+        description="Whose profile fills in what is not given here: a name from docs/sites.md, or a TOML file's path.",
+    )
+    account: Word | None = Field(default=None, description="Account (project) that pays.")
+    partition: Word | None = Field(default=None, description="Partition, or several with commas.")
+    qos: Word | None = Field(default=None, description="Quality of service.")
+    reservation: Word | None = Field(default=None, description="Reservation to run in.")
+    constraint: Word | None = Field(default=None, description="Features the nodes must have.")
+    gpus_per_node: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="GPUs to ask for on each node. Default: cluster.gpus_per_node, and none on CPU or with gres.",
+    )
+    gpus_as: Literal["gpus_per_node", "gres"] = Field(
+        default="gpus_per_node", description="How the GPUs are asked for where neither says how many."
+    )
+    gres: Word | None = Field(default=None, description="Generic resources, where a site wants gpu:4 spelled so.")
+    cpus_per_task: int | None = Field(default=None, ge=1, le=4096, description="CPU cores of each rank.")
+    threads_per_core: int | None = Field(
+        default=None, ge=1, le=8, description="Hardware threads of a core that are used, 1 for no hyper-threads."
+    )
+    usable_cpus: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="CPUs of a node that jobs may have, as Slurm counts them: some sites keep a few for themselves.",
+    )
+    mem: Word | None = Field(default=None, description="Memory of each node, 0 for all of it.")
+    exclusive: Sharing = Field(
+        default=False,
+        description="Whole nodes, which makes measurements steadier; user: shared with your own jobs alone.",
+    )
+    exclude: list[Word] = Field(default=[], description="Nodes to keep away from.")
+    nodelist: list[Word] = Field(default=[], description="Nodes to run on.")
+    network: Word | None = Field(default=None, description="Network options of the site (Frontier).")
+    licenses: Word | None = Field(default=None, description="Licenses, file systems on some sites.")
+    comment: Word | None = Field(default=None, description="Comment, which some sites charge or route by.")
+    signal: Word | None = Field(default=None, description="A signal before the end, as in sbatch --signal.")
+    modules: list[Word] = Field(default=[], description="Modules loaded before the ranks start.")
+    env: dict[str, str] = Field(default={}, description="Environment variables of the ranks.")
+    setup_file: Word | None = Field(
+        default=None,
+        description="A shell file of yours that is sourced after the modules and before the ranks; each trial keeps a"
+        " copy of what ran.",
+    )
+    container: Annotated[ContainerSection | None, BeforeValidator(lambda given: None if given == [] else given)] = None
+    launch: LaunchSection = LaunchSection()
+    directives: list[Word] = Field(default=[], description="More #SBATCH options, each --key=value.")
+    poll_interval_s: Duration | None = Field(
+        default=None,
+        alias="poll_interval",
+        description="Time between two questions to Slurm. Default: 30 s, and 1 s on a slurm-sandbox.",
+    )
+    pilot_nodes: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="slurm_pilot: nodes of the job that trials are steps of. Default: cluster.num_nodes for each of"
+        " search.parallel_trials.",
+    )
+    pilot_time_s: Duration | None = Field(
+        default=None,
+        alias="pilot_time",
+        description="slurm_pilot: the most time to ask for at once. Default: 4 h; less where less is left to try.",
+    )
+
+    refused = _REFUSED
+
+    @field_validator("setup_file")
+    @classmethod
+    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else str(resolved_path(folder_of(info), path))
+
+    @field_validator("site")
+    @classmethod
+    def _resolve_site(cls, site: str | None, info: ValidationInfo) -> str | None:
+        """A path starts from the file's folder; whatever is none is a profile that comes with Parlay."""
+        is_path = site is not None and ("/" in site or site.endswith(".toml"))
+        return str(resolved_path(folder_of(info), site)) if site is not None and is_path else site
+
+    @model_validator(mode="after")
+    def _has_a_whole_container(self) -> Self:
+        container = self.container
+        if container is None or container.runtime is not None or container.words:
+            return self
+        raise InputError.of(
+            "missing_key",
+            "required, and not given",
+            rule="a container has a runtime and an image, or is a list of words",
+            fix="name pyxis, apptainer or shifter",
+            key="container.runtime",
+        )
+
+    @model_validator(mode="after")
+    def _is_safe_in_a_script(self) -> Self:
+        found = option_problems(self.job_options())
+        if found:
+            raise InputError(
+                *(
+                    Problem("slurm_option", f"is {p.value!r}", rule=p.rule, fix=p.fix, key=p.key, value=p.value)
+                    for p in found
+                )
+            )
+        return self
+
+    def job_options(self) -> JobOptions:
+        """The same as the room `slurm` knows it."""
+        names = JobOptions.__dataclass_fields__.keys() - {"container", "launch"}
+        values: dict[str, Any] = {name: _frozen(getattr(self, name)) for name in names}
+        container = None if self.container is None else self.container.container()
+        return JobOptions(**values, container=container, launch=self.launch.launch())
+
+    def missing_of(self, carried: Mapping[str, CarriedOption], given: Container[str]) -> dict[str, CarriedOption]:
+        """Those of the options that stood in the environment about which the file says nothing.
+
+        `given` are the keys that stand in it: what follows from a site's profile gives way to the user's own shell.
+        """
+        asks_for_gpus = self.gpus_per_node is not None or names_gpus(self.gres)
+        return {
+            name: option
+            for name, option in carried.items()
+            if (getattr(self, name) in (None, False) or (self.site is not None and name not in given))
+            and not (asks_for_gpus and _is_of_gpus(name, option.value))
+        }
+
+    def with_carried(self, carried: Mapping[str, CarriedOption]) -> SlurmSection:
+        """The section with these options from the environment; InputError names the variable of one that may not stand
+        in a script."""
+        values = {name: _typed(name, option.value) for name, option in carried.items()}
+        try:
+            return restored(SlurmSection, self.model_dump(mode="json", by_alias=True) | values)
+        except InputError as error:
+            raise InputError(*(_of_variable(problem, carried) for problem in error.problems)) from None
+
+
+def _is_of_gpus(name: str, value: str) -> bool:
+    return name == "gpus_per_node" or (name == "gres" and names_gpus(value))
+
+
+def _typed(name: str, value: str) -> Any:
+    """A variable's text as the section's type wants it."""
+    if name == "gpus_per_node" and value.isdigit():
+        return int(value)
+    if name == "exclusive" and value in ("", "exclusive"):
+        return True
+    return value
+
+
+def _of_variable(problem: Problem, carried: Mapping[str, CarriedOption]) -> Problem:
+    """The problem of an option that a variable gave: its place is that variable, not a file."""
+    option = carried.get(problem.key or "")
+    if option is None:
+        return problem
+    variable, key = option.variable, f"launcher.slurm.{problem.key}"
+    fix = f"correct or unset {variable}, or set {key} in the search file"
+    return replace(problem, file=variable, key=key, fix=fix)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

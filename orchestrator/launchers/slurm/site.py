@@ -1,0 +1,140 @@
+"""launcher.slurm.site: a cluster's profile under what the user's file says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.launchers.slurm.schema import SlurmSection
+from search_spaces.errors import InputError, Problem, did_you_mean, shown
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.schema.validation import Section, restored, validated
+from search_spaces.schema.yaml_document import Document
+from slurm.option_checks import names_gpus
+from slurm.site_profile import SITES, SiteFault, SiteProfile, read_site, site_names
+
+_SECTION = "launcher.slurm"
+
+
+def with_site(section: SlurmSection) -> SlurmSection:
+    """The section with what its site's profile says where it says nothing itself; the same one where it names no site.
+
+    Variables add up, one by one, and so do the keys of `launch`; a list takes the place of the profile's. InputError
+    for a site that nobody knows, with the profile's file for what is wrong in it, and with the section's own keys for
+    what does not go together.
+    """
+    if section.site is None:
+        return section
+    defaults = _given(section_of(profile_named(section.site)))
+    given = _given(section)
+    if section.gpus_per_node is not None or names_gpus(section.gres):
+        defaults = {key: value for key, value in defaults.items() if key not in ("gpus_per_node", "gres", "gpus_as")}
+    merged = defaults | given
+    for key in ("env", "launch"):
+        merged[key] = defaults.get(key, {}) | given.get(key, {})
+    try:
+        return restored(SlurmSection, merged)
+    except InputError as error:
+        raise InputError(*(_of_both(problem, section.site) for problem in error.problems)) from None
+
+
+def profile_named(site: str) -> SiteProfile:
+    """The profile of this name, or in the file at this path; InputError names the file and its key."""
+    known = site_names()
+    is_path = site.startswith("/")
+    if not is_path and site not in known:
+        raise InputError.of(
+            "choice",
+            f"is {shown(site)}",
+            rule=f"a site is one of {', '.join(known)}, or the path of a TOML file",
+            fix=did_you_mean(site, known) or "write one of these, or a file of your own: ./my-site.toml",
+            key=f"{_SECTION}.site",
+            value=site,
+        )
+    try:
+        return read_site(SITES / (site if is_path else f"{site}.toml"))
+    except SiteFault as fault:
+        found = (
+            Problem(
+                "site_profile",
+                _message(p.value),
+                rule=p.rule,
+                fix=p.fix,
+                key=p.key or None,
+                value=p.value,
+                file=fault.file,
+            )
+            for p in fault.problems
+        )
+        raise InputError(*found) from fault
+
+
+def section_of(profile: SiteProfile) -> SlurmSection:
+    """What the profile says, as the section that it stands for; InputError names the profile's file and key."""
+    if "site" in profile.slurm:
+        raise InputError.of(
+            "site_profile",
+            f"is {shown(profile.slurm['site'])}",
+            rule="a profile rests on no other",
+            fix="remove it, and copy what you need of the other one",
+            key="slurm.site",
+            value=profile.slurm["site"],
+            file=str(profile.path),
+        )
+    try:
+        return validated(SlurmSection, Document(profile.slurm, {}, str(profile.path), profile.path.parent))
+    except InputError as error:
+        raise InputError(*(replace(p, key=f"slurm.{p.key}" if p.key else "slurm") for p in error.problems)) from None
+
+
+def cpu_problems(section: SlurmSection, cluster: Cluster) -> Iterator[Problem]:
+    """Where the ranks of a node ask for more CPUs than a node has for jobs: such a job waits for ever."""
+    cpus = section.cpus_per_task or 1
+    asked = cpus * cluster.gpus_per_node
+    if section.usable_cpus is not None and asked > section.usable_cpus:
+        yield Problem(
+            "usable_cpus",
+            f"is {cpus}: {cpus} x {cluster.gpus_per_node} ranks of a node = {asked} CPUs",
+            rule=f"jobs may have {section.usable_cpus} CPUs of a node{_says(section.site)}",
+            fix=f"{section.usable_cpus // cluster.gpus_per_node or 1} at most, or correct usable_cpus",
+            key=f"{_SECTION}.cpus_per_task",
+            value=cpus,
+        )
+
+
+def site_remarks(section: SlurmSection, num_nodes: int, time_limit_s: float, jobs: int) -> list[str]:
+    """What the user should know of the site's profile before jobs are submitted, `jobs` of them at a time."""
+    if section.site is None:
+        return []
+    profile = profile_named(section.site)
+    names = [name for named in (section.partition, section.qos) if named for name in named.split(",")]
+    days = {source.read for source in profile.sources}
+    read = f", read {max(days)}" if days else ""
+    beyond = profile.limit_words(tuple(names), num_nodes, -(-int(time_limit_s) // 60), jobs)
+    return [
+        f"site {profile.name}: {profile.title}; what users report{read}, verified by nobody (docs/sites.md)",
+        *(f"site {profile.name}: {words}" for words in beyond),
+        *(f"site {profile.name}: {note}" for note in profile.notes),
+    ]
+
+
+def _given(section: Section) -> dict[str, Any]:
+    """What was written, of the sections inside likewise."""
+    data: Mapping[str, Any] = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return dict(data)
+
+
+def _message(value: object) -> str:
+    return "is missing" if value is None else f"is {shown(value)}"
+
+
+def _of_both(problem: Problem, site: str) -> Problem:
+    """A problem of the merged section: its key is the search file's, whoever of the two said what."""
+    return replace(
+        problem, key=f"{_SECTION}.{problem.key}", message=f"{problem.message}, with what site {site} says", file=None
+    )
+
+
+def _says(site: str | None) -> str:
+    return "" if site is None else f", as site {site} has it"

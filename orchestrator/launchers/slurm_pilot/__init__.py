@@ -1,0 +1,1 @@
+"""Slurm pilot launcher: attempts are steps of allocations that the search holds."""

@@ -1,0 +1,169 @@
+"""One pilot: what is known of it, the job that it is submitted as, and what lies of it in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.launchers.local.rank_groups import program_environment
+from orchestrator.launchers.slurm.job_files import write_setup_copy
+from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S, TAIL_S
+from slurm.request import JobOptions, JobRequest
+from slurm.script import render_pilot_script
+from trials.attempt_result import Ending, Life
+from trials.files.folders import AttemptFolder, write_text
+from trials.files.text import counted
+from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepSign
+from trials.trial import FailureReason
+
+
+@dataclass(frozen=True)
+class PilotRequest:
+    """One pilot to submit, in the place that a LaunchRequest has for an attempt."""
+
+    key: str
+    folder: AttemptFolder
+    plan: PilotPlan
+    job_id: str | None = None
+    restart: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.folder.path.name
+
+    @property
+    def submitted_at(self) -> float:
+        return self.plan.submitted_at
+
+
+@dataclass(eq=False)
+class Pilot:
+    """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
+    that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
+    (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
+    what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. It `was_given_up` when
+    its agent did not come to life in time."""
+
+    folder: PilotFolder
+    plan: PilotPlan
+    key: str
+    job_id: str | None = None
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+    nodes: tuple[str, ...] = ()
+    started_at: float | None = None
+    signs: dict[str, set[StepSign]] = field(default_factory=dict)
+    is_let_go: bool = False
+    beat_at: float | None = None
+    beat: float | None = None
+    hints: int = 0
+    shares: dict[str, float] = field(default_factory=dict)
+    was_given_up: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.ending.life is Life.ENDED
+
+    @property
+    def serves(self) -> bool:
+        """Whether its agent takes steps, as far as is known."""
+        return bool(self.nodes) and self.beat_at is not None and not (self.is_let_go or self.is_over)
+
+    @property
+    def began_nothing(self) -> bool:
+        """Whether no step was begun in it: then none pays for it, and those do that wait for it."""
+        return not any(StepSign.CLAIMED in signs for signs in self.signs.values())
+
+    @property
+    def served_nobody(self) -> bool:
+        """Whether it is over before its agent came to life, and not because nobody wanted it any more."""
+        return self.is_over and self.beat_at is None and not self.is_let_go
+
+    @property
+    def ends(self) -> set[str]:
+        """Steps whose end the agent told."""
+        return {name for name, signs in self.signs.items() if StepSign.ENDED in signs}
+
+    @property
+    def live(self) -> set[str]:
+        """Steps that have been asked for and are not over."""
+        done = (StepSign.ENDED, StepSign.WITHDRAWN)
+        return {name for name, signs in self.signs.items() if not signs.intersection(done)}
+
+    @property
+    def lost(self) -> set[str]:
+        """Steps that were begun and whose end nobody told."""
+        return {name for name in self.live if StepSign.CLAIMED in self.signs[name]}
+
+    @property
+    def tail_node_s(self) -> float:
+        """What it may hold after its last step, in seconds times nodes."""
+        return self.plan.num_nodes * TAIL_S
+
+    @property
+    def held_node_s(self) -> float | None:
+        """What one that is over held by Slurm's own clock, in seconds times nodes; None where that does not tell, or
+        only of its last run."""
+        ending = self.ending
+        if not (ending.started and ending.is_metered) or ending.restart > 0:
+            return None if ending.started else 0.0
+        assert ending.started_at is not None, "what is metered has a start"
+        assert ending.ended_at is not None, "and an end"
+        return self.plan.num_nodes * max(0.0, ending.ended_at - ending.started_at)
+
+    def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
+        """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
+        held."""
+        paid = sum(end.node_s for end in ends) + sum(self.shares.values())
+        return max(0.0, (self.held_node_s or 0.0) - paid)
+
+
+def job_of_pilot(request: PilotRequest, options: JobOptions) -> JobRequest:
+    """The pilot's own job: its agent is one process, the ranks come in steps."""
+    plan, path = request.plan, request.folder.path.absolute()
+    return JobRequest(
+        name=request.key,
+        directory=path,
+        num_nodes=plan.num_nodes,
+        tasks_per_node=plan.tasks_per_node,
+        time_limit_s=plan.time_limit_s,
+        argv=(plan.python, "-m", "trials.pilot", str(path)),
+        environment=program_environment(plan.code),
+        options=options,
+        exclude=plan.exclude,
+    )
+
+
+def write_pilot_files(job: JobRequest) -> None:
+    """The pilot's script, and the setup file that it sources; OutsideRefused as `write_job_files`."""
+    write_setup_copy(job)
+    write_text(job.script, render_pilot_script(job))
+
+
+def why_given_up(pilot: Pilot) -> str:
+    log = pilot.folder.path / "job.log"
+    return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
+
+
+def request_of(pilot: Pilot) -> PilotRequest:
+    return PilotRequest(pilot.key, AttemptFolder(pilot.folder.path), pilot.plan, job_id=pilot.job_id)
+
+
+def seen_in(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None, bool]:
+    """The steps' files, when the agent last gave a sign of life (its file system's clock), whether it takes no more."""
+    try:
+        beat = folder.heartbeat.stat().st_mtime
+    except FileNotFoundError:
+        beat = None
+    return folder.signs(), beat, folder.closed.exists()
+
+
+def over_json(ending: Ending) -> dict[str, Any]:
+    times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent")
+    kept = ("started", "failed", "detail", "nodes", "job_id", *times)
+    return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
+
+
+def ending_from(data: dict[str, Any]) -> Ending:
+    reason = None if data["reason"] is None else FailureReason(data["reason"])
+    return Ending(Life.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})

@@ -1,0 +1,349 @@
+"""Pilots: batch jobs that hold nodes for a search's steps. Each is submitted exactly once, as an attempt's job is.
+
+A pilot's intent, pilot.json, lies in its folder before Slurm is asked for it, and its job's name is its own. So the
+next driver finds all of them, and what they cost that no step has paid yet.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.launchers.base import EndedPilot, LaunchPostponed, LaunchRefused, LaunchRequest
+from orchestrator.launchers.slurm.attempt_logs import may_exist
+from orchestrator.launchers.slurm.handover import Memory
+from orchestrator.launchers.slurm.monitor import Watch
+from orchestrator.launchers.slurm.queries import Questions
+from orchestrator.launchers.slurm.submissions import Submissions
+from orchestrator.launchers.slurm_pilot.allocation import (
+    Pilot,
+    ending_from,
+    job_of_pilot,
+    over_json,
+    request_of,
+    seen_in,
+    why_given_up,
+    write_pilot_files,
+)
+from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, PilotRules, WorkLeft, least_s, planned_s
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.request import JobOptions, JobRequest, limit_min
+from trials.attempt_result import Ending, Life
+from trials.files.folders import SearchFolder, write_json
+from trials.files.text import counted
+from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
+
+SILENT_S = 60.0
+"""An agent that has left no sign of life for so long is not waited for any more."""
+
+CLOSE_WAIT_S = 5.0
+"""How long an agent that was let go has for its end before its pilot is cancelled."""
+
+_GIVE_BACK_WAIT_S = 60.0
+"""After that a search ends although Slurm has not said that its pilots have."""
+
+_HINT_S = 0.5
+
+_NEVER_SUBMITTED = "it was never submitted"
+
+
+class Pilots:
+    """The pilots of the one search whose folder `open` is told of; `known` are all of them, in order."""
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        options: JobOptions,
+        rules: PilotRules,
+        questions: Questions,
+        work_left: Callable[[], WorkLeft],
+        note: Callable[[str], None],
+        memory: Memory,
+    ):
+        self.known: list[Pilot] = []
+        self._slurm = slurm
+        self._options = options
+        self._rules = rules
+        self._questions = questions
+        self._work_left = work_left
+        self._note = note
+        self._search: SearchFolder | None = None
+        self._giving_back_since: float | None = None
+        self._was_cancelled = self._are_given_up = False
+        self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._submissions = Submissions(
+            slurm, options, questions, note, memory, make=job_of_pilot, write=write_pilot_files
+        )
+        self._watch = Watch(slurm, questions, self._submissions)
+
+    # -- those of an earlier driver
+
+    def open(self, search: SearchFolder) -> bool:
+        """Take over what lies there; done once, and False after that. Raises OSError where it cannot be read."""
+        if self._search is not None:
+            return False
+        paths = sorted(path for path in search.pilots.glob("p*") if path.is_dir()) if search.pilots.exists() else []
+        self.known = [pilot for path in paths if (pilot := self._found(search, PilotFolder(path))) is not None]
+        alive = [pilot for pilot in self.known if not pilot.is_over]
+        adopted = self._submissions.adopt({pilot.key: request_of(pilot) for pilot in alive})
+        for pilot in alive:
+            pilot.job_id = adopted.get(pilot.key)
+            self._remember_job(pilot)
+            self._list(pilot)
+        self._search = search
+        self.look()
+        return True
+
+    def _found(self, search: SearchFolder, folder: PilotFolder) -> Pilot | None:
+        """None for one that nobody asked Slurm for."""
+        try:
+            plan, job, over, shares = folder.read_plan(), read(folder.job), read(folder.over), read(folder.shares)
+        except (ValueError, TypeError):
+            return None
+        if plan is None or not may_exist(folder.path / "job.sh"):
+            return None
+        pilot = Pilot(folder, plan, f"{search.search_id}.{folder.name}", None if job is None else job["job_id"])
+        pilot.is_let_go = folder.let_go.exists()
+        pilot.shares = {} if shares is None else shares["node_s"]
+        if over is not None:
+            pilot.ending = ending_from(over)
+            self._list(pilot)
+        return pilot
+
+    # -- watching
+
+    def look(self) -> None:
+        """Take what Slurm says of their jobs and what lies in their folders."""
+        alive = [pilot for pilot in self.known if not pilot.is_over]
+        endings = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
+        for pilot in alive:
+            self._find(pilot)
+            pilot.ending = endings.get(pilot.key, pilot.ending)
+            if pilot.ending.started and pilot.ending.nodes:
+                pilot.nodes, pilot.started_at = pilot.ending.nodes, pilot.ending.started_at
+            with suppress(OSError):
+                self._list(pilot)
+                self._give_up_late(pilot)
+            self._take_hint(pilot)
+            if pilot.is_over:
+                self._note_the_end(pilot)
+
+    def _find(self, pilot: Pilot) -> None:
+        """Take the id of one whose submission nobody answered, once Slurm shows it."""
+        tracked = self._submissions.tracked.get(pilot.key)
+        job = None if tracked is None or pilot.job_id is not None else self._submissions.job_of(tracked)
+        if job is not None:
+            pilot.job_id = job.job_id
+            with suppress(OSError):
+                self._remember_job(pilot)
+
+    def _list(self, pilot: Pilot) -> None:
+        """Raises OSError where the folder cannot be read, or not in time."""
+        signs, beat, is_closed = self._folders.call(str(pilot.folder.path), lambda: seen_in(pilot.folder))
+        pilot.signs = signs
+        pilot.is_let_go = pilot.is_let_go or is_closed
+        if beat is not None and beat != pilot.beat:
+            pilot.beat, pilot.beat_at = beat, self._slurm.monotonic()
+
+    def _take_hint(self, pilot: Pilot) -> None:
+        """Ask Slurm soon where the folder tells that the job has started, or is about to end: each once."""
+        hints = (pilot.beat_at is not None) + (pilot.is_let_go and not pilot.live)
+        if hints > pilot.hints:
+            pilot.hints = hints
+            self._questions.look_again_in(_HINT_S)
+
+    def _give_up_late(self, pilot: Pilot) -> None:
+        """Cancel a pilot whose agent hangs at its start: it would hold its nodes up to its own limit."""
+        is_waited_for = bool(pilot.nodes) and pilot.beat_at is None and not (pilot.is_over or pilot.was_given_up)
+        if pilot.started_at is None or not is_waited_for or self._slurm.now() - pilot.started_at <= STARTUP_S:
+            return
+        if not self.cancel([pilot]):  # else it is tried again at the next look
+            pilot.was_given_up = True
+            self._note(f"pilot {pilot.folder.name} is cancelled: {why_given_up(pilot)}")
+
+    def _note_the_end(self, pilot: Pilot) -> None:
+        with suppress(OSError):
+            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **over_json(pilot.ending)})
+        if pilot.ending.failed and not (pilot.is_let_go or pilot.was_given_up):
+            self._note(f"pilot {pilot.folder.name} has ended: {pilot.ending.detail}")
+
+    def is_silent(self, pilot: Pilot) -> bool:
+        """Whether its agent has shown no sign of life for long, although its job runs."""
+        return pilot.beat_at is None or self._slurm.monotonic() - pilot.beat_at > SILENT_S
+
+    # -- the next one
+
+    def submit(self, request: LaunchRequest) -> Pilot:
+        """A pilot in which this attempt can run; raises as `Launcher.launch` does. One whose submission is not settled
+        is gone on with."""
+        pilot = next((p for p in self.known if p.job_id is None and not p.is_over), None) or self._intend(request)
+        try:
+            pilot.job_id = self._submissions.launch(request_of(pilot))
+        except LaunchRefused:
+            pilot.ending = Ending(Life.ENDED, detail=_NEVER_SUBMITTED)
+            self._note_the_end(pilot)
+            raise
+        self._remember_job(pilot)
+        size = f"{counted(pilot.plan.num_nodes, 'node')} for {counted(limit_min(pilot.plan.time_limit_s), 'minute')}"
+        self._note(f"pilot {pilot.folder.name} is Slurm job {pilot.job_id}: {size}")
+        return pilot
+
+    def _intend(self, request: LaunchRequest) -> Pilot:
+        assert self._search is not None, "opened before anything is launched"
+        name = f"p{1 + max((int(pilot.folder.name[1:]) for pilot in self.known), default=0):04d}"
+        folder = PilotFolder(self._search.pilots / name)
+        plan = PilotPlan(
+            num_nodes=self._rules.num_nodes,
+            tasks_per_node=self._rules.tasks_per_node,
+            time_limit_s=self._time_limit_s(request, folder),
+            python=self._python(request),
+            code=request.code,
+            idle_s=IDLE_S,
+            submitted_at=self._slurm.now(),
+            exclude=request.exclude,
+        )
+        folder.steps.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write(folder.plan, plan)
+        pilot = Pilot(folder, plan, f"{self._search.search_id}.{name}")
+        self.known.append(pilot)
+        return pilot
+
+    def _time_limit_s(self, request: LaunchRequest, folder: PilotFolder) -> float:
+        """As planned, or the longest half, quarter and so on of it that Slurm would take."""
+        work = self._work_left()
+        if work.node_hours is not None:  # what is in no book yet is spent all the same
+            work = replace(work, node_hours=max(0.0, work.node_hours - self.unbooked_node_s() / 3600))
+        least, wanted = least_s(request.time_limit_s), planned_s(self._rules, work, request.time_limit_s)
+        while wanted > least and not self._would_run(folder, wanted):
+            wanted = max(least, wanted / 2)
+        return wanted
+
+    def _would_run(self, folder: PilotFolder, time_limit_s: float) -> bool:
+        job = JobRequest(
+            name=folder.name,
+            directory=folder.path.absolute(),
+            num_nodes=self._rules.num_nodes,
+            tasks_per_node=self._rules.tasks_per_node,
+            time_limit_s=time_limit_s,
+            argv=("true",),
+            options=self._options,
+        )
+        try:
+            return self._slurm.test(job).status is not SubmitStatus.REFUSED
+        except SlurmUnreachable as error:
+            raise LaunchPostponed(f"no pilot just now: {error}") from error
+
+    def _python(self, request: LaunchRequest) -> str:
+        """The agent runs on the node itself, where a Python inside a container is not at hand, and a site's own may be
+        too old: this one is what jobs of drivers take as well."""
+        return request.python if self._options.container is None else sys.executable
+
+    def _remember_job(self, pilot: Pilot) -> None:
+        if pilot.job_id is not None and not pilot.folder.job.exists():
+            write_json(pilot.folder.job, {"schema": PILOT_SCHEMA, "job_id": pilot.job_id})
+
+    def unbooked_node_s(self) -> float:
+        """What pilots hold that no attempt pays for and that is in no book yet, in seconds times nodes: of those that
+        live, their tails. One in which nothing was begun is paid for by those that wait for it."""
+        booked = self._work_left().booked
+        unbooked = [pilot for pilot in self.known if pilot.folder.name not in booked]
+        over = sum(self.rest_node_s(pilot) for pilot in unbooked if pilot.is_over and not pilot.lost)
+        return over + sum(pilot.tail_node_s for pilot in unbooked if not (pilot.is_over or pilot.began_nothing))
+
+    def rest_node_s(self, pilot: Pilot) -> float:
+        """What the pilot held and none of its steps paid that told their end. Steps that are lost with it pay that."""
+        ends = []
+        for name in pilot.ends:
+            with suppress(OSError, ValueError, TypeError):
+                ends.append(pilot.folder.end(name))
+        return pilot.rest_node_s(ends)
+
+    def charge(self, pilot: Pilot, labels: Iterable[str]) -> None:
+        """Let these attempts, which waited for it in vain, share what nobody has paid of it; each pays its
+        `pilot.shares` from then on. Written down first: a driver that dies now is followed by one that knows. Raises
+        OSError."""
+        new = [label for label in labels if label not in pilot.shares]
+        if not new:
+            return
+        share = 0.0 if self._is_booked(pilot) else self.rest_node_s(pilot) / len(new)
+        shares = {**pilot.shares, **dict.fromkeys(new, share)}
+        work = partial(write_json, pilot.folder.shares, {"schema": PILOT_SCHEMA, "node_s": shares})
+        self._folders.call(str(pilot.folder.path), work)
+        pilot.shares = shares
+
+    def is_paid(self, pilot: Pilot) -> bool:
+        """Whether somebody pays for one in which nothing was begun."""
+        return bool(pilot.shares) or self._is_booked(pilot)
+
+    def _is_booked(self, pilot: Pilot) -> bool:
+        return pilot.folder.name in self._work_left().booked
+
+    def ended(self) -> list[EndedPilot]:
+        """Those that held nodes and are over; where the others were given up, these too, as far as they are known."""
+        over = [pilot for pilot in self.known if pilot.job_id is not None and (pilot.is_over or self._are_given_up)]
+        return [
+            EndedPilot(
+                pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_over else None, pilot.tail_node_s
+            )
+            for pilot in over
+            if pilot.ending.started or pilot.nodes
+        ]
+
+    # -- the end of one
+
+    def let_go(self, pilot: Pilot) -> set[str]:
+        """It takes no more steps, and ends once it has none; one that has not started yet is cancelled, and its id told
+        where it may live on."""
+        if pilot.is_over:
+            return set()
+        pilot.is_let_go = True
+        with suppress(OSError):
+            pilot.folder.let_go.touch()
+        return set() if pilot.nodes else self.cancel([pilot])
+
+    def give_back(self) -> bool:
+        """As `Launcher.give_back`. An agent that lives ends within a second; one that does not is cancelled, as a pilot
+        that waits is."""
+        self.look()
+        left = [pilot for pilot in self.known if self._may_live(pilot)]
+        now = self._slurm.monotonic()
+        self._giving_back_since = now if self._giving_back_since is None else self._giving_back_since
+        for pilot in left:
+            if not (pilot.is_let_go and pilot.nodes):
+                self.let_go(pilot)
+        waited_s = now - self._giving_back_since
+        if waited_s >= CLOSE_WAIT_S and not self._was_cancelled:
+            self._was_cancelled = not self.cancel(pilot for pilot in left if not may_exist(pilot.folder.closed))
+        self._are_given_up = waited_s >= _GIVE_BACK_WAIT_S
+        return not left or self._are_given_up
+
+    def _may_live(self, pilot: Pilot) -> bool:
+        """Whether it is not over, as far as is known, and was perhaps submitted."""
+        tracked = self._submissions.tracked.get(pilot.key)
+        is_in_doubt = tracked is not None and tracked.doubtful_since is not None
+        return not pilot.is_over and (pilot.job_id is not None or is_in_doubt)
+
+    def cancel(self, pilots: Iterable[Pilot]) -> set[str]:
+        """End their jobs, with everything in them; ids of those that may live on."""
+        tracked = [t for pilot in pilots if (t := self._submissions.tracked.get(pilot.key)) is not None]
+        for one in tracked:
+            one.cancelled = True
+        if not all(self._submissions.jobs_of([one]) for one in tracked):  # since the last answer, perhaps
+            self._questions.look(now=not self._questions.silence)
+        if self._questions.answer is None:
+            return {one.job_id for one in tracked if one.job_id is not None}
+        jobs = [job for job in self._submissions.jobs_of(tracked) if not job.state.is_ended]
+        self._questions.look_again_in(_HINT_S)
+        return self._submissions.cancel(jobs) if jobs else set()
+
+    def may_come(self, pilot: Pilot) -> bool:
+        """Whether nobody can tell just now if it was ever submitted."""
+        return pilot.job_id is None and not pilot.is_over and self._questions.answer is None
+
+    def leave(self) -> None:
+        """Tell the next driver what is known."""
+        self._submissions.leave()

@@ -1,0 +1,128 @@
+"""What becomes of an attempt that was handed to a pilot, by its files, and which nodes that makes doubtful."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm_pilot.allocation import Pilot
+from orchestrator.launchers.slurm_pilot.allocations import Pilots
+from orchestrator.launchers.slurm_pilot.sizing import PilotRules
+from orchestrator.launchers.slurm_pilot.step_status import alive_step, ended_step, lost_step, sick_nodes
+from slurm.interface import Slurm
+from trials.attempt_result import Ending, Life
+from trials.files.folders import SearchFolder
+from trials.pilot.files import StepFate, StepRequest, StepSign, StepStart
+
+T = TypeVar("T")
+
+_LAST_FILES_S = 5.0
+"""How long the last files of a pilot that is over may still come."""
+
+
+@dataclass
+class Step:
+    """An attempt that was launched: it waits for room in a pilot (`waits_for`, once there is one), or was handed to one
+    and has its `nodes`. `start` is what its pilot's agent said of its start; `lost_since` when the pilot was seen to be
+    over without a word of it (`Slurm.monotonic`)."""
+
+    request: LaunchRequest
+    pilot: Pilot | None = None
+    waits_for: Pilot | None = None
+    nodes: tuple[str, ...] = ()
+    start: StepStart | None = None
+    cancelled: bool = False
+    lost_since: float | None = None
+    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+
+    @property
+    def is_over(self) -> bool:
+        return self.ending.life is Life.ENDED
+
+    @property
+    def signs(self) -> set[StepSign]:
+        return set() if self.pilot is None else self.pilot.signs.get(self.request.label, set())
+
+
+class StepWatch:
+    """Reads the pilots' folders, none of which holds it up. `doubted` are the nodes that are taken last from now on."""
+
+    def __init__(self, slurm: Slurm, pilots: Pilots, rules: PilotRules, note: Callable[[str], None]):
+        self.doubted: set[str] = set()
+        self.folders = InTime(FOLDER_ANSWERS_WITHIN_S)
+        self._slurm = slurm
+        self._pilots = pilots
+        self._rules = rules
+        self._note = note
+
+    def take_over(self, pilot: Pilot, search: SearchFolder) -> None:
+        """Doubt the nodes that an earlier driver did, of a pilot that is not over."""
+        for label in () if pilot.is_over else pilot.ends:
+            trial, _, attempt = label.partition(".")
+            nodes = self.request_in(pilot, label).nodes
+            self.doubted |= {*sick_nodes(search.attempt(trial, attempt), nodes, self._rules.tasks_per_node)}
+
+    def request_in(self, pilot: Pilot, label: str) -> StepRequest:
+        if StepSign.CLAIMED not in pilot.signs[label]:
+            with suppress(FileNotFoundError):  # its agent has claimed it since
+                return pilot.folder.request(label, StepSign.REQUESTED)
+        return pilot.folder.request(label, StepSign.CLAIMED)
+
+    def read(self, step: Step) -> None:
+        """Take what its pilot's files say of a step that was handed over."""
+        try:
+            if step.pilot is not None:
+                step.ending = self._ending_of(step, step.pilot)
+        except (OSError, ValueError, TypeError) as error:
+            step.ending = Ending(Life.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
+        if step.is_over and step.nodes:
+            self._doubt(step)
+
+    def _ending_of(self, step: Step, pilot: Pilot) -> Ending:
+        signs, label, request = step.signs, step.request.label, step.request
+        if step.start is None and StepSign.STARTED in signs:
+            step.start = self.in_time(pilot, partial(pilot.folder.start, label))
+        if StepSign.ENDED in signs:
+            end = self.in_time(pilot, partial(pilot.folder.end, label))
+            if end.fate is not StepFate.INTERRUPTED:
+                return ended_step(request, pilot.job_id, step.nodes, end)
+            if pilot.is_over:
+                return lost_step(request, step.nodes, step.start, pilot.ending, step.cancelled, end.node_s)
+        elif pilot.is_over:
+            return self._ending_without_words(step, pilot)
+        elif self._pilots.is_silent(pilot) or (pilot.ending.life is Life.UNKNOWN and pilot.beat_at is None):
+            return Ending(Life.UNKNOWN, detail=pilot.ending.detail or f"pilot {pilot.folder.name} is silent")
+        return alive_step(pilot.job_id, step.nodes, step.start)
+
+    def _ending_without_words(self, step: Step, pilot: Pilot) -> Ending:
+        """The pilot is over: what it never began is taken back, what it began has ended with it."""
+        label = step.request.label
+        if StepSign.CLAIMED not in step.signs and self.in_time(
+            pilot, partial(pilot.folder.take, label, StepSign.WITHDRAWN)
+        ):
+            pilot.signs[label].add(StepSign.WITHDRAWN)
+            step.pilot, step.nodes, step.waits_for = None, (), pilot
+            return Ending(Life.ALIVE, job_id=pilot.job_id)
+        now = self._slurm.monotonic()
+        step.lost_since = now if step.lost_since is None else step.lost_since
+        if now - step.lost_since < _LAST_FILES_S:
+            return alive_step(pilot.job_id, step.nodes, step.start)
+        share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
+        return lost_step(step.request, step.nodes, step.start, pilot.ending, step.cancelled, share)
+
+    def _doubt(self, step: Step) -> None:
+        """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are
+        among what the search's next attempts avoid."""
+        with suppress(OSError):
+            sick = sick_nodes(step.request.folder, step.nodes, self._rules.tasks_per_node)
+            if new := {*sick} - self.doubted:
+                self.doubted |= new
+                self._note(f"{', '.join(sorted(new))}: taken last from now on, after {step.request.label}")
+
+    def in_time(self, pilot: Pilot, work: Callable[[], T]) -> T:
+        return self.folders.call(str(pilot.folder.path), work)

@@ -1,0 +1,193 @@
+"""From what a pilot's agent and Slurm say of a step to an Ending, in the words that an attempt's own job would have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt
+from orchestrator.launchers.slurm.job_files import job_request
+from orchestrator.launchers.slurm.job_status import ended_ending, job_words
+from orchestrator.launchers.slurm_pilot.allocation import Pilot, why_given_up
+from slurm.job_state import JobSnapshot, JobState
+from slurm.request import JobOptions, JobRequest
+from trials.attempt_result import Ending, Life
+from trials.files.folders import AttemptFolder, read_json
+from trials.measurement.protocol import slow_ranks
+from trials.pilot.files import COULD_NOT_START, StepEnd, StepFate, StepStart
+from trials.trial import FailureReason, Flag
+
+_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP \S+ ON \S+ CANCELLED AT \S+ \*\*\*$", re.MULTILINE)
+"""How slurmstepd tells in the step's log that somebody cancelled it; srun's own kills are told alike."""
+
+_NODE_FAILED = re.compile(r"DUE TO NODE FAILURE|srun: error: Node failure on ")
+
+_NOT_CREATED = re.compile(r"Unable to (create step|confirm allocation)")
+
+_WITH_THE_PILOT: Mapping[FailureReason | None, FailureReason] = {
+    FailureReason.PREEMPTED: FailureReason.PREEMPTED,
+    None: FailureReason.LAUNCH_FAILURE,
+}
+"""Why a step ended that its pilot's end took with it; whatever else ended the pilot, the step is blameless."""
+
+_SICK = (FailureReason.DIRTY_GPU, FailureReason.NODE_FAILURE, FailureReason.HANG)
+
+_OF_AN_UNSERVED_PILOT = (
+    *(FailureReason.CANCELLED_BY_USER, FailureReason.PREEMPTED),
+    *(FailureReason.BOOT_FAILURE, FailureReason.NODE_FAILURE),
+)
+"""How a pilot may end before its agent came to life that the attempts are not to blame for, nor the script."""
+
+
+def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...], number_script: Path) -> JobRequest:
+    """The attempt as a step on these nodes of its pilot: the script that a job of its own would have, with more words
+    for srun. It takes of its nodes what was asked for by the node, since no other step is there. Of whole nodes it
+    takes all CPUs, as a job of its own would, unless the file says how many a rank has."""
+    job = job_request(request, options)
+    takes_all = options.exclusive and options.cpus_per_task is None
+    words = (
+        *(() if takes_all else ("--exact",)),
+        *(f"--nodelist={','.join(nodes)}", f"--ntasks-per-node={job.tasks_per_node}"),
+        *(f"--job-name={job.name}", f"--prolog={number_script}"),
+        *(() if options.gpus_per_node is None else (f"--gpus-per-node={options.gpus_per_node}",)),
+        *(() if options.gres is None else (f"--gres={options.gres}",)),
+        *(() if options.cpus_per_task is None else (f"--cpus-per-task={options.cpus_per_task}",)),
+    )
+    launch = replace(options.launch, srun=(*words, *options.launch.srun))
+    return replace(job, options=replace(options, launch=launch))
+
+
+def alive_step(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> Ending:
+    """A step that was handed to its pilot, and has its nodes once `start` is there."""
+    if start is None:
+        return Ending(Life.ALIVE, job_id=job_id)
+    step_id = f"{job_id}.{start.step}"
+    return Ending(Life.ALIVE, started=True, nodes=nodes, started_at=start.started_at, job_id=step_id)
+
+
+def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> Ending:
+    """A step that came to its end inside its pilot; it pays its share of the pilot."""
+    log = end_of(Path(request.folder.path, "job.log"))
+    state = _state(end, log)
+    step_id = str(job_id) if end.step is None else f"{job_id}.{end.step}"
+    job = JobSnapshot(
+        job_id=step_id,
+        name=request.key,
+        user="",
+        state=state,
+        state_text=state.value,
+        nodes=() if end.step is None else nodes,
+        started_at=None if end.step is None else end.started_at,
+        ended_at=end.ended_at,
+        exit_code=end.exit_code,
+        signal=end.signal,
+    )
+    ending = ended_ending(job, log, cancelled=end.fate is StepFate.CANCELLED)
+    never_began = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
+    if ending.reason is None and never_began:
+        ending = replace(ending, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
+    if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
+        ending = replace(ending, detail=excerpt(request.folder, job_words(job), log))
+    return _with_share(ending, end.node_s)
+
+
+def _state(end: StepEnd, log: str) -> JobState:
+    if end.fate is StepFate.TIME_LIMIT:
+        return JobState.TIMEOUT
+    if end.fate is StepFate.CANCELLED:
+        return JobState.CANCELLED
+    if end.exit_code == 0 and end.signal == 0:
+        return JobState.COMPLETED
+    if _NODE_FAILED.search(log):
+        return JobState.NODE_FAIL
+    return JobState.CANCELLED if _is_cancelled(log) else JobState.FAILED
+
+
+def _is_cancelled(log: str) -> bool:
+    """Whether the step was cancelled before any of its ranks had ended: srun cancels what is left after the first."""
+    found = _CANCELLED.search(log)
+    return found is not None and "srun: error:" not in log[: found.start()] and "exited" not in log[: found.start()]
+
+
+def lost_step(
+    request: LaunchRequest,
+    nodes: tuple[str, ...],
+    start: StepStart | None,
+    pilot: Ending,
+    cancelled: bool,
+    node_s: float,
+) -> Ending:
+    """A step that ended with its pilot, of which nobody told more. `node_s` is what it pays of the pilot."""
+    log = end_of(Path(request.folder.path, "job.log"))
+    reason = FailureReason.INTERRUPTED
+    if cancelled:
+        reason = FailureReason.CANCELLED_BY_SEARCH
+    elif pilot.reason is FailureReason.NODE_FAILURE and _NODE_FAILED.search(log):
+        reason = FailureReason.NODE_FAILURE
+    elif pilot.reason in _WITH_THE_PILOT and pilot.restart == 0:
+        reason = _WITH_THE_PILOT[pilot.reason]
+    ending = Ending(
+        Life.ENDED,
+        started=start is not None,
+        failed=True,
+        reason=reason,
+        detail=f"it ended with its pilot: {pilot.detail}",
+        nodes=() if start is None else nodes,
+        started_at=None if start is None else start.started_at,
+        ended_at=pilot.ended_at,
+        job_id=pilot.job_id if start is None else f"{pilot.job_id}.{start.step}",
+        is_metered=start is not None and pilot.ended_at is not None and pilot.restart == 0,  # else it waited between
+        nodes_were_silent=pilot.nodes_were_silent,
+    )
+    return _with_share(ending, node_s)
+
+
+def never_began(job_id: str | None) -> Ending:
+    reason = FailureReason.CANCELLED_BY_SEARCH
+    return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
+
+
+def ended_in_vain(pilot: Pilot, share_node_s: float) -> Ending:
+    """Of an attempt that waited for a pilot in which nothing was begun. Where the pilot's agent never came to life the
+    next one may fare no better; else nothing speaks against the attempt."""
+    reason, detail = pilot.ending.reason, pilot.ending.detail
+    if not pilot.served_nobody:
+        reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} has ended before it began"
+    elif reason not in _OF_AN_UNSERVED_PILOT:
+        reason = FailureReason.LAUNCH_FAILURE
+    return Ending(
+        Life.ENDED,
+        failed=True,
+        reason=reason,
+        detail=why_given_up(pilot) if pilot.was_given_up else detail,
+        nodes=pilot.ending.nodes,
+        job_id=pilot.job_id,
+        twin_node_s=share_node_s,
+    )
+
+
+def _with_share(ending: Ending, node_s: float) -> Ending:
+    """What the step pays beyond its own nodes while it ran is booked as another job's would be."""
+    own = 0.0
+    if ending.started_at is not None and ending.ended_at is not None:
+        own = len(ending.nodes) * (ending.ended_at - ending.started_at)
+    return replace(ending, twin_node_s=max(0.0, node_s - own))
+
+
+def sick_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:
+    """The nodes that an ended attempt makes doubtful, as its outcome tells: of a dirty GPU, of slow devices, else all
+    of its nodes after a hang or a dead node. Slurm gives a step's nodes in rank order."""
+    try:
+        data = read_json(folder.outcome()) or {}
+    except (OSError, ValueError):
+        return ()
+    is_sick = data.get("reason") in _SICK
+    if not is_sick and Flag.SUSPECT_NODE not in data.get("flags", ()):
+        return ()
+    probes = (data.get("fingerprint") or {}).get("probe_ms_by_rank") or ()
+    ranks = [data["rank"]] if data.get("reason") == FailureReason.DIRTY_GPU else slow_ranks(probes)
+    places = {rank // tasks_per_node for rank in ranks if isinstance(rank, int)}
+    return tuple(node for place, node in enumerate(nodes) if not places or place in places)

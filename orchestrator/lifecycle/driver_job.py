@@ -1,0 +1,253 @@
+"""A driver in a Slurm job of its own: a chain of jobs of one name, one that drives and at most one that waits.
+
+The next link is submitted as soon as a driver holds its search, and waits for the end of that driver's job, whatever
+end that is. So the search also goes on where the driver was killed, its node died, or the signal came too late; one
+that submitted its successor only when told to would leave nobody behind then. The search's end removes the link.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.preflight.slurm_site import no_slurm
+from orchestrator.search import lease as leases
+from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.schema.durations import duration_text, seconds_of
+from slurm.driver_script import DriverJob, options_of_driver, render_driver_script
+from slurm.interface import Slurm, SlurmUnreachable, Submission, SubmitStatus
+from slurm.job_state import JobSnapshot
+from trials.files.folders import SearchFolder, write_text
+from trials.ledger.events import Fenced
+
+if TYPE_CHECKING:
+    from orchestrator.lifecycle.drive import Watcher
+    from orchestrator.search.driver import Driver
+
+DEFAULT_JOB_TIME_S = 8 * 3600.0
+"""The time limit of a driver's job: most partitions allow it, and an overnight search has one link."""
+
+LEAST_JOB_TIME_S = 600.0
+"""A driver is told two to three minutes before its end, and may have to wait for the lease first."""
+
+LEASE_WAIT_S = 300.0
+"""How long a driver that has just started waits for the lease of one that died on another node, of which only the
+heartbeat's age tells, or that its own node still has to end."""
+
+RETRY_S = 60.0
+"""Between two attempts to submit the next link; also how long a submission without an answer is left to appear."""
+
+
+def own_command(*words: str) -> tuple[str, ...]:
+    """This Parlay's command line, by this process's interpreter, wherever it is started."""
+    # -P: a file in the working directory must not stand in for one of ours or of Python's.
+    return (sys.executable, "-P", "-m", "orchestrator.cli.main", *words)
+
+
+def job_name(search_id: str) -> str:
+    return f"{search_id}.driver"
+
+
+def own_job_id(environ: Mapping[str, str], search_id: str) -> str | None:
+    """The job that this process is the driver in; None where it runs in none, or in another one."""
+    return environ.get("SLURM_JOB_ID") if environ.get("SLURM_JOB_NAME") == job_name(search_id) else None
+
+
+def job_time_s(text: str | None) -> float:
+    """Seconds of `--job-time`, or the default; InputError for what is no duration, or too short for a driver."""
+    try:
+        seconds = DEFAULT_JOB_TIME_S if text is None else seconds_of(text)
+    except InputError as error:
+        raise error.at(key="--job-time") from error
+    if seconds < LEAST_JOB_TIME_S:
+        rule = f"a driver's job is given at least {LEAST_JOB_TIME_S / 60:.0f} minutes: near its end it hands over"
+        raise InputError.of(
+            "job_time", f"is {text!r}", rule=rule, fix="for example 8:00:00", key="--job-time", value=text
+        )
+    return seconds
+
+
+def require_slurm(spec: SearchSpec) -> None:
+    """InputError for a search whose trials would not leave the driver's own job."""
+    if not spec.launcher.uses_slurm:
+        raise InputError.of(
+            "as_job",
+            f"launcher.kind is {spec.launcher.kind}",
+            rule="a driver in a job of its own asks for one core, and its trials run in jobs of theirs",
+            fix="--launcher slurm, or leave out --as-job",
+            key="--as-job",
+        )
+
+
+def driver_job(folder: SearchFolder, spec: SearchSpec, ledger_url: str, time_limit_s: float) -> DriverJob:
+    """The first link: `parlay resume --as-job` with this process's interpreter."""
+    path = folder.path.absolute()
+    command = own_command("resume", str(path), "--ledger", ledger_url)
+    return DriverJob(
+        name=job_name(folder.search_id),
+        directory=path,
+        num_nodes=1,
+        tasks_per_node=1,
+        time_limit_s=time_limit_s,
+        argv=(*command, "--as-job", "--job-time", duration_text(time_limit_s)),
+        options=options_of_driver(spec.launcher.slurm.job_options()),
+    )
+
+
+class AlreadyQueued(Exception):
+    """A driver of this search waits or runs in a job."""
+
+
+def submit_first(slurm: Slurm, job: DriverJob) -> str:
+    """The id of the new job. AlreadyQueued where the search has one, OutsideRefused with Slurm's words."""
+    try:
+        found = living(slurm, job.name)
+    except SlurmUnreachable as error:
+        raise no_slurm(error) from error
+    if found:
+        words = "waits" if found[0].state.waits else f"runs on {','.join(found[0].nodes)}"
+        raise AlreadyQueued(f"job {found[0].job_id} is this search's driver, and {words}")
+    submission = _submit(slurm, job)
+    if submission.status is SubmitStatus.ACCEPTED and submission.job_id is not None:
+        return submission.job_id
+    if submission.status is SubmitStatus.DOUBTFUL:
+        raise OutsideRefused(
+            f"no answer from Slurm: {submission.words}; perhaps {job.name} is in the queue all the same"
+        )
+    raise OutsideRefused(f"Slurm did not take {job.name}: {submission.words}")
+
+
+def end_all(slurm: Slurm, search_id: str) -> set[str]:
+    """Cancel the driver that runs and the one that waits; ids of those that may live on. Raises SlurmUnreachable."""
+    found = living(slurm, job_name(search_id))
+    return slurm.cancel(found) if found else set()
+
+
+def living(slurm: Slurm, name: str) -> list[JobSnapshot]:
+    """The user's jobs of this name that have not ended, by id."""
+    jobs = (job for job in slurm.jobs() if (job.name, job.user) == (name, slurm.user) and not job.state.is_ended)
+    return sorted(jobs, key=lambda job: int(job.job_id))
+
+
+def _submit(slurm: Slurm, job: DriverJob) -> Submission:
+    write_text(job.script, render_driver_script(job))
+    return slurm.submit(job)
+
+
+class DriverChain:
+    """The chain as the driver in one of its jobs sees it: the signals it is sent, and the link that waits behind it."""
+
+    def __init__(
+        self, slurm: Slurm, link: DriverJob, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ):
+        """`link` is the next one: it waits for the end of this driver's own job."""
+        self._slurm = slurm
+        self._link = link
+        self._note = note
+        self._clock = clock
+        self._retry_at = 0.0
+        self._driver: Driver | None = None
+        self.has_next = False
+        self.was_told_to_stop = False
+        self._time_is_up = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within this block USR1 (the job's time is nearly over), TERM and INT stop the driver at its next safe point,
+        also one that has not begun yet."""
+        numbers = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+        before = {number: signal.signal(number, self._hear) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: object) -> None:
+        self.was_told_to_stop = True
+        self._time_is_up |= number == signal.SIGUSR1
+        if self._driver is not None:
+            self._driver.stop_now()
+
+    def wait_for_lease(self, folder: SearchFolder, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Return when the search is free, LEASE_WAIT_S are over, or this driver is told to stop."""
+        deadline = self._clock() + LEASE_WAIT_S
+        while not self.was_told_to_stop and self._clock() < deadline:
+            if leases.holder(folder, time.time()) is None:
+                return
+            sleep(1.0)
+
+    @contextmanager
+    def driving(self, driver: Driver) -> Iterator[None]:
+        """Around the loop of a driver that holds its search: the next link is in the queue, and signals stop it.
+
+        A driver that ends by a bug takes its successor with it, which would only end the same way.
+        """
+        self.keep_next()
+        self._driver = driver
+        if self.was_told_to_stop:
+            driver.stop_now()
+        try:
+            yield
+        except (OutsideRefused, OSError, leases.LeaseLost, Fenced):
+            raise
+        except Exception:
+            self.end()
+            raise
+        finally:
+            self._driver = None
+
+    def kept_by(self, watcher: Watcher) -> Watcher:
+        """The watcher of a search whose driver is in this chain."""
+        return replace(watcher, keep=self.keep_next, driving=self.driving)
+
+    def keep_next(self) -> None:
+        """See to it that one link waits; while Slurm takes none it is tried again, at most every RETRY_S."""
+        if self.has_next or self._clock() < self._retry_at:
+            return
+        self._retry_at = self._clock() + RETRY_S
+        try:
+            words = self._submit_next(self._waiting())
+        except (SlurmUnreachable, OSError) as error:  # a disk that is full keeps its script from being written
+            words = str(error)
+        if not self.has_next:
+            self._note(f"no job waits yet to take this driver's place: {words}")
+
+    def _submit_next(self, waiting: Sequence[JobSnapshot]) -> str:
+        """Slurm's words about the link; of several that wait, from submissions that got no answer, the eldest stays."""
+        if len(waiting) > 1:
+            self._slurm.cancel(waiting[1:])
+        if waiting:
+            self.has_next = True
+            return ""
+        submission = _submit(self._slurm, self._link)
+        self.has_next = submission.status is SubmitStatus.ACCEPTED
+        return submission.words
+
+    def settle(self, has_ended: bool) -> None:
+        """Before the driver leaves: a search that has ended needs no next link; where this job's time is up it is
+        looked for once more."""
+        if has_ended:
+            self.end()
+        elif self._time_is_up:
+            self.has_next, self._retry_at = False, 0.0
+            self.keep_next()
+
+    def end(self) -> None:
+        """Nobody needs to take over any more."""
+        try:
+            left = self._slurm.cancel(self._waiting())
+        except SlurmUnreachable as error:
+            self._note(f"a job that waits to drive on may be left, and will find nothing to do: {error}")
+            return
+        self.has_next = bool(left)
+
+    def _waiting(self) -> list[JobSnapshot]:
+        found = living(self._slurm, self._link.name)
+        return [job for job in found if job.state.waits and job.job_id != self._link.after]

@@ -1,0 +1,95 @@
+"""The first jobs of a search, as files: what Slurm would be given, to be read and to ask `sbatch --test-only` about.
+
+Nothing is submitted, and no search is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.factory import job_options
+from orchestrator.launchers.slurm.job_files import job_request, write_job_files
+from orchestrator.lifecycle.drive import program_of
+from orchestrator.planning.plan import plan_of
+from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier, collected_for_plan
+from orchestrator.search.trial_program import next_attempt
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from search_spaces.search_space import SearchSpace
+from trials.files.folders import SearchFolder
+from trials.trial import Trial
+
+_NO_NONCE = "0" * 32
+
+
+@dataclass(frozen=True)
+class DryJob:
+    """The job of a layout: the `baseline`, or the `first` of the plan. It is submitted from its script's folder."""
+
+    what: str
+    layout: Layout
+    script: Path
+
+    def to_json(self) -> dict[str, Any]:
+        return {"what": self.what, "layout_key": self.layout.key, "script": str(self.script)}
+
+
+def write_first_jobs(spec: SearchSpec, space: SearchSpace, place: Path) -> list[DryJob]:
+    """Write the attempts' folders of the layouts that are tried first, below NAME-dry-run in `place`.
+
+    They hold what a search's would hold at submission, and name a search's code that is not there. InputError where a
+    trial is no job of its own, and where nothing can be written.
+    """
+    _require_jobs(spec)
+    layouts = first_layouts(spec, space, collected_for_plan(spec))
+    folder = SearchFolder(place.absolute() / f"{spec.name}-dry-run")
+    try:
+        folder.path.mkdir(parents=True, mode=0o700)
+        return [
+            DryJob(what, layout, _write_job(spec, folder, f"t{number:04d}", layout))
+            for number, (what, layout) in enumerate(layouts.items(), start=1)
+        ]
+    except OSError as error:
+        message, fix = f"{folder.path}: {error.strerror or error}", "name a folder that does not hold it yet"
+        raise InputError.of("output", message, fix=fix, key="--scripts", value=str(place)) from error
+
+
+def first_layouts(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Mapping[str, Layout]:
+    """The baseline, where there is one, and what is expected to be best after these trials of others, where that is
+    another."""
+    first = plan_of(spec, space, earlier).layouts[0]
+    if space.baseline is None:
+        return {"first": first}
+    return {"baseline": space.baseline} | ({} if first == space.baseline else {"first": first})
+
+
+def dry_job_lines(jobs: Sequence[DryJob]) -> list[str]:
+    """What was written, and how a Slurm is asked about it."""
+    return [
+        *(f"{job.what}, {job.layout.key}: {job.script}" for job in jobs),
+        "ask Slurm about one: sbatch --test-only SCRIPT",
+    ]
+
+
+def _write_job(spec: SearchSpec, folder: SearchFolder, trial: str, layout: Layout) -> Path:
+    program = program_of(folder, spec)
+    proposed = Trial(trial, layout)
+    request = program.request(proposed, next_attempt(proposed, _NO_NONCE, program.time_limit_s))
+    job = job_request(program.prepared(request), job_options(spec.launcher, spec.cluster))
+    write_job_files(job)
+    return job.script
+
+
+def _require_jobs(spec: SearchSpec) -> None:
+    if spec.launcher.kind != "slurm":
+        raise InputError.of(
+            "usage",
+            f"is given, and the launcher is {spec.launcher.kind}",
+            rule="scripts are written of trials that are Slurm jobs of their own",
+            fix="add --launcher slurm",
+            key="--scripts",
+        )

@@ -1,0 +1,98 @@
+"""A driver's hold on a search: while it lasts nobody else writes the search's journal and its ledger rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+
+from orchestrator.preflight.integrity import require_own_folder
+from orchestrator.search import lease as leases
+from orchestrator.search.event_store import History
+from trials.files.folders import SearchFolder
+from trials.files.path_owners import TakenFolder
+from trials.ledger.database import LedgerDamaged, put_aside_damaged
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+
+
+@dataclass
+class Hold:
+    """The lease, which runs on real time, the ledger that its holder may write, and the folder as it was taken."""
+
+    folder: SearchFolder
+    ledger_url: str
+    ledger: LedgerWriter
+    lease: leases.Lease
+    note: Callable[[str], None]
+    taken: TakenFolder
+
+    @contextmanager
+    def opened_history(self) -> Iterator[History]:
+        """The search as its journal tells it, the ledger brought up to it, and made anew where it is damaged."""
+        with closing(Journal(self.folder.journal)) as journal:
+            try:
+                history = self._history(journal)
+            except LedgerDamaged:
+                self._renew_ledger(journal)
+                history = self._history(journal)
+            yield history
+
+    def _history(self, journal: Journal) -> History:
+        history = History(self.folder.search_id, journal, self.ledger, self.lease.fencing, time.time)
+        if not history.is_empty:
+            self.ledger.place(self.folder.search_id, str(self.folder.path))
+            self._copy_lease()
+        return history
+
+    def _renew_ledger(self, journal: Journal) -> None:
+        self.ledger.close()
+        self.ledger = renewed(self.ledger_url, self.note)
+        if events := journal.read():
+            self.ledger.replace(self.folder.search_id, events, str(self.folder.path))
+
+    def keep(self) -> None:
+        """Renew the lease when a heartbeat is due; LeaseLost when another driver took over."""
+        if time.time() - self.lease.heartbeat_at >= leases.HEARTBEAT_S:
+            self.lease = leases.renew(self.folder, self.lease, time.time())
+            self._copy_lease()
+
+    def _copy_lease(self) -> None:
+        self.ledger.copy_lease(self.folder.search_id, self.lease.fencing, self.lease.to_json())
+
+
+@contextmanager
+def held(folder: SearchFolder, ledger_url: str, note: Callable[[str], None] = lambda text: None) -> Iterator[Hold]:
+    """The search is this process's own within this block; a damaged ledger is put aside, which is noted. Raises
+    LeaseHeld where the search is another's, InputError where its folder is."""
+    taken = require_own_folder(folder)
+    lease = leases.acquire(folder, time.time())
+    try:
+        hold = Hold(folder, ledger_url, open_or_renew(ledger_url, note), lease, note, taken)
+        try:
+            yield hold
+        finally:
+            hold.ledger.close()
+    finally:
+        with suppress(leases.LeaseLost):  # then there is nothing left to free
+            leases.release(folder, lease, time.time())
+
+
+def open_or_renew(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+    """The ledger, to write; one that is damaged is put aside and made anew. Raises LedgerUnavailable, and InputError as
+    LedgerWriter."""
+    try:
+        return LedgerWriter(ledger_url)
+    except LedgerDamaged:
+        return renewed(ledger_url, note)
+
+
+def renewed(ledger_url: str, note: Callable[[str], None]) -> LedgerWriter:
+    """The ledger, to write; its file is put aside first where that is damaged, which is noted. Raises as above."""
+    if (aside := put_aside_damaged(ledger_url)) is not None:
+        others = (
+            "parlay ledger rebuild FOLDER, with the folder that holds your searches, brings back the other searches"
+        )
+        note(f"the ledger was damaged: it is kept as {aside}, and a new one is made; {others}")
+    return LedgerWriter(ledger_url)

@@ -1,0 +1,67 @@
+"""MLflow brought up to a search that nobody drives: what it did not take in time is sent now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from dashboards.mlflow.sync import MlflowSync
+from dashboards.text import masked, one_line
+from orchestrator.common.timeouts import in_thread
+from orchestrator.lifecycle.shutdown import mlflow_json
+from orchestrator.records.lookup import MOVED, no_search
+from orchestrator.search import lease as leases
+from trials.files.folders import SearchFolder, write_json
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, search_of
+
+
+@dataclass(frozen=True)
+class Sent:
+    """`num_sent` runs of the search are in MLflow as its journal has them, those named in `unsent` are not.
+
+    `run_id` is the parent's, None where MLflow did not say.
+    """
+
+    run_id: str | None
+    num_sent: int
+    unsent: tuple[str, ...] = ()
+
+
+def send_again(folder: SearchFolder, tracking: MlflowSync, note: Callable[[str], None]) -> Sent:
+    """Send what is missing, once. `note` hears why not all of it was sent.
+
+    The search is held meanwhile, as by its driver: of two that send at once both could create the same run. Raises
+    LeaseHeld while somebody else holds it, InputError where the folder is no search's, LeaseLost, JournalDamaged and
+    OSError.
+    """
+    if not folder.is_one:
+        raise no_search(str(folder.path), "it holds no journal.jsonl", MOVED)
+    lease = leases.acquire(folder, time.time())
+    try:
+        search = _told(folder)
+        sending = in_thread(partial(tracking.sync, search, folder), "mlflow")
+        while not wait([sending], leases.HEARTBEAT_S).done:
+            lease = leases.renew(folder, lease, time.time())
+        unsent = tuple(tracking.unsent(search))
+        try:
+            report = sending.result()
+        except Exception as error:  # whatever MLflow and its libraries raise
+            note(f"MLflow at {masked(tracking.uri)} fails: {one_line(error)}")
+            return Sent(None, 0, unsent)
+        write_json(folder.mlflow, mlflow_json(report))
+        return Sent(report.run_id, report.num_runs - len(unsent), unsent)
+    finally:
+        with suppress(leases.LeaseLost):  # then there is nothing left to free
+            leases.release(folder, lease, time.time())
+
+
+def _told(folder: SearchFolder) -> SearchRecord:
+    search = search_of(folder.journal, folder.search_id, Journal(folder.journal).read())
+    if search is None:
+        raise no_search(str(folder.path), "its journal.jsonl holds no event", MOVED)
+    return search

@@ -1,0 +1,145 @@
+"""A command and a webhook are told that a search has ended: at most once, and whatever they do disturbs nothing.
+
+A mark in the search's folder is written before either is told, so that a driver that is killed at that moment, and the
+next one, do not tell twice: a command may begin the real training. What was lost so is seen by `parlay status`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dashboards.text import printable
+from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.config.notify_target import webhook_address
+from orchestrator.config.spec import SearchSpec
+from orchestrator.records.summary import search_summary
+from search_spaces.errors import InputError
+from trials.files.folders import SearchFolder, write_json
+from trials.files.text import last_line
+from trials.ledger.events import SearchRecord
+from trials.trial import utc_text
+
+NOTIFIED_SCHEMA = "parlay.notified/1"
+COMMAND_LIMIT_S = 30.0
+WEBHOOK_LIMIT_S = 10.0
+_LONGEST_REMARK = 160
+_LAST_BYTES = 4096
+"""Of what a command says, among which its last line is looked for."""
+
+
+def is_owed(folder: SearchFolder, spec: SearchSpec) -> bool:
+    """Whether somebody is to be told of the search's end who was not told yet."""
+    wanted = spec.notify.command or spec.notify.webhook
+    return bool(wanted) and not folder.notified.exists()
+
+
+def notify_end(folder: SearchFolder, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+    """Tell whoever `notify` names of a search that has ended; `note` hears what went wrong.
+
+    For the holder of the search's lease, where `is_owed`.
+    """
+    try:
+        payload = json.dumps(search_summary(search, spec, folder), allow_nan=False).encode()
+        write_json(folder.notified, {"schema": NOTIFIED_SCHEMA, "at": utc_text(time.time())})
+    except OSError as error:
+        note(f"nobody was told of the search's end, since its folder cannot be used: {error}")
+        return
+    if spec.notify.command and (failure := run_command(spec.notify.command, payload)) is not None:
+        note(f"notify.command {spec.notify.command[0]}: {failure}")
+    if spec.notify.webhook and (failure := post(Path(spec.notify.webhook), payload)) is not None:
+        note(f"notify.webhook {spec.notify.webhook}: {failure}")
+
+
+def run_command(command: list[str], payload: bytes, limit_s: float = COMMAND_LIMIT_S) -> str | None:
+    """Run the program, `payload` on its standard input; what went wrong in words, None where nothing did.
+
+    One that takes longer than `limit_s` is killed, with what it has started in its process group.
+    """
+    try:
+        # Files, not pipes: a program that does not read, or leaves a child that goes on writing, holds up nothing.
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(payload)
+            given.seek(0)
+            child = subprocess.Popen(command, stdin=given, stdout=said, stderr=said, start_new_session=True)
+            try:
+                status = child.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                _kill(child)
+                return f"was killed: it had not ended within {limit_s:g} s"
+            except KeyboardInterrupt:
+                _kill(child)
+                return "was interrupted, and killed"
+            return None if status == 0 else f"ended with status {status}{_remark(said)}"
+    except (OSError, ValueError) as error:
+        return f"cannot be started: {error}"
+
+
+def post(address_file: Path, payload: bytes, limit_s: float = WEBHOOK_LIMIT_S) -> str | None:
+    """POST `payload` to the address in this file; what went wrong in words, None where nothing did.
+
+    The words never hold the address.
+    """
+    try:
+        address = webhook_address(address_file)
+        sending = in_thread(partial(_send, address, payload, limit_s), "webhook")
+        result_in_time(sending, limit_s, "")
+    except InputError as error:
+        return error.problems[0].message
+    except urllib.error.HTTPError as error:
+        return f"was answered with status {error.code}"
+    except urllib.error.URLError as error:
+        return f"cannot be reached: {_reason(error.reason)}"
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return f"cannot be reached: {_reason(error)}"
+    except KeyboardInterrupt:
+        return "was interrupted"
+    return None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Another address is another receiver, and a POST that is redirected arrives empty."""
+
+    def redirect_request(self, *given: Any) -> None:
+        return None
+
+
+def _send(address: str, payload: bytes, limit_s: float) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "parlay"}
+    request = urllib.request.Request(address, data=payload, headers=headers, method="POST")
+    with urllib.request.build_opener(_NoRedirect).open(request, timeout=limit_s):
+        pass
+
+
+def _reason(error: Any) -> str:
+    """What went wrong, in words of the system's own; else only the kind of error, whose words may hold the address."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "its certificate is not trusted"  # OpenSSL's words name the host
+    return printable(getattr(error, "strerror", None) or type(error).__name__)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _remark(said: BinaryIO) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
+    line = last_line(said.read().decode("utf-8", errors="replace"))
+    return f": {printable(line[:_LONGEST_REMARK])}" if line else ""

@@ -1,0 +1,49 @@
+"""Pilots of a search that has ended: a driver that was killed at the very end leaves them waiting, or idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.factory import make_launcher
+from orchestrator.launchers.slurm_pilot.sizing import WorkLeft
+from trials.files.folders import SearchFolder
+from trials.ledger.events import SearchRecord
+from trials.pilot.files import PilotFolder
+
+
+def end_pilots(folder: SearchFolder, spec: SearchSpec, note: Callable[[str], None]) -> list[str]:
+    """End the pilots of a search that has ended, whoever left them; the names of their jobs that may live on.
+
+    Slurm is asked nothing where the folder tells that all are over.
+    """
+    left = _left(folder)
+    if not left or spec.launcher.kind != "slurm_pilot":
+        return []
+    launcher, _ = make_launcher(
+        spec.launcher,
+        parallel_trials=spec.search.parallel_trials,
+        cluster=spec.cluster,
+        note=note,
+        memory=folder.launcher,
+        work_left=lambda: WorkLeft(1, 1),  # none is asked for any more
+    )
+    with closing(launcher):
+        try:
+            return launcher.release()
+        except OSError as error:
+            note(f"{folder.pilots} does not answer: {error}")
+            return [f"{folder.search_id}.{pilot.name}" for pilot in left]
+
+
+def has_unbooked(folder: SearchFolder, search: SearchRecord) -> bool:
+    """Whether a pilot may have held nodes whose end is not in the search's books."""
+    pilots = (PilotFolder(path) for path in folder.pilots.glob("p*"))
+    return any(pilot.plan.exists() and pilot.name not in search.pilots for pilot in pilots)
+
+
+def _left(folder: SearchFolder) -> list[PilotFolder]:
+    """Those that may hold nodes, or wait for them, as far as their folders tell."""
+    pilots = [PilotFolder(path) for path in sorted(folder.pilots.glob("p*"))]
+    return [p for p in pilots if p.plan.exists() and not (p.over.exists() or p.closed.exists())]

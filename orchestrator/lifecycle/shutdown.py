@@ -1,0 +1,77 @@
+"""The last words of a driver's turn: report and MLflow take what is left, and who wants to know of the end is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from dashboards.mlflow.background import MlflowWorker
+from dashboards.mlflow.sync import SyncReport
+from dashboards.report.background import ReportWorker
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.lock import Hold
+from orchestrator.lifecycle.notify import is_owed, notify_end
+from orchestrator.search import lease as leases
+from search_spaces.errors import OutsideRefused
+from trials.files.folders import SearchFolder, write_json
+from trials.ledger.events import SearchRecord
+
+MLFLOW_SCHEMA = "parlay.mlflow/1"
+MLFLOW_LAST_CALL_S = 30.0
+"""How long the end of a search, or of a tick, waits for MLflow to take the rest."""
+MLFLOW_INTERRUPTED_S = 5.0
+"""How long a driver that was told to stop waits: a resumed search sends the rest."""
+
+REPORT_LAST_CALL_S = 10.0
+"""How long the end waits for the report: `parlay report` writes it at any time."""
+
+
+def say_last_words(
+    hold: Hold,
+    spec: SearchSpec,
+    search: SearchRecord,
+    report: ReportWorker,
+    worker: MlflowWorker | None,
+    patience_s: float,
+    note: Callable[[str], None],
+) -> None:
+    """The report and MLflow take what is left, within so many seconds; whoever wants to know of the end is told."""
+    with suppress(KeyboardInterrupt):  # it is not waited for any longer, and what else is left is done
+        report.finish(min(REPORT_LAST_CALL_S, patience_s))
+    if worker and (worker.was_told or search.state.is_ended):  # MLflow is not asked when nothing is new
+        _last_call(worker, search, hold.folder, patience_s, note)
+    if search.state.is_ended and is_owed(hold.folder, spec):
+        _tell_of_end(hold, spec, search, note)
+
+
+def _last_call(
+    worker: MlflowWorker,
+    search: SearchRecord,
+    folder: SearchFolder,
+    patience_s: float,
+    note: Callable[[str], None],
+) -> None:
+    worker.hand(search)
+    try:
+        unsent = worker.finish(patience_s)
+    except KeyboardInterrupt:
+        unsent = worker.finish(0.0)
+    if unsent:
+        note(f"MLflow did not take {len(unsent)} runs; `parlay sync {folder.called}` sends them again")
+    if worker.report is not None:
+        write_json(folder.mlflow, mlflow_json(worker.report))
+
+
+def _tell_of_end(hold: Hold, spec: SearchSpec, search: SearchRecord, note: Callable[[str], None]) -> None:
+    """Have the end told by whoever still holds the search: MLflow's last call may have taken long."""
+    try:
+        hold.keep()
+    except (leases.LeaseLost, OutsideRefused, OSError) as error:
+        note(f"nobody was told of the search's end: {error}")
+        return
+    notify_end(hold.folder, spec, search, note)
+
+
+def mlflow_json(report: SyncReport) -> dict[str, str]:
+    """mlflow.json of a search's folder."""
+    return {"schema": MLFLOW_SCHEMA, "uri": report.uri, "run_id": report.run_id}

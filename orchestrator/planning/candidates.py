@@ -1,0 +1,88 @@
+"""Candidate layouts of a search, and whether they fit its budget and its pilots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.config.pilots import nodes_of_pilots
+from orchestrator.config.spec import SearchSpec, located
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import engines_of
+from search_spaces.layouts.workload import Workload
+from trials.trainers.command_template import require_values
+
+if TYPE_CHECKING:
+    from search_spaces.search_space import SearchSpace
+
+
+def candidates_of(spec: SearchSpec) -> SearchSpace:
+    """Every layout the search may try, and every rejected one; InputError where none is left, the baseline is bad, or a
+    command's template has a placeholder without a value.
+
+    The same for the same spec: candidates, their order, and what is drawn of a space too large to list. A table's
+    layouts are asked for nothing where it answers itself, and for every rule where they are to be run.
+    """
+    # numpy is not needed to read a file, and reading one should be instant.
+    from search_spaces.search_space import closed_space, runnable_space, search_space
+
+    axes = spec.space.given_axes()
+    workload = Workload(
+        spec.model,
+        spec.cluster,
+        spec.global_batch_size,
+        batch_is_free="grad_accum_steps" in axes,
+        allow_tensor_parallel_across_nodes=spec.space.allow_tensor_parallel_across_nodes,
+        max_nodes=spec.constraints.max_nodes,
+        engines=engines_of(spec.trainer.kind),
+    )
+    seed = spec.search.seed if spec.search.sample_space else None
+    try:
+        if spec.candidates is not None:
+            listed = closed_space if spec.launcher.kind == "recorded" else runnable_space
+            space = listed(workload, spec.candidates, spec.baseline)
+        else:
+            space = search_space(workload, axes, spec.baseline, sample_seed=seed)
+        if spec.trainer.kind == "command" and spec.launcher.kind != "recorded":
+            launched = [*space.feasible, *([] if space.baseline is None else [space.baseline])]
+            require_values(spec.trainer.command_template, launched)
+        return space
+    except InputError as error:
+        raise located(error, spec) from None
+
+
+def require_affordable(spec: SearchSpec, space: SearchSpace) -> None:
+    """InputError where `search.budget_node_hours` does not pay for one attempt at the smallest layout."""
+    from orchestrator.search.node_hours import longest_attempt_s
+
+    budget = spec.search.budget_node_hours
+    num_nodes = min((layout.num_nodes for layout in space.feasible), default=1)
+    longest_s = longest_attempt_s(spec.measure, spec.launcher, num_nodes, nodes_of_pilots(spec))
+    cost = num_nodes * longest_s / 3600
+    if budget is None or cost <= budget:
+        return
+    error = InputError.of(
+        "budget",
+        f"{budget:g} node-hours do not pay for one trial: num_nodes {num_nodes} x {longest_s:g} s"
+        f" = {cost:.3g} node-hours",
+        rule="what a trial may take at most is reserved for it before it begins",
+        fix="raise search.budget_node_hours, or lower measure.time_limit",
+        key="search.budget_node_hours",
+        value=budget,
+    )
+    raise located(error, spec)
+
+
+def require_pilot_room(spec: SearchSpec, space: SearchSpace) -> None:
+    """InputError where a layout needs more nodes than a pilot has."""
+    num_nodes = max((layout.num_nodes for layout in space.feasible), default=1)
+    if spec.launcher.kind != "slurm_pilot" or nodes_of_pilots(spec) >= num_nodes:
+        return
+    error = InputError.of(
+        "pilot_nodes",
+        f"is {nodes_of_pilots(spec)}, and a layout needs num_nodes {num_nodes}",
+        rule="each trial runs on nodes of one pilot",
+        fix=f"{num_nodes} at least, or leave it out",
+        key="launcher.slurm.pilot_nodes",
+        value=nodes_of_pilots(spec),
+    )
+    raise located(error, spec)

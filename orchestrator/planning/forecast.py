@@ -1,0 +1,312 @@
+"""What training takes on more nodes than anything was tried on: step time, best layout, and how sure that is.
+
+From trials on a few nodes, for weak scaling (the global batch grows with the nodes) and strong (it stays). No torch, no
+processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from orchestrator.planning.plan import UNLIKELY, Fits, assumed_links_note
+from orchestrator.planning.scaling_model import ScaledBelief, UnseenTerm
+from orchestrator.samplers.cost_model_posterior import Task, worth
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.tables.benchmark_problem import problems_in
+from search_spaces.tables.measured_table import Observation
+from trials.files.text import counted
+from trials.trial import Word
+
+FEWEST_MEASURED = 3
+"""Layouts; fewer tell next to nothing of a dozen constants."""
+TIMES_THE_NODES = (2, 4, 8)
+_NEARLY_ALL = 0.95
+"""Of the chance to be the best: what the contenders have together."""
+_MOST_COMPARED = 200
+"""Layouts by the plan's order among which the best is looked for; the others are far behind."""
+
+
+class Scaling(Word):
+    """What becomes of the global batch on more nodes: it grows with them, or stays."""
+
+    WEAK = "weak"
+    STRONG = "strong"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was tried of a training, and what may be tried elsewhere.
+
+    `rows` are of the task's model and kind of node. `layouts_on` gives the layouts that may be tried on a number of
+    nodes with a global batch (sequences a step), all of that batch; InputError where there are none. Rows of another
+    global batch than `global_batch_size` teach, and are no base; None is the batch of the fastest one.
+    """
+
+    task: Task
+    rows: tuple[Observation, ...]
+    layouts_on: Callable[[int, int], Sequence[Layout]]
+    global_batch_size: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        rows: Iterable[Observation],
+        layouts_on: Callable[[int, int], Sequence[Layout]],
+        global_batch_size: int | None = None,
+        seed: int = 0,
+    ) -> Tried:
+        """Each layout once, at the median of its runs; InputError where fewer than FEWEST_MEASURED of them ran."""
+        problems = problems_in(rows).values()
+        once = tuple(row for problem in problems for row in problem.answers.values())
+        if (measured := sum(row.step_time_s is not None for row in once)) < FEWEST_MEASURED:
+            raise InputError.of(
+                "no_measurement",
+                f"{counted(measured, 'layout')} of {len(once)} that were tried ran",
+                rule=f"a forecast rests on at least {FEWEST_MEASURED} measured layouts",
+                fix="forecast when more trials have been measured",
+            )
+        return cls(task, once, layouts_on, global_batch_size, seed)
+
+    @property
+    def measured(self) -> tuple[Observation, ...]:
+        return tuple(row for row in self.rows if row.step_time_s is not None)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a step of a layout is worth. Seconds; tokens are of all ranks together."""
+
+    layout: Layout
+    step_time_s: float
+    seq_length: int
+
+    @property
+    def tokens_per_sec(self) -> float:
+        return self.layout.global_batch_size * self.seq_length / self.step_time_s
+
+    @property
+    def tokens_per_sec_per_gpu(self) -> float:
+        return self.tokens_per_sec / self.layout.num_gpus
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A layout that may be the best, and how likely that is."""
+
+    layout: Layout
+    chance: float
+    step_time_s: float
+    fits: Fits | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layout_key": self.layout.key,
+            "chance": self.chance,
+            "step_time_s": self.step_time_s,
+            "fits": self.fits,
+        }
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The best layout on so many nodes, and what its step takes: the median and a 95 % interval, seconds.
+
+    `efficiency` is tokens/s of a GPU over those of the base. `contenders` are the fewest layouts among which the best
+    is with a chance of 95 %, the likeliest first. `uncertain_terms` are what no trial tells of and what widens
+    the interval most.
+    """
+
+    scaling: Scaling
+    speed: Speed
+    step_time_low_s: float
+    step_time_high_s: float
+    efficiency: float
+    fits: Fits | None
+    contenders: tuple[Contender, ...]
+    uncertain_terms: tuple[UnseenTerm, ...]
+
+    def to_json(self, top: int | None = None) -> dict[str, Any]:
+        """The contract's `forecasts[]`, with the first `top` contenders or all."""
+        layout = self.speed.layout
+        return {
+            "scaling": self.scaling,
+            "num_nodes": layout.num_nodes,
+            "global_batch_size": layout.global_batch_size,
+            "layout": layout.to_json(),
+            "layout_key": layout.key,
+            "step_time_s": self.speed.step_time_s,
+            "step_time_low_s": self.step_time_low_s,
+            "step_time_high_s": self.step_time_high_s,
+            "tokens_per_sec": self.speed.tokens_per_sec,
+            "tokens_per_sec_per_gpu": self.speed.tokens_per_sec_per_gpu,
+            "efficiency": self.efficiency,
+            "fits": self.fits,
+            "contenders": [contender.to_json() for contender in self.contenders[:top]],
+            "uncertain_terms": [asdict(term) for term in self.uncertain_terms],
+        }
+
+
+@dataclass(frozen=True)
+class Outlooks:
+    """The forecasts of one training, by scaling and nodes; `notes` say what has to be known to read them, and where no
+    layout can be had. `base` is the fastest layout on the most nodes that were tried."""
+
+    base: Speed
+    trials: int
+    forecasts: tuple[Forecast, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self, top: int | None = None) -> dict[str, Any]:
+        """The contract's object but for what it was made from."""
+        return {
+            "base": {
+                "num_nodes": self.base.layout.num_nodes,
+                "layout": self.base.layout.to_json(),
+                "layout_key": self.base.layout.key,
+                "step_time_s": self.base.step_time_s,
+                "tokens_per_sec": self.base.tokens_per_sec,
+            },
+            "trials": self.trials,
+            "forecasts": [forecast.to_json(top) for forecast in self.forecasts],
+            "notes": list(self.notes),
+        }
+
+
+def forecast(tried: Tried, scalings: Sequence[Scaling], num_nodes: Sequence[int] | None = None) -> Outlooks:
+    """What to expect on each of these numbers of nodes; on TIMES_THE_NODES those of the base where none is given.
+
+    InputError where the links that were described have no fabric, and where nothing of the global batch was measured.
+    """
+    base = _base(tried)
+    asked = num_nodes or [times * base.layout.num_nodes for times in TIMES_THE_NODES]
+    most = max(*asked, tried.task.cluster.num_nodes, *(row.layout.num_nodes for row in tried.rows))
+    task = replace(tried.task, cluster=_with_nodes(tried.task.cluster, most))
+    belief = ScaledBelief(task, tried.rows, tried.seed)
+    found: list[Forecast] = []
+    notes = _notes(task.cluster, base.layout.num_nodes, max(asked))
+    for scaling in scalings:
+        for count in asked:
+            try:
+                layouts = _layouts(tried, scaling, count, base.layout)
+            except InputError as error:
+                notes.append(
+                    f"{scaling} scaling has no layout on {counted(count, 'node')}: {error.problems[0].message}"
+                )
+            else:
+                found.append(best_of(belief, task, layouts, scaling, base))
+    return Outlooks(base, len(tried.measured), tuple(found), tuple(notes))
+
+
+def best_of(belief: ScaledBelief, task: Task, layouts: Sequence[Layout], scaling: Scaling, base: Speed) -> Forecast:
+    """The forecast of the layout that is the first in the plan's order; the layouts differ in no batch or nodes."""
+    table = LayoutTable.of(layouts)
+    fits = belief.fits(table)
+    worths = worth(-np.log(belief.step_time_s(table)), fits)
+    order = np.lexsort((-worths, fits <= UNLIKELY))[:_MOST_COMPARED]
+    compared, fits = table.take(order), fits[order]
+    logs = belief.log_seconds(compared) + belief.left_by_neighbours(base.layout, base.step_time_s)
+    low, median, high = np.exp(np.quantile(logs[:, 0] + belief.error(), (0.025, 0.5, 0.975))).tolist()
+    speed = Speed(layouts[order[0]], median, task.model.seq_length)
+    chances = _chances(worth(-(logs + belief.own_error(len(order))), fits))
+    seconds = np.exp(np.median(logs, axis=0))
+    contenders = [
+        Contender(layouts[order[row]], float(chances[row]), float(seconds[row]), Fits.of(task, float(fits[row])))
+        for row in _likeliest(chances)
+    ]
+    return Forecast(
+        scaling=scaling,
+        speed=speed,
+        step_time_low_s=low,
+        step_time_high_s=high,
+        efficiency=speed.tokens_per_sec_per_gpu / base.tokens_per_sec_per_gpu,
+        fits=Fits.of(task, float(fits[0])),
+        contenders=tuple(contenders),
+        uncertain_terms=tuple(belief.unseen_terms(compared.take(np.array([0])))),
+    )
+
+
+def _chances(worths: np.ndarray) -> np.ndarray:
+    """Of each column to be the largest of its row."""
+    return np.bincount(worths.argmax(axis=1), minlength=worths.shape[1]) / len(worths)
+
+
+def _likeliest(chances: np.ndarray) -> list[int]:
+    """The fewest that have nearly all of the chance, the likeliest first."""
+    order = np.argsort(-chances, kind="stable")
+    return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), _NEARLY_ALL))].tolist()
+
+
+def _base(tried: Tried) -> Speed:
+    speeds = [
+        Speed(row.layout, row.step_time_s, tried.task.model.seq_length)
+        for row in tried.measured
+        if row.step_time_s is not None and tried.global_batch_size in (None, row.layout.global_batch_size)
+    ]
+    if not speeds:
+        raise InputError.of(
+            "no_measurement",
+            f"no layout of the global batch {tried.global_batch_size} ran",
+            rule="a forecast is compared with a measured layout of the search's own global batch",
+            fix="forecast when such a trial has been measured",
+        )
+    return max(speeds, key=lambda speed: (speed.layout.num_nodes, speed.tokens_per_sec))
+
+
+def _with_nodes(cluster: Cluster, num_nodes: int) -> Cluster:
+    if num_nodes > 1 and cluster.given_links is not None and cluster.given_links.fabric is None:
+        raise InputError.of(
+            "links",
+            f"the links that are described have no fabric between {num_nodes} nodes",
+            rule="a forecast for several nodes needs to know what would join them",
+            fix="describe the cluster with links.fabric (docs/clusters.md), and name it: --cluster FILE",
+            key="--cluster",
+        )
+    return replace(cluster, num_nodes=num_nodes)
+
+
+def _layouts(tried: Tried, scaling: Scaling, num_nodes: int, base: Layout) -> Sequence[Layout]:
+    """What may be tried there; InputError where that is nothing."""
+    batch = base.global_batch_size
+    if scaling is Scaling.WEAK:
+        batch, left = divmod(batch * num_nodes, base.num_nodes)
+        if left:
+            step = base.num_nodes // math.gcd(base.global_batch_size, base.num_nodes)
+            raise InputError.of(
+                "batch",
+                f"{base.global_batch_size} x {num_nodes} / {base.num_nodes} sequences are no whole number,"
+                f" as they are on each multiple of {counted(step, 'node')}",
+                rule="weak scaling gives every node as many sequences",
+            )
+    return tried.layouts_on(num_nodes, batch)
+
+
+def _notes(cluster: Cluster, tried_nodes: int, most_nodes: int) -> list[str]:
+    """What is assumed of the machine on more nodes than were tried."""
+    links = cluster.links
+    if links is None:
+        notes = [f"nobody knows the links between nodes of {cluster.accelerator.name}: an ordinary network is assumed"]
+    else:
+        notes = [assumed_links_note(cluster)] if cluster.links_are_assumed else []
+    by_nodes = links.fabric.by_nodes if links is not None and links.fabric is not None else ()
+    if by_nodes and most_nodes > by_nodes[-1][0]:
+        notes.append(
+            f"the fabric was measured with {by_nodes[-1][0]} nodes at most; with more it is taken to stay as fast"
+        )
+    elif not by_nodes and most_nodes > 2:
+        notes.append("nobody measured the fabric by number of nodes: it is taken to be as fast with many as with two")
+    if most_nodes > tried_nodes:
+        notes.append(
+            f"nothing was tried on more than {counted(tried_nodes, 'node')}: what travels over the fabric is less"
+            " certain with every doubling"
+        )
+    return notes

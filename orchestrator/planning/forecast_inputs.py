@@ -1,0 +1,141 @@
+"""What a forecast starts from: the trials of a search, or rows of a measured table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.forecast import Tried
+from orchestrator.planning.plan import task_of
+from orchestrator.records.observations import observed_in
+from orchestrator.samplers.cost_model_posterior import Task
+from search_spaces.errors import InputError, did_you_mean
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
+from search_spaces.search_space import search_space
+from search_spaces.tables.measured_table import Observation, positions_and_norm
+from trials.ledger.events import SearchRecord
+
+_DERIVED = ("num_nodes", "data_parallel", "grad_accum_steps")
+
+
+def tried_in_search(
+    record: SearchRecord, spec: SearchSpec, earlier: Sequence[Observation] = (), cluster: Cluster | None = None
+) -> Tried:
+    """What the search has measured so far, and its own space on other numbers of nodes.
+
+    `earlier` are trials of other searches that it learnt from; `cluster` is known better than the search's own, and
+    takes its place, InputError where its nodes are others. Of a search over a table's layouts the space is every
+    combination of their values.
+    """
+    if cluster is not None:
+        spec = replace(spec, cluster=_fitting(cluster, spec.cluster))
+    model = spec.model
+    if spec.launcher.kind == "recorded":
+        position_embedding, norm = positions_and_norm(model.gated_mlp)
+        model = replace(model, position_embedding=position_embedding, norm=norm)
+
+    def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
+        if spec.candidates is not None:
+            return _combined(model, spec.cluster, spec.candidates, num_nodes, batch)
+        found = candidates_of(_enlarged(spec, num_nodes, batch)).feasible
+        return [layout for layout in found if layout.global_batch_size == batch]
+
+    rows = observed_in(record, spec).rows
+    return Tried.of(task_of(spec, earlier), rows, layouts_on, spec.global_batch_size, spec.search.seed)
+
+
+def tried_in_table(rows: Sequence[Observation], problems: Sequence[str], cluster: Cluster | None = None) -> Tried:
+    """These problems of a table, or all of it. `cluster` says what its rows do not: the links of their machine.
+
+    The space is every combination of the rows' values. InputError for a problem there is none of, for rows of several
+    models or kinds of node, and for a cluster of other nodes.
+    """
+    chosen = _chosen(rows, problems)
+    machine = chosen[0].cluster if cluster is None else _fitting(cluster, chosen[0].cluster)
+    model = chosen[0].model
+
+    def layouts_on(num_nodes: int, batch: int) -> Sequence[Layout]:
+        return _combined(model, machine, [row.layout for row in chosen], num_nodes, batch)
+
+    return Tried.of(Task(model, machine), chosen, layouts_on)
+
+
+def _enlarged(spec: SearchSpec, num_nodes: int, batch: int) -> SearchSpec:
+    """The search on so many nodes; what its baseline and its limits are there nobody said."""
+    return replace(
+        spec,
+        cluster=replace(spec.cluster, num_nodes=num_nodes),
+        global_batch_size=batch,
+        baseline=None,
+        space=spec.space.model_copy(update={"num_nodes": (num_nodes,)}),
+        constraints=spec.constraints.model_copy(update={"max_nodes": None}),
+    )
+
+
+def _combined(
+    model: ModelShape, cluster: Cluster, layouts: Sequence[Layout], num_nodes: int, batch: int
+) -> Sequence[Layout]:
+    """Every legal combination of these layouts' values on so many nodes."""
+    axes: dict[str, tuple[Any, ...]] = {
+        name: tuple(dict.fromkeys(getattr(layout, name) for layout in layouts))
+        for name in LAYOUT_FIELDS
+        if name not in _DERIVED
+    }
+    workload = Workload(
+        model,
+        replace(cluster, num_nodes=num_nodes),
+        batch,
+        allow_tensor_parallel_across_nodes=max(axes["tensor_parallel"]) > cluster.gpus_per_node,
+        engines=axes["engine"],
+    )
+    return search_space(workload, axes | {"num_nodes": (num_nodes,)}, sample_seed=0).feasible
+
+
+def _chosen(rows: Sequence[Observation], problems: Sequence[str]) -> list[Observation]:
+    names = list(dict.fromkeys(row.problem for row in rows))
+    for problem in problems:
+        if problem not in names:
+            raise InputError.of(
+                "problem",
+                f"the table has no problem {problem!r}",
+                fix=did_you_mean(problem, names) or "one of " + ", ".join(names[:20]),
+                key="--problem",
+                value=problem,
+            )
+    chosen = [row for row in rows if row.problem in (problems or names)]
+    if not chosen:
+        raise InputError.of("no_measurement", "the table has no rows", fix="name one that parlay export wrote")
+    kinds = {(row.model, row.cluster.accelerator.name, row.cluster.gpus_per_node) for row in chosen}
+    if len(kinds) > 1:
+        raise InputError.of(
+            "problem",
+            f"{len(problems or names)} problems have {len(kinds)} models or kinds of node",
+            rule="a forecast is of one model on one kind of node",
+            fix="name problems that differ in their nodes and batch alone: --problem " + names[0],
+            key="--problem",
+        )
+    return chosen
+
+
+def _fitting(cluster: Cluster, of_rows: Cluster) -> Cluster:
+    """The cluster that was described; InputError where its nodes are not those of the trials."""
+    described, measured = (_node(c) for c in (cluster, of_rows))
+    if described != measured:
+        raise InputError.of(
+            "cluster",
+            f"has nodes of {described}, the trials are from nodes of {measured}",
+            rule="the cluster is the one that the trials ran on",
+            fix=f"name one with nodes of {measured}, or leave it out",
+            key="--cluster",
+        )
+    return cluster
+
+
+def _node(cluster: Cluster) -> str:
+    return f"{cluster.gpus_per_node} {cluster.accelerator.name}"

@@ -1,0 +1,298 @@
+"""What the models of memory and time expect of a search before anything has run: its layouts in predicted order, what
+the search will cost, and the prediction that stands beside a trial's measurement. No torch, no processes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.prior_trials import NOTHING_EARLIER, Earlier
+from orchestrator.samplers.cost_model_posterior import Task, memory_belief, worth
+from orchestrator.samplers.guided import MANY_TRIALS
+from search_spaces.cost_model import memory
+from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.search_space import SearchSpace
+from search_spaces.tables.measured_table import Observation, render_table
+from trials.analysis.ranking import sharers_of
+from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, ShortSteps
+from trials.trial import MeasureRules, Word
+
+LIKELY, UNLIKELY = 0.9, 0.1
+"""Chances to fit from which, and up to which, a layout is said to fit, or not to."""
+START_S = 60.0
+"""Until a trial's first step, and until one that runs out of memory has ended: what measured tables assume, too."""
+
+
+class Fits(Word):
+    """Whether a layout's ranks have memory enough."""
+
+    YES = "yes"
+    NO = "no"
+    UNSURE = "unsure"
+
+    @classmethod
+    def of(cls, task: Task, chance: float) -> Fits | None:
+        """What a chance to fit means; None where nobody knows how much memory there is."""
+        if task.capacity_gib is None:
+            return None
+        return cls.YES if chance >= LIKELY else cls.NO if chance <= UNLIKELY else cls.UNSURE
+
+
+def task_of(spec: SearchSpec, earlier: Sequence[Observation] = ()) -> Task:
+    """What the search's models need to know of it, and trials of others to learn from."""
+    return Task(
+        spec.model,
+        spec.cluster,
+        spec.objective,
+        spec.measure.memory_limit_gib,
+        tuple(earlier),
+        spec.constraints.min_free_memory_gib or 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What is expected of layouts, a row each: seconds of a step and what they go to, GiB of the fullest rank, and the
+    chance that they fit. On an accelerator of which nobody knows how fast it is, times are ratios only."""
+
+    step_time_s: np.ndarray
+    time_s: Mapping[str, np.ndarray]
+    peak_memory_gib: np.ndarray
+    chance_to_fit: np.ndarray
+
+    @classmethod
+    def of(cls, task: Task, layouts: LayoutTable) -> Estimates:
+        terms, constants = StepTerms.of(task.model, task.cluster, layouts), task.knowledge.time.constants
+        believed, gib = memory_belief(task), memory.stage_memory(task.model, layouts).peak
+        return cls(terms.seconds(constants), terms.parts(constants), gib * believed.factor, believed.fits(gib))
+
+    def take(self, rows: np.ndarray) -> Estimates:
+        """The layouts of these indices, in that order."""
+        time_s = {name: seconds[rows] for name, seconds in self.time_s.items()}
+        return Estimates(self.step_time_s[rows], time_s, self.peak_memory_gib[rows], self.chance_to_fit[rows])
+
+
+@dataclass(frozen=True)
+class ExpectedHours:
+    """Node-hours of a whole search, the repeats of its finalists included: of one that is guided and takes
+    `guided_trials`, and of one that tries every layout. None where seconds are unknown."""
+
+    guided_trials: int
+    guided: float | None
+    every_layout: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A search's layouts in predicted order: those that compete first, of these the ones that may fit, and then by
+    what is expected of their speed and of their chance to fit."""
+
+    task: Task
+    layouts: tuple[Layout, ...]
+    table: LayoutTable
+    estimates: Estimates
+    expected: ExpectedHours
+    earlier: Earlier = NOTHING_EARLIER
+
+    @property
+    def speed_is_known(self) -> bool:
+        """Whether seconds are meant as such; else they are ratios."""
+        return self.task.speed_is_known
+
+    @cached_property
+    def tokens_per_sec(self) -> np.ndarray:
+        return _tokens(self.task, self.table) / self.estimates.step_time_s
+
+    @cached_property
+    def relative_step_time(self) -> np.ndarray:
+        """Over that of the first layout."""
+        return self.estimates.step_time_s / self.estimates.step_time_s[0]
+
+    def mfu(self, row: int) -> float | None:
+        """A fraction of the peak; None where that is unknown."""
+        layout = self.layouts[row]
+        peak = self.task.cluster.accelerator.peak_flops_for(layout.precision)
+        if peak is None:
+            return None
+        return self.task.model.model_flops_per_token * float(self.tokens_per_sec[row]) / layout.num_gpus / peak
+
+    def fits(self, row: int) -> Fits | None:
+        """None where nobody knows how much memory there is."""
+        return Fits.of(self.task, float(self.estimates.chance_to_fit[row]))
+
+    def notes(self) -> list[str]:
+        """What has to be known of the numbers to read them."""
+        cluster = self.task.cluster
+        notes = ["uncalibrated: no trial has corrected the models of memory and time yet"]
+        if (words := self.earlier.words) is not None:
+            notes = [f"the models' constants were learnt from {words}"]
+        notes += self.earlier.remarks
+        if cluster.links_are_assumed and cluster.num_gpus > 1:
+            notes.append(assumed_links_note(cluster))
+        if not self.speed_is_known:
+            notes.append(
+                f"nobody knows how fast a {cluster.accelerator.name} is before `parlay calibrate` has measured it: the"
+                " order and the ratios are meant, not seconds; memory is that of tensors, and a process takes more"
+            )
+        if (free_gib := self.task.min_free_memory_gib) and self.task.capacity_gib is not None:
+            notes.append(
+                f"a layout fits that leaves {free_gib:g} of the {self.task.capacity_gib:.4g} GiB that a rank's"
+                " allocations may take (constraints.min_free_memory_gib)"
+            )
+        if all(self.fits(row) is Fits.NO for row in range(len(self.layouts))):
+            enough = " and to leave that much free" if free_gib else ""
+            notes.append(f"no layout is expected to fit into the ranks' memory{enough}")
+        return notes
+
+    def to_json(self, top: int | None = None) -> list[dict[str, Any]]:
+        """The contract's `layouts`, the first `top` of them, or all."""
+        return self.rows_json(np.arange(len(self.layouts) if top is None else min(top, len(self.layouts))))
+
+    def rows_json(self, rows: np.ndarray) -> list[dict[str, Any]]:
+        """The same of the layouts of these indices."""
+        by_stage = stage_memory_gib(self.task, self.table.take(rows))
+        return [self._row(row) | {"memory_gib": gib} for row, gib in zip(rows.tolist(), by_stage, strict=True)]
+
+    def _row(self, row: int) -> dict[str, Any]:
+        known, estimates = self.speed_is_known, self.estimates
+        return {
+            "layout": self.layouts[row].to_json(),
+            "layout_key": self.layouts[row].key,
+            "fits": self.fits(row),
+            "relative_step_time": float(self.relative_step_time[row]),
+            "step_time_s": float(estimates.step_time_s[row]) if known else None,
+            "tokens_per_sec": float(self.tokens_per_sec[row]) if known else None,
+            "mfu": self.mfu(row) if known else None,
+            "peak_memory_gib": float(estimates.peak_memory_gib[row]),
+            "time_s": {name: float(seconds[row]) for name, seconds in estimates.time_s.items()} if known else None,
+        }
+
+
+def plan_of(spec: SearchSpec, space: SearchSpace, earlier: Earlier = NOTHING_EARLIER) -> Plan:
+    """What is expected of every layout that the search may try, and of the search, after these trials of others."""
+    task, table = task_of(spec, earlier.observations), LayoutTable.of(space.feasible)
+    estimates = Estimates.of(task, table)
+    order = _order(task, space, table, estimates)
+    layouts = tuple(space.feasible[row] for row in order)
+    table, estimates = table.take(order), estimates.take(order)
+    return Plan(task, layouts, table, estimates, _expected_hours(spec, task, layouts, estimates), earlier)
+
+
+def assumed_links_note(cluster: Cluster) -> str:
+    """Said where the links are not known to be the cluster's own."""
+    return (
+        f"the links are assumed, those of the usual node of {cluster.accelerator.name}: have"
+        " `parlay calibrate` measure yours, or describe them under cluster.links (docs/clusters.md)"
+    )
+
+
+def predictor(task: Task) -> Callable[[Layout], dict[str, Any] | None]:
+    """A layout's `prediction` in the ledger; None where nobody knows how fast the accelerator is."""
+    if not task.speed_is_known:
+        return lambda layout: None
+    model_hash = _model_hash(task.earlier)
+
+    def predict(layout: Layout) -> dict[str, Any]:
+        estimates = Estimates.of(task, LayoutTable.of([layout]))
+        return {
+            "step_time_s": float(estimates.step_time_s[0]),
+            "peak_memory_gib": float(estimates.peak_memory_gib[0]),
+            "model_hash": model_hash,
+        }
+
+    return predict
+
+
+def stage_memory_gib(task: Task, layouts: LayoutTable) -> list[list[float]]:
+    """GiB of a rank on each stage, first to last, of each layout."""
+    factor = memory_belief(task).factor
+    found: list[list[float]] = [[] for _ in range(len(layouts))]
+    for stages in np.unique(layouts["pipeline_parallel"]).tolist():
+        rows = np.flatnonzero(layouts["pipeline_parallel"] == stages)
+        part = layouts.take(rows)
+        every_stage = StageTable.at(task.model, part, np.tile(np.arange(stages), (len(rows), 1)))
+        totals = factor * memory.stage_memory(task.model, part, every_stage).total
+        for row, gib in zip(rows.tolist(), totals.tolist(), strict=True):
+            found[row] = gib
+    return found
+
+
+def expected_trial_s(rules: MeasureRules, layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
+    """Seconds that a trial of each layout holds its nodes: its start, its warm-up, and the fewest steps that count.
+
+    One that runs out of memory ends at its start; the chance of that is weighed in.
+    """
+    steps = min(rules.max_warmup_steps, 2 * STABILITY_WINDOW) + rules.min_steps
+    measuring_s = np.minimum(steps * _measured_step_s(layouts, estimates), rules.time_limit_s)
+    return START_S + estimates.chance_to_fit * measuring_s
+
+
+def _measured_step_s(layouts: Sequence[Layout], estimates: Estimates) -> np.ndarray:
+    """Seconds of the steps that are measured: of long ones, two shorter ones by turns."""
+    seconds = estimates.step_time_s.copy()
+    for row in np.flatnonzero(seconds > LONGEST_STEP_S).tolist():
+        if (short := ShortSteps.of(layouts[row])) is not None:
+            seconds[row] *= (short.short + short.long) / 2 / short.full
+    return seconds
+
+
+def _expected_hours(spec: SearchSpec, task: Task, layouts: Sequence[Layout], estimates: Estimates) -> ExpectedHours:
+    trials = min(MANY_TRIALS, spec.search.max_trials, len(layouts))
+    if not task.speed_is_known:
+        return ExpectedHours(trials, None, None)
+    nodes = np.array([layout.num_nodes for layout in layouts])
+    hours = nodes * expected_trial_s(spec.measure, layouts, estimates) / 3600
+    repeated = _repeated(spec, layouts, trials)
+    steady_s = np.maximum(spec.measure.finalist_time_s, spec.measure.min_steps * estimates.step_time_s[repeated])
+    warmup_s = 2 * STABILITY_WINDOW * estimates.step_time_s[repeated]
+    once = nodes[repeated] * (START_S + warmup_s + steady_s) / 3600
+    repeats = spec.search.finalist_repeats * float(once.sum())
+    return ExpectedHours(trials, float(hours[:trials].sum()) + repeats, float(hours.sum()) + repeats)
+
+
+def _repeated(spec: SearchSpec, layouts: Sequence[Layout], trials: int) -> list[int]:
+    """The layouts that will be measured again, as far as is known: the first ones, the first of each number of nodes,
+    and the baseline."""
+    rows = set(range(min(spec.search.finalists, trials)))
+    if rows:
+        firsts = {layout.num_nodes: row for row, layout in reversed(list(enumerate(layouts[:trials])))}
+        rows |= set(firsts.values())
+    if rows and spec.baseline is not None and spec.baseline in layouts:
+        rows.add(layouts.index(spec.baseline))
+    return sorted(rows)
+
+
+def _order(task: Task, space: SearchSpace, table: LayoutTable, estimates: Estimates) -> np.ndarray:
+    batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
+    sharers = np.array([sharers_of(layout, task.objective) for layout in space.feasible])
+    speed = np.log(_tokens(task, table) / sharers / estimates.step_time_s)
+    worths = worth(speed, estimates.chance_to_fit)
+    return np.lexsort((-worths, estimates.chance_to_fit <= UNLIKELY, batch != space.workload.global_batch_size))
+
+
+def _tokens(task: Task, table: LayoutTable) -> np.ndarray:
+    """Of a step."""
+    sequences = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
+    return sequences * task.model.seq_length
+
+
+def _model_hash(earlier: Sequence[Observation]) -> str:
+    """SHA-256 over the sources that predict and what they learnt from, in hex: predictions of one are comparable."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(memory.__file__).parents[1].rglob("*.py")):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    if earlier:
+        digest.update(render_table(earlier).encode())
+    return digest.hexdigest()

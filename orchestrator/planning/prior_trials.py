@@ -1,0 +1,255 @@
+"""What earlier searches teach a new one: their trials on such a machine, collected once and frozen in its folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.common.timeouts import in_thread, result_in_time
+from orchestrator.config.schema import FROM_LEDGER, FROM_NOTHING
+from orchestrator.config.spec import SearchSpec
+from orchestrator.preflight.trainer import ranks_run_here
+from orchestrator.records.observations import DAMAGED, observed_in
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import typical_constants
+from search_spaces.cost_model.step_time import StepTerms
+from search_spaces.errors import OutsideRefused
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.tables.measured_table import Observation, parse_table, read_table, render_table
+from trials.files.folders import SearchFolder, write_text
+from trials.files.text import counted
+from trials.ledger.events import SearchRecord
+from trials.ranks.software import cpu_name, gpu_name
+from trials.trial import Trial
+
+if TYPE_CHECKING:
+    from trials.ledger.reader import LedgerReader
+
+MOST_TRIALS = 60
+"""More teach the few constants of the models hardly more, and learning from each takes time."""
+PLAN_WAITS_S = 3.0
+"""How long a plan waits for a ledger that does not answer."""
+_MOST_LOOKED_AT, _MOST_SEARCHES = 200, 20
+"""So many of the ledger's newest searches are looked at, and so many read of those that ran on such a machine."""
+_MOST_NAMED = 8
+_SEARCH_ID, _TRIAL = "[a-z0-9][a-z0-9-]{0,60}", "t[0-9]{1,9}"
+_GOLDEN_RATIO = 0.618033988749895
+_MOST_DEALT = 10**6
+"""Of a model's layers times a layout's chunks: it takes seconds to deal so many."""
+_MOST = 1e12
+"""Seconds or GiB that nothing takes."""
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What comes of rows that are none of Parlay's; InputError is one of them."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Trials that ran or ran out of memory, MOST_TRIALS at most; `remarks` say what could not be used."""
+
+    observations: tuple[Observation, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str | None:
+        """How many there are and of which searches, or sources where a table names no search; None where none are."""
+        searches = _each_once(row.search_id for row in self.observations)
+        names = searches or _each_once(row.source for row in self.observations)
+        if not names:
+            return None
+        of_searches = "1 earlier search" if len(searches) == 1 else f"{len(searches)} earlier searches"
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        whose = of_searches if searches else "a table"
+        return f"{counted(len(self.observations), 'trial')} of {whose}: {', '.join(names[:_MOST_NAMED])}{more}"
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the user is told when the search begins, a line each."""
+        learnt = () if self.words is None else (f"learnt from {self.words}",)
+        return (*learnt, *self.remarks)
+
+
+NOTHING_EARLIER = Earlier()
+
+
+def collected(spec: SearchSpec, ledger_url: str) -> Earlier:
+    """What `search.earlier_trials` asks for, as it stands now; InputError for a table that cannot be read.
+
+    A ledger is a help only: what is wrong with it is a remark. A search over a recorded table learns nothing from the
+    ledger, where the answers may stand that it is to find.
+    """
+    if (table := spec.search.earlier_table) is not None:
+        return _of_table(spec, table)
+    if spec.search.earlier_trials == FROM_NOTHING or spec.launcher.kind == "recorded":
+        return NOTHING_EARLIER
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return _of_ledger(spec, ledger_url)
+    except (OutsideRefused, SQLAlchemyError, *_UNREADABLE) as error:
+        return _without(error)
+
+
+def collected_for_plan(spec: SearchSpec) -> Earlier:
+    """The same for somebody who only looks: nothing is created, and nothing is waited for long."""
+    from trials.ledger.place import existing_ledger_url
+
+    if spec.search.earlier_trials != FROM_LEDGER or spec.launcher.kind == "recorded":
+        return collected(spec, "")
+    try:
+        url = existing_ledger_url(spec.ledger.url)
+        if url is None:
+            return NOTHING_EARLIER
+        return result_in_time(in_thread(lambda: collected(spec, url), "earlier trials"), PLAN_WAITS_S, "the ledger: ")
+    except (OSError, *_UNREADABLE) as error:
+        return _without(error)
+
+
+def freeze(folder: SearchFolder, earlier: Earlier) -> None:
+    """Write down what a new search learns from, so that whoever drives it later learns the same."""
+    if earlier.observations:
+        write_text(folder.earlier, render_table(earlier.observations, [f"learnt from {earlier.words}"]))
+
+
+def frozen(folder: SearchFolder) -> tuple[Observation, ...]:
+    """What the search learns from, nothing where nothing was written down; InputError for a damaged file."""
+    return read_table(folder.earlier).require_whole().observations if folder.earlier.exists() else ()
+
+
+def _without(error: Exception) -> Earlier:
+    return Earlier(remarks=(f"earlier trials are not used: {str(error).splitlines()[0]}",))
+
+
+def _of_table(spec: SearchSpec, table: Path) -> Earlier:
+    from search_spaces.tables.benchmark_problem import measured_on
+
+    rows = measured_on(read_table(table).require_whole().observations, spec.cluster)
+    chosen, useless = _chosen(_evenly(rows))
+    return Earlier(chosen, (f"left out of {table.name}: {counted(useless, 'row')} that cannot be",) if useless else ())
+
+
+def _evenly(rows: Sequence[Observation]) -> list[Observation]:
+    """In an order of which every beginning is spread evenly over the table: a sorted one begins with rows alike."""
+    return [rows[index] for index in sorted(range(len(rows)), key=lambda index: index * _GOLDEN_RATIO % 1)]
+
+
+def _of_ledger(spec: SearchSpec, ledger_url: str) -> Earlier:
+    from trials.ledger.reader import LedgerReader
+
+    with closing(LedgerReader(ledger_url)) as reader:
+        seen = list(islice(_seen_by_searches(spec, reader), _MOST_SEARCHES))
+    rows = [(row, device) for one in seen for row, device in one.rows]
+    ours = _device_here(spec) or next((device for _, device in rows if device is not None), None)
+    chosen, useless = _chosen(row for row, device in rows if device is None or ours is None or device == ours)
+    damaged = sum(one.damaged for one in seen) + useless
+    remark = f"damaged in the ledger and left out: {counted(damaged, 'trial')} of earlier searches, or whole searches"
+    return Earlier(chosen, (remark,) if damaged else ())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one search saw, newest first: rows, each with its device where that is known; how much cannot be read."""
+
+    rows: tuple[tuple[Observation, str | None], ...] = ()
+    damaged: int = 0
+
+
+def _seen_by_searches(spec: SearchSpec, reader: LedgerReader) -> Iterator[_Seen]:
+    """Of every search on such a machine, newest first."""
+    from trials.ledger.database import LedgerDamaged
+
+    for search_id, data in reader.newest(_MOST_LOOKED_AT):
+        try:
+            if _is_alike(data, spec):
+                yield _seen(reader.search(search_id), SearchSpec.from_json(data))
+        except (LedgerDamaged, *_UNREADABLE):
+            yield _Seen(damaged=1)
+
+
+def _is_alike(data: Mapping[str, Any], spec: SearchSpec) -> bool:
+    """Whether the trials of this spec.json tell of our machine: the same accelerator, node, trainer and limit of a
+    rank's memory; and whether they ran, and were not played from a table."""
+    cluster, measure = data["cluster"], data["measure"]
+    theirs = (cluster["accelerator"]["name"], cluster["gpus_per_node"], data["trainer"]["kind"])
+    ours = (spec.cluster.accelerator.name, spec.cluster.gpus_per_node, spec.trainer.kind)
+    is_limited_alike = measure["memory_limit_gib"] == spec.measure.memory_limit_gib
+    return theirs == ours and is_limited_alike and data["launcher"]["kind"] != "recorded"
+
+
+def _seen(search: SearchRecord, spec: SearchSpec) -> _Seen:
+    observed = observed_in(search, spec)
+    devices = {trial.trial: device for trial in search.trials if (device := _device_of(trial)) is not None}
+    usual = next(iter(devices.values()), None)
+    told = [row for row in reversed(observed.rows) if row.outcome in ("ok", "oom")]
+    legal = [row for row in told if _is_legal(row)]
+    rows = tuple((row, devices.get(row.trial or "", usual)) for row in legal)
+    return _Seen(rows, observed.left_out.get(DAMAGED, 0) + len(told) - len(legal))
+
+
+def _device_of(trial: Trial) -> str | None:
+    """The name of what it ran on, as its outcome has it."""
+    outcome = trial.last_attempt.outcome if trial.last_attempt else None
+    return None if outcome is None else outcome.fingerprint.get("device")
+
+
+def _device_here(spec: SearchSpec) -> str | None:
+    """What ranks of this search will compute on, where they are processes of this machine; None where nobody knows."""
+    if not ranks_run_here(spec):
+        return None
+    with suppress(OSError):
+        return cpu_name() if spec.cluster.accelerator.name == "cpu" else gpu_name(0)
+    return None
+
+
+def _is_legal(row: Observation) -> bool:
+    """Whether a search of ours may have tried the row's layout."""
+    layout, model = row.layout, row.model
+    is_named = re.fullmatch(_SEARCH_ID, row.search_id or "") and re.fullmatch(_TRIAL, row.trial or "")
+    chunks = layout.pipeline_parallel * layout.virtual_pipeline_stages
+    return bool(is_named) and chunks <= model.num_layers and layout.tensor_parallel <= model.num_attention_heads
+
+
+def _chosen(rows: Iterable[Observation]) -> tuple[tuple[Observation, ...], int]:
+    """MOST_TRIALS of those that ran or ran out of memory: as many of each problem as of the others, the first ones,
+    every layout once. And how many were passed over since nothing can be learnt from them."""
+    problems: dict[Any, dict[str, Observation]] = {}
+    for row in rows:
+        if row.outcome in ("ok", "oom"):
+            problem = problems.setdefault((row.model, row.cluster, row.global_batch_size), {})
+            problem.setdefault(row.layout.key, row)
+    rounds = zip_longest(*(problem.values() for problem in problems.values()))
+    chosen: list[Observation] = []
+    useless = 0
+    for row in (row for each in rounds for row in each if row is not None):
+        if len(chosen) == MOST_TRIALS:
+            break
+        if (known := _as_frozen(row)) is None:
+            useless += 1
+        else:
+            chosen.append(known)
+    return tuple(chosen), useless
+
+
+def _as_frozen(row: Observation) -> Observation | None:
+    """The row as a resumed search reads it, a peak of nothing unknown; None where a table cannot hold it, or the models
+    of memory and time have no answer for it."""
+    layout = row.layout
+    if row.model.num_layers * layout.pipeline_parallel * layout.virtual_pipeline_stages > _MOST_DEALT:
+        return None
+    try:
+        text = render_table([replace(row, peak_memory_gib=row.peak_memory_gib or None)])
+        (known,) = parse_table(text, "earlier.csv").require_whole().observations
+        layouts = LayoutTable.of([known.layout])
+        seconds = StepTerms.of(known.model, known.cluster, layouts).seconds(typical_constants()).item()
+        gib = stage_memory(known.model, layouts).peak.item()
+    except _UNREADABLE:
+        return None
+    return known if 0 < seconds < _MOST and 0 < gib < _MOST else None
+
+
+def _each_once(names: Iterable[str | None]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name is not None))

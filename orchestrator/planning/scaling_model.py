@@ -1,0 +1,188 @@
+"""What trials on a few nodes tell of layouts on more, and what they leave open there. Pure; numpy.
+
+A constant of the time model stands before traffic inside a node and before the same traffic between nodes, and trials
+in one node tell nothing of the other. So traffic over the fabric that no trial had is as uncertain as it was before
+any, and all traffic over the fabric becomes more so with every doubling of the nodes. docs/forecast.md says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestrator.samplers.cost_model_posterior import OWN_SHARE, Task, memory_belief, memory_evidence
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import MODEL_ERROR, TimeBelief, TimePrior
+from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.tables.measured_table import Observation
+
+FABRIC_LOG_SD = 0.5
+"""How uncertain traffic over the fabric becomes with each doubling of the nodes: a standard deviation of the logarithm.
+The one fabric that was measured from 2 to 64 nodes loses a factor of e^0.48 each time (clusters/playbook-h100.yaml)."""
+
+_OF_TENSOR = ("tensor", "tensor_latency")
+_OF_STAGES = ("pipeline", "pipeline_latency")
+_OF_DATA = ("data_parallel", "data_latency", "sharded")
+_FELT = 2
+"""A trial tells of a term if it would have shown that its constant is so many deviations above what is usual."""
+_MATTERS_FROM = 0.1
+"""Share of a layout's uncertainty from which on a term is worth naming."""
+_DRAWS = 1000
+_DEGREES_OF_FREEDOM = 4
+_MOST_TOLD = 150
+"""Trials that are learned from; more take seconds and teach next to nothing."""
+
+
+@dataclass(frozen=True)
+class UnseenTerm:
+    """A term of the time model that no trial tells of, over the fabric or inside a node."""
+
+    term: str
+    over_fabric: bool
+
+
+class ScaledBelief:
+    """The models of memory and time after these trials of a task, for layouts on any number of nodes.
+
+    `rows` are of the task's model, on nodes of its cluster, and at least one of them ran. All chance is drawn from
+    `seed`.
+    """
+
+    def __init__(self, task: Task, rows: Sequence[Observation], seed: int):
+        self._task = task
+        chance = np.random.default_rng(seed)
+        ran = _some([row for row in rows if row.step_time_s is not None], chance)
+        table = LayoutTable.of(row.layout for row in ran)
+        terms = self._terms(table)
+        seconds = [row.step_time_s or math.nan for row in ran]
+        self._time = TimeBelief(terms, seconds, seed, task.knowledge.time)
+        self._error = _scale(np.log(seconds) - self._time.predict(terms)[0])
+        self._memory = memory_belief(task, [memory_evidence(row) for row in rows if row.outcome in ("ok", "oom")])
+        self._widest = max(row.layout.num_nodes for row in ran)
+        self._prior_log_sd = TimePrior.shipped(task.cluster.speed_is_known).deviations[:-1]
+        self._seen_inside, self._seen_between = self._seen(table, terms)
+        draws = self._time.summary.draws(_DRAWS, chance)
+        self._log_constants = draws[:, :-1] + draws[:, -1:]
+        unseen_log_sd = np.where(self._seen_between, 0, self._prior_log_sd)
+        self._unseen = unseen_log_sd * chance.standard_normal((_DRAWS, len(TERMS)))
+        self._fabric = FABRIC_LOG_SD * chance.standard_normal((_DRAWS, 1))
+        self._seed = seed
+
+    def step_time_s(self, layouts: LayoutTable) -> np.ndarray:
+        """What is most likely, of each layout."""
+        return self._terms(layouts).seconds(self._time.constants)
+
+    def fits(self, layouts: LayoutTable) -> np.ndarray:
+        """The probability that each layout has memory enough; 1 where nobody knows how much there is."""
+        return self._memory.fits(stage_memory(self._task.model, layouts).peak)
+
+    def log_seconds(self, layouts: LayoutTable) -> np.ndarray:
+        """Draws of the logarithm of step times, of shape (draws, layouts): by the constants, which all layouts have in
+        common."""
+        terms, between = self._terms(layouts), self._between_nodes(layouts)
+        logs = np.empty((_DRAWS, len(layouts)))
+        kinds, kind_of = np.unique(np.column_stack([layouts["num_nodes"], between]), axis=0, return_inverse=True)
+        for kind, (num_nodes, *is_between) in enumerate(kinds.tolist()):
+            rows = np.flatnonzero(kind_of.ravel() == kind)
+            logs[:, rows] = np.log(terms.take(rows).seconds(np.exp(self._widened(num_nodes, np.array(is_between)))))
+        return logs
+
+    def left_by_neighbours(self, layout: Layout, step_time_s: float) -> float:
+        """What layouts like this measured one leave unexplained as it does: the logarithm of a factor on step times."""
+        left = math.log(step_time_s / self.step_time_s(LayoutTable.of([layout]))[0])
+        return (1 - OWN_SHARE**2) * left
+
+    def own_error(self, count: int) -> np.ndarray:
+        """Draws of how far each of so many layouts is from the model by itself, logarithms of shape (draws, count)."""
+        return OWN_SHARE * self._errors(count)
+
+    def error(self) -> np.ndarray:
+        """Draws of how far a layout is from the model in all, logarithms of shape (draws,)."""
+        return self._errors(1)[:, 0]
+
+    def _errors(self, count: int) -> np.ndarray:
+        chance = np.random.default_rng(self._seed)
+        return self._error * chance.standard_t(_DEGREES_OF_FREEDOM, (_DRAWS, count))
+
+    def unseen_terms(self, layout: LayoutTable) -> list[UnseenTerm]:
+        """What no trial tells of and this one layout's step time is mostly uncertain by, the largest part first."""
+        between = self._between_nodes(layout)[0]
+        widened, terms = self._widened(int(layout["num_nodes"][0]), between), self._terms(layout)
+        typical = np.median(widened, axis=0)
+        variances = np.empty(len(TERMS))
+        for term in range(len(TERMS)):
+            alone = np.tile(typical, (_DRAWS, 1))
+            alone[:, term] = widened[:, term]
+            variances[term] = np.log(terms.seconds(np.exp(alone))).var()
+        shares = variances / variances.sum()
+        unseen = ~np.where(between > 0, self._seen_between, self._seen_inside) & (shares >= _MATTERS_FROM)
+        return [UnseenTerm(TERMS[term], bool(between[term])) for term in np.argsort(-shares) if unseen[term]]
+
+    def _widened(self, num_nodes: int, between: np.ndarray) -> np.ndarray:
+        """Draws of the logarithms of all constants on so many nodes, for layouts with these terms over the fabric."""
+        doublings = max(0.0, math.log2(num_nodes / self._widest))
+        return self._log_constants + between * (self._unseen + doublings * self._fabric)
+
+    def _terms(self, layouts: LayoutTable) -> StepTerms:
+        return StepTerms.of(self._task.model, self._task.cluster, layouts)
+
+    def _seen(self, table: LayoutTable, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
+        """Which terms some trial tells of: inside nodes, and over the fabric."""
+        is_felt = _shares(terms, self._time.constants) * np.exp(_FELT * self._prior_log_sd) >= MODEL_ERROR
+        between = self._between_nodes(table) > 0
+        return np.any(is_felt & ~between, axis=0), np.any(is_felt & between, axis=0)
+
+    def _between_nodes(self, layouts: LayoutTable) -> np.ndarray:
+        """1 where a layout has a term's traffic over the fabric, of shape (layouts, len(TERMS))."""
+        reach = _reach(layouts, self._task.cluster.gpus_per_node)
+        nothing = np.zeros(len(layouts), dtype=bool)
+        return np.column_stack([reach.get(term, nothing) for term in TERMS]).astype(float)
+
+
+def _reach(layouts: LayoutTable, gpus_per_node: int) -> dict[str, np.ndarray]:
+    """Which layouts' groups reach across nodes, by the terms of their traffic: those whose block of ranks, all that lie
+    between its first and its last, no node holds whole (`search_spaces/hardware/links.py`)."""
+    tensor, stages, data = (layouts[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data"))
+    data_is_inner, world = layouts.is_word("rank_order", "tp-dp-pp"), tensor * stages * data
+    blocks = {
+        _OF_TENSOR: (tensor, tensor),
+        _OF_STAGES: (stages, np.where(data_is_inner, world, tensor * stages)),
+        _OF_DATA: (data, np.where(data_is_inner, tensor * data, world)),
+    }
+    return {
+        term: (ranks > 1) & (gpus_per_node % block != 0) for terms, (ranks, block) in blocks.items() for term in terms
+    }
+
+
+def _shares(terms: StepTerms, constants: np.ndarray) -> np.ndarray:
+    """What each term is of a step, of shape (layouts, len(TERMS)): by how much less it would take with less of it."""
+    less = np.tile(constants, (len(TERMS), 1))
+    np.fill_diagonal(less, (1 - _LESS) * constants)
+    return (1 - terms.seconds(less) / terms.seconds(constants)).T / _LESS
+
+
+_LESS = 0.1
+
+
+def _some(rows: list[Observation], chance: np.random.Generator) -> list[Observation]:
+    chosen = chance.choice(len(rows), min(len(rows), _MOST_TOLD), replace=False)
+    return [rows[index] for index in np.sort(chosen)]
+
+
+def _scale(left: np.ndarray) -> float:
+    """How far measurements are from the model, as the scale of Student's t, so that a few strange ones do not make all
+    uncertain; MODEL_ERROR counts as much as four measurements."""
+    squares, known = MODEL_ERROR**2, _DEGREES_OF_FREEDOM
+    for _ in range(_ROUNDS):
+        weights = (known + 1) / (known + left**2 / squares)
+        squares = (known * MODEL_ERROR**2 + (weights * left**2).sum()) / (known + len(left))
+    return math.sqrt(squares)
+
+
+_ROUNDS = 30
+"""Of the fixed point that the scale is: each halves what is off, and more."""

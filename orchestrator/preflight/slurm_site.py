@@ -1,0 +1,162 @@
+"""Whether the user's Slurm would take a search's jobs at all, asked before anything is written down."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+
+from orchestrator.config.pilots import nodes_of_pilots
+from orchestrator.config.spec import SearchSpec, located
+from orchestrator.launchers.factory import job_options
+from orchestrator.launchers.slurm.site import site_remarks
+from orchestrator.launchers.slurm_pilot.sizing import ROOM_S, STARTUP_S, least_s
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from search_spaces.errors import InputError, OutsideRefused, Problem
+from search_spaces.search_space import SearchSpace
+from slurm.client import SlurmClient
+from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
+from slurm.option_checks import OptionProblem, option_warnings
+from slurm.request import JobRequest
+from trials.files.text import counted
+
+_KEYS = (
+    (
+        r"requested time limit|time limit specification|PartitionTimeLimit|MaxWall",
+        "measure.time_limit",
+        "lower it, or name a partition or QOS that allows more",
+    ),
+    (r"invalid account", "launcher.slurm.account", "name one of your accounts, as sacctmgr shows them"),
+    (
+        r"PartitionNodeLimit|Node count specification",
+        "constraints.max_nodes",
+        "allow fewer or more, as the partition does, or name another partition",
+    ),
+    (r"partition", "launcher.slurm.partition", "name a partition that sinfo shows and that you may use"),
+    (r"qos", "launcher.slurm.qos", "name a QOS that your account has, as sacctmgr shows them"),
+    (r"reservation", "launcher.slurm.reservation", "name one that scontrol show reservation shows"),
+    (r"feature", "launcher.slurm.constraint", "name features that sinfo --format=%f shows"),
+    (r"generic resource|\bgres\b", "launcher.slurm.gres", "write it as the site does: sinfo --format=%G"),
+    (r"license", "launcher.slurm.licenses", "name licenses that scontrol show licenses shows"),
+    (r"memory", "launcher.slurm.mem", "ask for less, or for 0 to get all that a node has"),
+    (r"node name", "launcher.slurm", "look at nodelist and exclude: sinfo --Node shows the nodes' names"),
+)
+"""What Slurm's words are about -> the key of the search file, and what to do; the first that fits."""
+
+_ANY_KEY = ("launcher.slurm", "ask for what sinfo shows: nodes, CPUs, GPUs and memory of a partition that you may use")
+
+
+_WITHOUT_COMMANDS = (
+    "run it where Slurm's commands are, on a login node for example; or have a Slurm on this machine: parlay"
+    " slurm-sandbox start; or --launcher local"
+)
+_WITHOUT_CONFIGURATION = (
+    "set SLURM_CONF to your cluster's slurm.conf; parlay slurm-sandbox start says what to set for a sandbox"
+)
+_WITHOUT_ANSWER = (
+    "try again when scontrol ping answers; SLURM_CONF says which cluster is asked, and a sandbox that was stopped"
+    " comes back with parlay slurm-sandbox start"
+)
+
+
+def require_site(spec: SearchSpec, space: SearchSpace, note: Callable[[str], None], slurm: Slurm | None = None) -> None:
+    """InputError with Slurm's own words where it would never run the search's smallest or largest jobs.
+
+    `note` is told what those jobs would wait for besides others' jobs. OutsideRefused where no Slurm answers: a new
+    search begins only where it can. A site's limits may lie between two sizes, so both ends are asked for; nothing is
+    submitted.
+    """
+    if not spec.launcher.uses_slurm:
+        return
+    slurm = SlurmClient() if slurm is None else slurm
+    try:
+        tested = [(request, slurm.test(request)) for request in smallest_and_largest(spec, space)]
+    except SlurmUnreachable as error:
+        raise no_slurm(error) from error
+    problems = [refusal_of(request, s.words, spec) for request, s in tested if s.status is SubmitStatus.REFUSED]
+    if problems:
+        raise located(InputError(*problems), spec)
+    for warning in option_warnings(tested[-1][0].options):
+        note(f"{option_words(warning)}: {warning.fix}")
+    jobs = 1 if spec.launcher.kind == "slurm_pilot" else spec.search.parallel_trials
+    for words in site_remarks(spec.launcher.slurm, tested[-1][0].num_nodes, tested[-1][0].time_limit_s, jobs):
+        note(words)
+    for request, submission in tested:
+        if submission.status is SubmitStatus.BUSY:
+            note(f"{job_words(request)} would have to wait just now: {submission.words}")
+
+
+def option_words(warning: OptionProblem) -> str:
+    """What is to be known of an option that may be used all the same."""
+    return f"launcher.slurm.{warning.key} {warning.rule}"
+
+
+def no_slurm(error: SlurmUnreachable) -> OutsideRefused:
+    """That no Slurm answers, which one was asked, and what to do."""
+    words, configuration = str(error), os.environ.get("SLURM_CONF")
+    fix = _WITHOUT_ANSWER
+    if "not on PATH" in words:
+        fix = _WITHOUT_COMMANDS
+    elif "configuration source" in words:
+        fix = _WITHOUT_CONFIGURATION
+    asked = "SLURM_CONF is not set" if configuration is None else f"SLURM_CONF is {configuration}"
+    return OutsideRefused(f"no Slurm: {words} ({asked})", fix)
+
+
+def smallest_and_largest(spec: SearchSpec, space: SearchSpace) -> Iterable[JobRequest]:
+    """A job of the smallest layouts, and one of the largest; or the shortest pilot that any of them can run in."""
+    tasks = {layout.num_nodes: -(-layout.num_gpus // layout.num_nodes) for layout in space.feasible}
+    limit_s = spec.measure.time_limit_s + LAUNCHER_GRACE_S
+    if spec.launcher.kind == "slurm_pilot":
+        tasks, limit_s = {nodes_of_pilots(spec): spec.cluster.gpus_per_node}, least_s(limit_s)
+    for num_nodes in sorted({min(tasks), max(tasks)}):
+        yield JobRequest(
+            name=f"{spec.name}.check",
+            directory=spec.work_dir,
+            num_nodes=num_nodes,
+            tasks_per_node=tasks[num_nodes],
+            time_limit_s=limit_s,
+            argv=("true",),
+            options=job_options(spec.launcher, spec.cluster),
+        )
+
+
+def refusal_of(request: JobRequest, words: str, spec: SearchSpec) -> Problem:
+    """Slurm's words about this job, with the key of the search file that they are about, and what to do."""
+    key, fix = next(((k, f) for pattern, k, f in _KEYS if re.search(pattern, words, re.IGNORECASE)), _ANY_KEY)
+    rule = "every job of a search must be one that this cluster would run"
+    if spec.launcher.kind == "slurm_pilot" and key == "measure.time_limit":
+        rule = f"{rule}; {shortest_pilot_words(spec.measure.time_limit_s)}"
+        fix = f"{fix}; or launcher.kind slurm, whose jobs are as long as one trial"
+    return Problem(
+        "site_refused",
+        f"Slurm refuses {job_words(request)}: {words}",
+        rule=rule,
+        fix=fix,
+        key=key,
+        value=_value(spec, key),
+    )
+
+
+def shortest_pilot_words(time_limit_s: float) -> str:
+    """What the shortest pilot's time is made of, for trials of this limit."""
+    parts = (
+        f"measure.time_limit {time_limit_s:g} s + {LAUNCHER_GRACE_S:g}",
+        f"{STARTUP_S:g} until its agent serves at the latest",
+        f"{ROOM_S:g} for the trial's end",
+    )
+    return f"the shortest pilot takes {', '.join(parts)}, in whole minutes"
+
+
+def job_words(request: JobRequest) -> str:
+    """Its size and its time."""
+    size = f"{counted(request.num_nodes, 'node')} x {counted(request.tasks_per_node, 'rank')}"
+    return f"a job of {size} for {counted(request.time_limit_min, 'minute')}"
+
+
+def _value(spec: SearchSpec, key: str) -> object:
+    if key == "measure.time_limit":
+        return spec.measure.time_limit_s
+    if key == "constraints.max_nodes":
+        return spec.constraints.max_nodes
+    return getattr(spec.launcher.slurm, key.rpartition(".")[2], None)

@@ -1,0 +1,1 @@
+"""Recorded searches: lookup by name, summaries, observations, the ledger rebuilt from folders."""

@@ -1,0 +1,110 @@
+"""Searches in the contract's words: what `parlay status --json` and its like print, what the service answers, and what
+whoever asked is told at a search's end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dashboards.terminal.headline import answer_line, verdict_json
+from orchestrator.config.spec import SearchSpec
+from trials.analysis.best_layout import best_json
+from trials.analysis.verdict import counts_of, verdict_of
+from trials.files.folders import AttemptFolder, SearchFolder, read_json
+from trials.files.text import tail
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt
+
+if TYPE_CHECKING:
+    from trials.ledger.reader import SearchSummary
+
+STATUS_SCHEMA = "parlay.status/1"
+BEST_SCHEMA = "parlay.best/1"
+SEARCHES_SCHEMA = "parlay.searches/1"
+LOGS_SCHEMA = "parlay.logs/1"
+SEARCH_NAMES = ("search_id", "state", "end_reason", "num_trials", "best_trial", "folder")
+"""What is told of each of several searches."""
+_EXCERPT_LINES = 40
+
+
+def search_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any]:
+    """The contract's object of a search; what is unknown or not there is null."""
+    ranking = spec.ranking_of(search.trials)
+    return {
+        "schema": STATUS_SCHEMA,
+        "search_id": search.search_id,
+        "state": search.state,
+        "end_reason": search.end_reason,
+        "detail": search.detail,
+        "verdict": verdict_json(verdict_of(search, ranking, spec.baseline_key)),
+        "best": best_json(ranking),
+        "num_trials": len(search.trials),
+        "trials": trial_counts(search),
+        "reasons": reason_counts(search),
+        "budget": {
+            "node_hours_used": search.node_hours_used,
+            "node_hours_reserved": search.node_hours_reserved,
+            "node_hours_limit": spec.search.budget_node_hours,
+        },
+        "recipe": recipe_path(folder),
+        "mlflow": _mlflow(folder),
+    }
+
+
+def best_summary(search: SearchRecord, spec: SearchSpec, folder: SearchFolder) -> dict[str, Any] | None:
+    """The contract's object of `parlay best`; None where nothing counts as best."""
+    ranking = spec.ranking_of(search.trials)
+    best = best_json(ranking)
+    if best is None:
+        return None
+    verdict = verdict_json(verdict_of(search, ranking, spec.baseline_key))
+    recipe = recipe_path(folder)
+    return {"schema": BEST_SCHEMA, "search_id": search.search_id, "verdict": verdict, **best, "recipe": recipe}
+
+
+def answer_of(search: SearchRecord, spec: SearchSpec) -> str:
+    """The best layout in a line, against the baseline; why there is none where there is none."""
+    return answer_line(verdict_of(search, spec.ranking_of(search.trials), spec.baseline_key))
+
+
+def searches_summary(searches: Iterable[SearchSummary]) -> dict[str, Any]:
+    """The contract's object of `parlay status --all`."""
+    rows = [{name: getattr(search, name) for name in SEARCH_NAMES} for search in searches]
+    return {"schema": SEARCHES_SCHEMA, "searches": rows}
+
+
+def logs_summary(attempt: Attempt, folder: AttemptFolder, log: str | None = None) -> dict[str, Any]:
+    """The contract's object of `parlay logs`, with `log` as its excerpt; without one the first real error, or the end
+    of the first rank's log, null where there is none."""
+    files = folder.rank_logs()
+    excerpt = attempt.excerpt if log is None else log
+    if excerpt is None and files:
+        excerpt = tail(files[0], _EXCERPT_LINES)
+    named = {"trial": attempt.trial, "attempt": attempt.attempt}
+    return {"schema": LOGS_SCHEMA, **named, "files": [str(file) for file in files], "excerpt": excerpt}
+
+
+def trial_counts(search: SearchRecord) -> dict[str, int]:
+    """How many trials ended how, and how many are in flight; those that stopped early have not failed."""
+    return asdict(counts_of(search.trials))
+
+
+def reason_counts(search: SearchRecord) -> dict[str, int]:
+    """How many trials ended for which reason."""
+    return dict(Counter(t.reason.value for t in search.trials if t.reason is not None))
+
+
+def recipe_path(folder: SearchFolder) -> str | None:
+    """The recipe's folder, once there is one."""
+    return str(folder.recipe) if folder.recipe.exists() else None
+
+
+def _mlflow(folder: SearchFolder) -> dict[str, str] | None:
+    """Where MLflow shows the search; a file that says nothing whole is as good as none."""
+    try:
+        data = read_json(folder.mlflow) or {}
+        return {"uri": data["uri"], "run_id": data["run_id"]}
+    except (OSError, ValueError, KeyError):
+        return None

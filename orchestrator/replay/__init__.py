@@ -1,0 +1,1 @@
+"""Replay: the recipe's layout measured again, and a verdict."""

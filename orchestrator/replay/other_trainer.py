@@ -1,0 +1,67 @@
+"""A replay under another trainer than the one that measured: the one its user trains with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.recipe.read import LoadedRecipe
+from search_spaces.errors import InputError, Problem
+from search_spaces.layouts.layout import engines_of
+from search_spaces.rules.check import broken_engine_rules
+from search_spaces.schema.validation import Section, validated
+from search_spaces.schema.yaml_document import Document, with_overrides
+from trials.schema.trainer_section import TrainerSection
+
+
+class _TrainerOnly(Section):
+    """What `--trainer` and `--set` say to a replay."""
+
+    trainer: TrainerSection
+
+
+def trainer_section(kind: str, overrides: Iterable[str], folder: Path) -> TrainerSection:
+    """The trainer of this kind with each `trainer.key=value` on top; paths start in `folder`. InputError as a search
+    file's section has it."""
+    document = with_overrides(Document({"trainer": {"kind": kind}}, {}, None, folder), overrides)
+    try:
+        return validated(_TrainerOnly, document).trainer
+    except InputError as error:
+        raise InputError(*map(_for_the_command_line, error.problems)) from None
+
+
+def _for_the_command_line(problem: Problem) -> Problem:
+    return replace(problem, fix=f"add --set {problem.key}=...") if problem.code == "missing_key" else problem
+
+
+def under_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe:
+    """The recipe as a layout of that trainer's. InputError for a script that is not there, as far as this machine
+    can tell."""
+    _require_script(loaded, section)
+    layout, engines = loaded.recipe.layout, engines_of(section.kind)
+    if layout.engine not in engines:
+        layout = replace(layout, engine=engines[-1]).canonical()
+    return replace(loaded, recipe=replace(loaded.recipe, layout=layout), trainer=section.for_trials())
+
+
+def why_trainer_cannot(loaded: LoadedRecipe) -> str | None:
+    """The rule that keeps the other trainer from running the layout; None where it can, or where there is none."""
+    if loaded.trainer is None:
+        return None
+    engines = engines_of(loaded.trainer["kind"])
+    broken = next(broken_engine_rules(loaded.recipe.layout, loaded.recipe.model, engines), None)
+    return None if broken is None else f"{broken.message} ({broken.code})"
+
+
+def _require_script(loaded: LoadedRecipe, section: TrainerSection) -> None:
+    container = (loaded.recipe.launcher.get("slurm") or {}).get("container")
+    if section.script is not None and not container and not Path(section.script).is_file():
+        raise InputError.of(
+            "script",
+            f"{section.script} is not a file on this machine",
+            rule="the training script lies where this machine and the compute nodes see it",
+            fix="name it: --set trainer.script=PATH",
+            key="trainer.script",
+            value=section.script,
+        )

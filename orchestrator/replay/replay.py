@@ -1,0 +1,306 @@
+"""Replay: the recipe's layout measured again, and a verdict."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.comparison.recorded_runs import _started_s, recorded_runs
+from orchestrator.comparison.sessions import OCCASION_S, Run, by_occasion, step_time_of
+from orchestrator.comparison.speed_ratio import Comparison, ReplayVerdict, compare, fingerprint_differences, ratios_json
+from orchestrator.launchers.base import Launcher
+from orchestrator.launchers.local.launcher import visible_devices
+from orchestrator.launchers.schema import LauncherSection
+from orchestrator.recipe.read import LoadedRecipe
+from orchestrator.recipe.recipe import Recipe
+from orchestrator.replay.other_trainer import why_trainer_cannot
+from orchestrator.replay.runs import ReplayRuns, ReplayWatcher
+from orchestrator.search.trial_program import TrialProgram
+from search_spaces.errors import InputError, OutsideRefused
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.schema.durations import duration_text
+from search_spaces.schema.validation import restored
+from trials.attempt_result import Verdict
+from trials.data.token_file import require_tokens
+from trials.files.folders import SearchFolder
+from trials.files.path_owners import TakenFolder
+from trials.files.text import counted
+from trials.trial import FailureReason, Outcome, Trial, TrialKind, TrialSpec, TrialState, utc_text
+
+REPLAY_SCHEMA = "parlay.replay/1"
+
+SURE_OCCASIONS = 3
+"""At how many a layout is measured before it is called slower or faster: two may lie in the same bad hour."""
+
+
+@dataclass(frozen=True)
+class ReplayRules:
+    """How often the layout is measured at an occasion, and the relative change of speed that still counts as the same.
+
+    A replay that is not reproduced is measured at another occasion, `apart_s` seconds later, until there were
+    `occasions`; slower or faster is believed of `SURE_OCCASIONS` at least, where so many are allowed.
+    """
+
+    repeats: int = 5
+    margin: float = 0.05
+    occasions: int = 5
+    apart_s: float = OCCASION_S
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("repeats", self.repeats, 100), ("occasions", self.occasions, 20)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise _bad(name, value, f"a whole number from 1 to {most}")
+        if not 0 < self.margin <= 0.2:
+            raise _bad("margin", self.margin, "more than 0 and at most 0.2")
+        if not self.apart_s >= OCCASION_S:
+            raise _bad(
+                "apart",
+                duration_text(self.apart_s),
+                f"at least {duration_text(OCCASION_S)}, or it is the same occasion still",
+            )
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a replay with `trainer` found. `detail` says why it could not be measured, or not to the end; `comparison`
+    is that of the runs until then, None where there were none.
+
+    `differences` are the fields of the fingerprints that are not the same, as {field, recorded, here}; `flags` are
+    those of any run. Throughputs are tokens per second, of the mean step time over occasions and their runs.
+    """
+
+    verdict: ReplayVerdict
+    trainer: str
+    recorded_tokens_per_sec: float
+    measured_tokens_per_sec: float | None = None
+    comparison: Comparison | None = None
+    differences: tuple[Mapping[str, Any], ...] = ()
+    flags: tuple[str, ...] = ()
+    detail: str | None = None
+    runs: tuple[Run, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object for `parlay replay --json`, with `detail` beside it."""
+        return {
+            "schema": REPLAY_SCHEMA,
+            "verdict": self.verdict.value,
+            "trainer": self.trainer,
+            "recorded": self.recorded_tokens_per_sec,
+            "measured": self.measured_tokens_per_sec,
+            **ratios_json(self.comparison),
+            "occasions": list(self._occasions()),
+            "differences": [dict(difference) for difference in self.differences],
+            "flags": list(self.flags),
+            "detail": self.detail,
+        }
+
+    def _occasions(self) -> Iterator[dict[str, Any]]:
+        if self.comparison is None:
+            return
+        speed, fast = self.comparison.speed, self.comparison.fast
+        for number, occasion in enumerate(by_occasion(self.runs)):
+            yield {
+                "started_at": None if occasion.started_s is None else utc_text(occasion.started_s),
+                "runs": len(occasion.runs),
+                "ratio": speed.by_occasion[number],
+                "fast_ratio": None if fast is None else fast.by_occasion[number],
+            }
+
+
+class ReplayStopped(KeyboardInterrupt):
+    """The replay was told to stop; `result` is what had been measured until then, which decides nothing."""
+
+    def __init__(self, result: ReplayResult):
+        super().__init__("the replay was stopped before it had a verdict")
+        self.result = replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail="stopped before it had a verdict")
+
+
+def impossible(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | None:
+    """The answer where the layout cannot be measured; None where it can, as far as is known before anything has run.
+
+    `here` is the hardware at hand, None where it is not known. InputError as `recorded_runs`.
+    """
+    recorded = recorded_runs(loaded)
+    why = None if here is None else why_impossible(loaded.recipe.cluster, here)
+    why = why or why_trainer_cannot(loaded) or why_no_tokens(loaded.spec())
+    if why is None:
+        return None
+    before = _tokens_per_sec(loaded, recorded)
+    return ReplayResult(ReplayVerdict.IMPOSSIBLE, _trainer_of(loaded), before, detail=why)
+
+
+def replay(
+    loaded: LoadedRecipe,
+    launcher: Launcher,
+    folder: SearchFolder,
+    *,
+    python: str,
+    rules: ReplayRules = ReplayRules(),
+    watcher: ReplayWatcher | None = None,
+) -> ReplayResult:
+    """Measure the recipe's layout again, where that is not impossible, one run after the other, and compare; unless it
+    is reproduced, at further occasions, too.
+
+    `folder` is new; its name is the id the attempts run under. A run that cannot be launched or measured ends the
+    replay, with what was measured before it; where nothing was, OutsideRefused is raised as the launcher does. On an
+    interrupt, and where the watcher says so, the run in flight is cancelled, what may live on is noted, and
+    ReplayStopped raised.
+    """
+    recorded = recorded_runs(loaded)
+    folder.path.mkdir(parents=True, mode=0o700)
+    shutil.copytree(loaded.code, folder.code, ignore=shutil.ignore_patterns("__pycache__"))
+    runs = ReplayRuns(_program(loaded, folder, python), launcher, watcher or ReplayWatcher())
+    try:
+        return _measured(loaded, recorded, runs, rules)
+    except KeyboardInterrupt as interrupt:
+        raise ReplayStopped(_result(loaded, recorded, runs.verdicts, rules)) from interrupt
+    except OutsideRefused as refusal:
+        if not runs.verdicts:
+            raise
+        result = _result(loaded, recorded, runs.verdicts, rules)
+        return replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail=str(refusal))
+
+
+def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, rules: ReplayRules) -> ReplayResult:
+    """At one occasion after the other, until there is a verdict or none is left."""
+    for number in range(1, rules.occasions + 1):
+        with runs.occasion():
+            _measure_at_occasion(loaded, runs, rules.repeats)
+        result = _result(loaded, recorded, runs.verdicts, rules)
+        if result.comparison is None or number == rules.occasions or _is_settled(result, number):
+            break
+        runs.pause(rules.apart_s, _why_again(result.comparison, rules))
+    return result
+
+
+def _measure_at_occasion(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
+    """The runs of one occasion; one that cannot be measured is the last."""
+    for _ in range(repeats):
+        trial = Trial(f"t{len(runs.verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
+        if runs.measure(trial).state is not TrialState.MEASURED:
+            return
+
+
+def _is_settled(found: ReplayResult, occasions: int) -> bool:
+    """Whether another occasion is not asked for."""
+    if found.detail is not None or found.verdict is ReplayVerdict.REPRODUCED:
+        return True
+    return found.verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
+
+
+def _why_again(found: Comparison, rules: ReplayRules) -> str:
+    return (
+        f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
+        f" speed and not the layout's: measured again in {duration_text(rules.apart_s)}"
+    )
+
+
+def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
+    """The launcher the recipe was measured under, with all its options, or one of another kind.
+
+    What a table answered is replayed as plain processes. A launcher costs speed of its own, so the same one is the
+    fair one.
+    """
+    recorded = restored(LauncherSection, dict(recipe.launcher))
+    if kind in (None, recorded.kind) and recorded.kind != "recorded":
+        return recorded
+    return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
+
+
+def why_impossible(needed: Cluster, here: Cluster) -> str | None:
+    """Why a recipe for one cluster says nothing on another, with the numbers; None when it can be run here."""
+    if here.accelerator.name != needed.accelerator.name:
+        return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
+    if here.gpus_per_node < needed.gpus_per_node or here.num_nodes < needed.num_nodes:
+        return (
+            f"the recipe needs {counted(needed.num_nodes, 'node')} x {needed.gpus_per_node} {needed.accelerator.name}"
+            f" = {needed.num_gpus}, here are {here.num_nodes} x {here.gpus_per_node} = {here.num_gpus}"
+        )
+    return None
+
+
+def why_no_tokens(spec: TrialSpec) -> str | None:
+    """Why the tokens it was measured on cannot be had again; None when they can, or when they were made up."""
+    try:
+        if spec.reads_tokens:
+            require_tokens(spec.trainer["data"], spec.model)
+    except InputError as error:
+        return error.problems[0].message
+    return None
+
+
+def this_machine(needed: Cluster, environment: Mapping[str, str]) -> Cluster:
+    """This one machine as far as it can be seen without asking its devices: their model is taken to be the recipe's.
+
+    On a CPU any number of ranks can be started.
+    """
+    if needed.accelerator.name == "cpu":
+        return Cluster(needed.accelerator, needed.gpus_per_node, 1)
+    devices = visible_devices(environment)
+    if not devices:
+        return Cluster(ACCELERATORS["cpu"], os.cpu_count() or 1, 1)
+    return Cluster(needed.accelerator, len(devices), 1)
+
+
+def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialProgram:
+    spec = loaded.spec()
+    return TrialProgram(
+        folder=folder,
+        model=spec.model,
+        cluster=loaded.recipe.cluster,
+        measure=spec.measure,
+        python=python,
+        trainer=spec.trainer,
+        seed=spec.seed,
+        taken=TakenFolder.at(folder.path),
+    )
+
+
+def _result(
+    loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
+) -> ReplayResult:
+    """Of all runs so far; one that failed is the last, and keeps the others from deciding anything."""
+    outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
+    failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
+    found = _of_measured(loaded, recorded, outcomes, rules)
+    if failed is None:
+        return found
+    return replace(found, verdict=_verdict_on_failure(failed), detail=f"{failed.reason}: {failed.excerpt}")
+
+
+def _of_measured(
+    loaded: LoadedRecipe, recorded: Sequence[Run], outcomes: Sequence[Outcome], rules: ReplayRules
+) -> ReplayResult:
+    """Inconclusive, without any numbers of now, where nothing was measured."""
+    before, trainer = _tokens_per_sec(loaded, recorded), _trainer_of(loaded)
+    if not outcomes:
+        return ReplayResult(ReplayVerdict.INCONCLUSIVE, trainer, before)
+    runs = tuple(Run.of(o.measured, o.step_times_s, _started_s(o.started_at), o.flags) for o in outcomes)
+    found = compare(recorded, runs, rules.margin)
+    differences = tuple(fingerprint_differences(loaded.recipe.fingerprint, outcomes[0].fingerprint))
+    flags = tuple(dict.fromkeys(flag for outcome in outcomes for flag in outcome.flags))
+    now = _tokens_per_sec(loaded, runs)
+    return ReplayResult(found.verdict, trainer, before, now, found, differences, flags, runs=runs)
+
+
+def _trainer_of(loaded: LoadedRecipe) -> str:
+    return str(loaded.spec().trainer["kind"])
+
+
+def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:
+    """A layout that no longer fits cannot be run here; any other failure says nothing about its speed."""
+    does_not_fit = failed.reason in (FailureReason.GPU_OOM, FailureReason.HOST_OOM, FailureReason.INVALID_LAYOUT)
+    return ReplayVerdict.IMPOSSIBLE if does_not_fit else ReplayVerdict.INCONCLUSIVE
+
+
+def _tokens_per_sec(loaded: LoadedRecipe, runs: Sequence[Run]) -> float:
+    """Of the mean step time that verdicts rest on, so that ratios of throughputs are ratios of these."""
+    return loaded.recipe.batch["tokens_per_step"] / step_time_of(by_occasion(runs))
+
+
+def _bad(name: str, value: Any, rule: str) -> InputError:
+    fix = "leave it out for the usual one"
+    return InputError.of("replay", f"{name} is {value!r}", key=name, value=value, rule=rule, fix=fix)

@@ -1,0 +1,140 @@
+"""The runs of a replay: launched one after the other, watched, and cancelled where the replay is told to stop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
+from orchestrator.replay.machine_lock import NoTurn, Turn
+from orchestrator.search.trial_program import OUTCOME_GRACE_S, TrialProgram, next_attempt
+from trials.attempt_result import Ending, Life, Verdict, may_retry
+from trials.trial import Attempt, Trial
+
+POLL_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class ReplayWatcher:
+    """Who is told what a run waits for; `is_told_to_stop` is asked before and while one is waited for, and `turn` is
+    held while an occasion's runs are measured."""
+
+    note: Callable[[str], None] = lambda text: None
+    is_told_to_stop: Callable[[], bool] = lambda: False
+    turn: Turn = field(default_factory=NoTurn)
+
+    def wait_for_turn(self, wait: Callable[[float], None]) -> None:
+        """Return once the turn is taken, having said where it has to be waited for. KeyboardInterrupt as below."""
+        if self.turn.take():
+            return
+        self.note("another replay measures on this machine; this one waits for its end")
+        while not self.turn.take():
+            self.require_leave()
+            wait(POLL_INTERVAL_S)
+
+    def require_leave(self) -> None:
+        """Raises KeyboardInterrupt where the replay is told to stop."""
+        if self.is_told_to_stop():
+            raise KeyboardInterrupt
+
+
+class ReplayRuns:
+    """Measures runs of `program` on `launcher`; `verdicts` are those of the runs so far. Raises KeyboardInterrupt once
+    the watcher says that it is to stop."""
+
+    def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayWatcher):
+        self._program = program
+        self._launcher = launcher
+        self._watcher = watcher
+        self._said: set[str] = set()
+        self.verdicts: list[Verdict] = []
+
+    @contextmanager
+    def occasion(self) -> Iterator[None]:
+        """Within this block no other replay measures on this machine; waits for its turn."""
+        self._watcher.wait_for_turn(self._launcher.wait)
+        try:
+            yield
+        finally:
+            self._watcher.turn.give_back()
+
+    def pause(self, seconds: float, why: str) -> None:
+        """Let time pass, having said why."""
+        self._watcher.note(why)
+        until = self._launcher.now() + seconds
+        while self._launcher.now() < until:
+            self._wait()
+
+    def measure(self, trial: Trial) -> Verdict:
+        """One run, tried again as a search would try it again."""
+        while True:
+            attempt = next_attempt(trial, secrets.token_hex(16), self._program.time_limit_s)
+            verdict = self._verdict(trial, attempt)
+            ended = replace(attempt, state=verdict.state, reason=verdict.reason)
+            trial = trial.with_attempt(ended)
+            if not may_retry(trial, ended):
+                self.verdicts.append(verdict)
+                return verdict
+
+    def _verdict(self, trial: Trial, attempt: Attempt) -> Verdict:
+        """How a run went, once it has ended and its outcome has had the time to appear."""
+        self._watcher.require_leave()
+        ending = self._ending(self._program.prepared(self._program.request(trial, attempt)))
+        ended = replace(attempt, unknown_since=self._launcher.now())
+        while True:
+            try:
+                return self._program.verdict(trial, ended, ending, self._launcher.now())
+            except OSError:
+                if self._launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
+                    raise
+                self._wait()
+
+    def _ending(self, request: LaunchRequest) -> Ending:
+        """Launch the attempt and wait for its end."""
+        key, job_id = request.spec.attempt_key, None
+        try:
+            while (job_id := self._launched(request)) is None:
+                self._wait()
+            while (ending := self._launcher.poll([key])[key]).life is not Life.ENDED:
+                self._say_what_it_waits_for(request, ending)
+                self._wait()
+        except KeyboardInterrupt:
+            self._cancel(key, job_id)
+            raise
+        return ending
+
+    def _launched(self, request: LaunchRequest) -> str | None:
+        try:
+            return self._launcher.launch(request)
+        except LaunchPostponed as postponed:
+            self._say_once(str(postponed))
+            return None
+
+    def _say_what_it_waits_for(self, request: LaunchRequest, ending: Ending) -> None:
+        name = f"{request.spec.trial}.{request.spec.attempt}"
+        if ending.life is Life.UNKNOWN and ending.detail:
+            self._say_once(f"{name} is out of sight: {ending.detail}")
+        elif ending.started and any(words.startswith(name) for words in self._said):
+            self._say_once(f"{name} runs on {' '.join(ending.nodes)}")
+        elif ending.detail and not ending.started:
+            self._say_once(f"{name} waits: {ending.detail}")
+
+    def _cancel(self, key: str, job_id: str | None) -> None:
+        """What could not be ended is named, also where this is interrupted once more."""
+        left = {key}
+        try:
+            left = self._launcher.cancel([key])
+        finally:
+            if left:
+                self._watcher.note(f"may live on: {key}" + (f" ({job_id})" if job_id else ""))
+
+    def _wait(self) -> None:
+        self._watcher.require_leave()
+        self._launcher.wait(POLL_INTERVAL_S)
+
+    def _say_once(self, words: str) -> None:
+        if words not in self._said:
+            self._said.add(words)
+            self._watcher.note(words)

@@ -1,0 +1,33 @@
+"""Samplers that learn nothing: the candidates one after the other, as given or shuffled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import islice
+
+from orchestrator.samplers.base import Sampler, Told, distinct, untried
+from search_spaces.layouts.layout import Layout
+
+
+class GridSampler(Sampler):
+    """The candidates in the order given."""
+
+    name = "grid"
+
+    def __init__(self, candidates: Sequence[Layout]):
+        self._candidates = distinct(candidates)
+
+    def ask(self, count: int, history: Sequence[Told]) -> list[Layout]:
+        return list(islice(untried(self._candidates, history).values(), count))
+
+
+class RandomSampler(GridSampler):
+    """The candidates in an order that the seed alone decides."""
+
+    name = "random"
+
+    def __init__(self, candidates: Sequence[Layout], seed: int):
+        shuffled = sorted(candidates, key=lambda layout: layout.key)
+        random.Random(seed).shuffle(shuffled)
+        super().__init__(shuffled)

@@ -1,0 +1,88 @@
+"""The surrogate that DeepHyper asks: what the model expects of a candidate, corrected by what was measured near it.
+
+A scikit-learn regressor, as DeepHyper wants one. It is asked for costs, which are smaller for better layouts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+
+from orchestrator.samplers.cost_model_posterior import OWN_SHARE
+
+SHARED = math.sqrt(1 - OWN_SHARE**2)
+"""Of what the model leaves unexplained, what a layout has in common with its neighbours."""
+LENGTH = 2.0
+"""Doublings of a count over which neighbours have most of that in common."""
+_NOISE = 0.03
+"""Of a measurement."""
+_STEPS = np.linspace(-12.0, 12.0, 4801)
+
+
+class Surrogate(RegressorMixin, BaseEstimator):
+    """Prior mean and deviation of each candidate's cost, and a Gaussian process on what was measured beside it.
+
+    The chance to fit enters as a worse mean: one whose expected improvement is that of a layout that surely fits, times
+    the chance. `unexplained` is the model's error, a standard deviation. Points are the numbers of candidates.
+    """
+
+    def __init__(
+        self, cost: np.ndarray, deviation: np.ndarray, fits: np.ndarray, features: np.ndarray, unexplained: float
+    ):
+        self.cost = cost
+        self.deviation = deviation
+        self.fits = fits
+        self.features = features
+        self.unexplained = unexplained
+
+    def fit(self, points: Any, costs: Any) -> Self:
+        rows, told = _rows(points), np.asarray(costs, dtype=float)
+        self.rows_ = rows
+        self.best_ = told.min()
+        own = (OWN_SHARE * self.unexplained) ** 2 + _NOISE**2
+        covariance = self._kernel(rows, rows) + own * np.eye(len(rows))
+        self.weights_ = np.linalg.solve(covariance, told - self.cost[rows])
+        return self
+
+    def predict(self, points: Any, return_std: bool = False) -> Any:
+        rows = _rows(points)
+        mean = self.cost[rows] + self._kernel(rows, self.rows_) @ self.weights_
+        deviation = self.deviation[rows]
+        mean = _with_chance(mean, deviation, self.fits[rows], self.best_)
+        return (mean, deviation) if return_std else mean
+
+    def expected_improvement(self, points: Any) -> np.ndarray:
+        """On the best cost so far, times the chance to fit."""
+        mean, deviation = self.predict(points, return_std=True)
+        steps = np.clip((self.best_ - mean) / deviation, _STEPS[0], _STEPS[-1])
+        return deviation * np.exp(np.interp(steps, _STEPS, _LOG_IMPROVEMENT))
+
+    def _kernel(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        apart = self.features[some][:, None, :] - self.features[others][None, :, :]
+        return (SHARED * self.unexplained) ** 2 * np.exp(-(apart**2).sum(axis=2) / (2 * LENGTH**2))
+
+
+def _rows(points: Any) -> np.ndarray:
+    return np.asarray(points, dtype=float).reshape(len(points), -1)[:, 0].astype(int)
+
+
+def _with_chance(mean: np.ndarray, deviation: np.ndarray, chance: np.ndarray, best: float) -> np.ndarray:
+    """The mean at which the expected improvement on `best` is `chance` times what it is at `mean`."""
+    wanted = np.log(np.maximum(chance, 1e-9)) + np.interp((best - mean) / deviation, _STEPS, _LOG_IMPROVEMENT)
+    return best - deviation * np.interp(wanted, _LOG_IMPROVEMENT, _STEPS)
+
+
+def _log_improvement(steps: np.ndarray) -> np.ndarray:
+    """Logarithm of z Phi(z) + phi(z), the expected improvement in deviations."""
+    from scipy.special import log_ndtr
+    from scipy.stats import norm
+
+    # Far below zero the sum cancels: there it is phi(z) / z^2.
+    safe = np.where(steps > -6, steps * np.exp(log_ndtr(steps)) + norm.pdf(steps), 1.0)
+    return np.where(steps > -6, np.log(safe), norm.logpdf(steps) - 2 * np.log(np.abs(steps) + 1e-12))
+
+
+_LOG_IMPROVEMENT = np.maximum.accumulate(_log_improvement(_STEPS))

@@ -1,0 +1,275 @@
+"""How a search stands: what its decisions rest on, kept up with its record so that none looks through all trials."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import compress, count
+from operator import is_not
+
+from orchestrator.samplers.base import Told, told_of
+from orchestrator.search.node_exclusion import bad_nodes
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from trials.analysis.ranking import (
+    Objective,
+    Order,
+    Ranking,
+    needs_second_look,
+    order_of,
+    rank,
+    second_looks,
+    upper_bound_of,
+    value_of,
+)
+from trials.attempt_result import may_retry
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, Trial, TrialKind, TrialState
+
+LATEST = 3
+"""How many of the trials that ended last are known by that."""
+
+
+class Standing:
+    """Facts of `search`, as it was when this was made or told to `follow` it last.
+
+    What has ended is frozen and is counted once; what a layout is worth is worked out again when one of its trials has
+    changed. So a step of the search costs the same whether it has three trials or three thousand.
+    """
+
+    def __init__(
+        self,
+        search: SearchRecord,
+        objective: Objective,
+        global_batch_size: int,
+        floor: MemoryFloor | None = None,
+        others: tuple[Objective, ...] = (),
+    ):
+        self.search = search
+        self.num_layouts = 0
+        """Layouts that were proposed; repeats count no more."""
+        self.num_measured = 0
+        """Attempts whose duration is known and tells how long one takes."""
+        self.last_moment = search.created_at
+        """When an attempt that has ended last began or ended."""
+        self.is_cut_short = False
+        """Whether a trial ended with something left to try."""
+        self.bad_nodes: set[str] = set()
+        """The machine's fault for certain."""
+        self._objective = objective
+        self._global_batch_size = global_batch_size
+        self._floor = floor
+        self._others = others
+        self._node_hours_used = Fraction()
+        self._longest_s: dict[int, float] = {}  # by the number of nodes
+        self._trials: tuple[Trial, ...] = ()
+        self._unended: dict[int, Trial] = {}
+        self._in_flight: tuple[Attempt, ...] | None = None
+        self._latest: list[tuple[float, int]] = []
+        self._first_measured: int | None = None
+        self._again: list[int] = []
+        self._suspects: list[int] = []
+        self._runs: dict[str, list[int]] = {}
+        self._told: dict[str, Told | None] = {}
+        self._orders: dict[str, Order | None] = {}
+        self._stale: set[str] = set()
+        self._ranking: Ranking | None = None
+        self._searched = self
+        self._is_split = False
+        self.follow(search)
+
+    def follow(self, search: SearchRecord) -> None:
+        """Take up what has changed; `search` is a later state of the same search, whose trials keep their places."""
+        before, self.search = self._trials, search
+        if search.trials is before:
+            return
+        self._trials, self._in_flight, self._ranking, self._is_split = search.trials, None, None, False
+        for place in _changed(before, search.trials):
+            self._note(place, before[place] if place < len(before) else None, search.trials[place])
+
+    # -- what goes on
+
+    @property
+    def unended(self) -> list[Trial]:
+        """Trials that have not ended, in the order they were proposed."""
+        return list(self._unended.values())
+
+    @property
+    def in_flight(self) -> tuple[Attempt, ...]:
+        """Attempts submitted and not ended, in the order of their trials."""
+        if self._in_flight is None:
+            attempts = (attempt for trial in self._unended.values() for attempt in trial.attempts)
+            self._in_flight = tuple(attempt for attempt in attempts if not attempt.state.is_ended)
+        return self._in_flight
+
+    @property
+    def node_hours_reserved(self) -> float:
+        return sum(attempt.reserved_node_hours for attempt in self.in_flight)
+
+    # -- what has ended
+
+    @property
+    def node_hours_used(self) -> float:
+        """Summed without rounding: a budget is kept alike whichever trial ended first, and by whoever resumes."""
+        return float(self._node_hours_used + sum(map(Fraction, self.search.pilots.values())))
+
+    def longest_s(self, num_nodes: int) -> float:
+        """How long the longest attempt that was measured took, or would have on so many nodes, where it had more."""
+        return max((s * max(1.0, known / num_nodes) for known, s in self._longest_s.items()), default=0.0)
+
+    @property
+    def latest(self) -> list[Trial]:
+        """The LATEST trials that ended last, where as many have after an attempt, in that order."""
+        return [self._trials[place] for _, place in self._latest]
+
+    @property
+    def first_measured(self) -> Trial | None:
+        """The first of the trials that were measured."""
+        return None if self._first_measured is None else self._trials[self._first_measured]
+
+    @property
+    def suspects(self) -> list[Trial]:
+        """The runs that were measured where a node may have made them slow."""
+        return [self._trials[place] for place in sorted(self._suspects)]
+
+    @property
+    def measured_again(self) -> list[Trial]:
+        """All trials of layouts that were measured before, second looks at suspect runs included."""
+        return [self._trials[place] for place in self._again]
+
+    @property
+    def repeats(self) -> list[Trial]:
+        """The finalists' repeats, second looks left out."""
+        again = self.measured_again
+        second = second_looks([*self.suspects, *again])
+        return [trial for trial in again if trial.trial not in second]
+
+    @property
+    def searched(self) -> Standing:
+        """The search as it was before its first finalist's repeat, second looks at suspect runs included: why no more
+        layouts are proposed follows from this alone."""
+        if not self._is_split:
+            repeats = {trial.trial for trial in self.repeats}
+            self._searched = self._without(repeats) if repeats else self
+            self._is_split = True
+        return self._searched
+
+    def _without(self, repeats: Collection[str]) -> Standing:
+        before = replace(self.search, trials=tuple(t for t in self._trials if t.trial not in repeats))
+        if self._searched is self:
+            return Standing(before, self._objective, self._global_batch_size, self._floor, self._others)
+        self._searched.follow(before)
+        return self._searched
+
+    # -- what layouts are worth
+
+    def was_tried(self, layout: Layout) -> bool:
+        return layout.key in self._runs
+
+    def runs_of(self, layout: Layout) -> list[Trial]:
+        """All trials of this layout."""
+        return [self._trials[place] for place in self._runs.get(layout.key, ())]
+
+    def told(self) -> list[Told]:
+        """What a sampler may learn, each layout once, in the order they were proposed."""
+        self._renew()
+        return [told for told in self._told.values() if told is not None]
+
+    def leader(self) -> Ranking:
+        """The ranking of the fastest layout alone, or of the one that would be, were it not suspect or too full; where
+        that is a finalist, of all that it may not be told from."""
+        self._renew()
+        return self._leader({key: order for key, order in self._orders.items() if order is not None})
+
+    def leaders_by_nodes(self) -> list[Ranking]:
+        """The same of the layouts on each number of nodes by themselves."""
+        self._renew()
+        by_nodes: dict[int, dict[str, Order]] = {}
+        for key, order in self._orders.items():
+            if order is not None:
+                by_nodes.setdefault(self._trials[self._runs[key][0]].layout.num_nodes, {})[key] = order
+        return [self._leader(ranked) for ranked in by_nodes.values()]
+
+    def _leader(self, ranked: Mapping[str, Order]) -> Ranking:
+        keys = [min(ranked, key=lambda key: ranked[key])] if ranked else []
+        if keys and not (first := ranked[keys[0]]).is_no_finalist:
+            keys = [key for key, order in ranked.items() if order.may_tie_with(first)]
+        runs = [self._trials[place] for key in keys for place in self._runs[key]]
+        return rank(runs, self._objective, self._global_batch_size, self._floor, self._others)
+
+    def ranking(self) -> Ranking:
+        """The ranking of all layouts."""
+        if self._ranking is None:
+            batch = self._global_batch_size
+            self._ranking = rank(self._trials, self._objective, batch, self._floor, self._others)
+        return self._ranking
+
+    def _renew(self) -> None:
+        """Work out anew what the layouts are worth whose trials have changed."""
+        for key in self._stale:
+            runs = [self._trials[place] for place in self._runs[key]]
+            self._told[key] = told_of(runs, self._value, self._upper_bound, self._floor)
+            self._orders[key] = order_of(runs, self._objective, self._global_batch_size, self._floor)
+        self._stale.clear()
+
+    def _value(self, trial: Trial) -> float:
+        return value_of(trial, self._objective)
+
+    def _upper_bound(self, trial: Trial) -> float | None:
+        return upper_bound_of(trial, self._objective)
+
+    # -- taking up a change
+
+    def _note(self, place: int, before: Trial | None, trial: Trial) -> None:
+        self._stale.add(trial.layout.key)
+        if before is None:
+            self._note_new(place, trial)
+        known = () if before is None else before.attempts
+        had_ended = {attempt.attempt for attempt in known if attempt.state.is_ended}
+        for attempt in trial.attempts:
+            if attempt.state.is_ended and attempt.attempt not in had_ended:
+                self._note_end(trial, attempt)
+        if not trial.state.is_ended:
+            self._unended[place] = trial
+        elif before is None or not before.state.is_ended:
+            self._unended.pop(place, None)
+            self._note_ended_trial(place, trial)
+
+    def _note_new(self, place: int, trial: Trial) -> None:
+        self.num_layouts += trial.kind is TrialKind.SEARCH
+        if trial.kind is TrialKind.FINALIST:
+            self._again.append(place)
+        key = trial.layout.key
+        self._runs.setdefault(key, []).append(place)
+        self._told.setdefault(key, None)  # keeps the order in which layouts were proposed
+        self._orders.setdefault(key, None)
+
+    def _note_end(self, trial: Trial, attempt: Attempt) -> None:
+        self._node_hours_used += Fraction(attempt.node_hours or 0.0)
+        moments = (moment for moment in (attempt.started_at, attempt.ended_at) if moment is not None)
+        self.last_moment = max([self.last_moment, *moments])
+        self.bad_nodes |= set(bad_nodes(trial, attempt))
+        timed = attempt.started_at is not None and attempt.ended_at is not None
+        if attempt.state is TrialState.MEASURED and timed:
+            self.num_measured += 1
+            lasted_s = attempt.ended_at - attempt.started_at  # type: ignore[operator]
+            self._longest_s[attempt.num_nodes] = max(self._longest_s.get(attempt.num_nodes, 0.0), lasted_s)
+
+    def _note_ended_trial(self, place: int, trial: Trial) -> None:
+        last = trial.last_attempt
+        self.is_cut_short |= last is None or may_retry(trial, last)
+        if last is not None:
+            insort(self._latest, (last.ended_at or 0.0, place))
+            del self._latest[:-LATEST]
+        if trial.measured is not None:
+            self._first_measured = place if self._first_measured is None else min(self._first_measured, place)
+        if needs_second_look(trial):
+            self._suspects.append(place)
+
+
+def _changed(before: tuple[Trial, ...], after: tuple[Trial, ...]) -> Iterator[int]:
+    """The places of trials that are others than they were, and of those that are new."""
+    yield from compress(count(), map(is_not, before, after))
+    yield from range(len(before), len(after))

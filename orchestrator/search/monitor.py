@@ -1,0 +1,178 @@
+"""What becomes of the attempts in flight: adopted from an earlier driver, followed, cancelled, and ended once each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import fsum
+from typing import Any
+
+from orchestrator.launchers.base import EndedPilot
+from orchestrator.search.context import Course
+from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
+from orchestrator.search.trial_program import cancelled
+from trials.attempt_result import Ending, Life, Verdict, flag_other_fingerprint
+from trials.ledger.events import EventKind, SearchState
+from trials.trial import Attempt, FailureReason, TrialState
+
+_PERHAPS_OUR_OWN_DOING = (None, FailureReason.CANCELLED_BY_SEARCH, FailureReason.CANCELLED_BY_USER)
+"""How attempts end that a stopping search cancelled: a driver that came later cannot tell them from others."""
+
+_USUAL_WAITS = (None, "Priority", "Resources", "BeginTime")
+"""What jobs wait for all the time; anything else may last for ever, and the user should know."""
+
+_FOR_ITS_TURN = (None, "Priority", "Resources")
+"""What changes between two looks and says no more than `queued`."""
+
+_LONG_WAIT_S = 60.0
+
+
+class Watching:
+    """Follows attempts by the launcher, and writes down what it learns."""
+
+    def __init__(self, course: Course):
+        self._course = course
+        self._waits: dict[str, str] = {}
+
+    def adopt(self) -> None:
+        """Ask once about everything in flight, after an earlier driver: what was never accepted is launched again."""
+        attempts = {self._course.key(a): a for a in self._course.now.in_flight}
+        adopted = self._course.launcher.adopt({key: self._course.request(a) for key, a in attempts.items()})
+        for key, attempt in attempts.items():
+            if key in adopted and attempt.state is TrialState.SUBMITTED:
+                self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
+            elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
+                lost = Ending(Life.ENDED, reason=FailureReason.LOST, detail="no trace of it after the driver's restart")
+                self._end(attempt, lost)
+
+    def watch(self) -> None:
+        """Ask once about everything that was launched."""
+        launched = {self._course.key(a): a for a in self._course.now.in_flight if a.state is not TrialState.SUBMITTED}
+        for key, ending in self._course.launcher.poll(launched).items() if launched else ():
+            self._advance(launched[key], ending)
+        self.book_pilots()
+
+    def book_pilots(self) -> None:
+        """Book what pilots that are over held beside what their attempts have booked: each once all of these ended."""
+        ended = self._course.launcher.ended_pilots()
+        for pilot in (pilot for pilot in ended if pilot.name not in self._course.search.pilots):
+            attempts = [a for t in self._course.search.trials for a in t.attempts if _is_in(a, pilot)]
+            if all(attempt.state.is_ended for attempt in attempts):
+                node_h = _beside(pilot, attempts)
+                self._course.event(EventKind.PILOT_ENDED, pilot=pilot.name, job_id=pilot.job_id, node_hours=node_h)
+
+    def cancel(self, attempts: Sequence[Attempt]) -> set[str]:
+        """The keys of those that may still run; those that were never launched have ended with this.
+
+        Of one whose launch was in doubt the launcher may know only now that it had a job, and what that used.
+        """
+        known = {self._course.key(attempt): attempt for attempt in attempts}
+        unreached = self._course.launcher.cancel(known)
+        ended = [key for key, a in known.items() if a.state is TrialState.SUBMITTED and key not in unreached]
+        for key, ending in self._course.launcher.poll(ended).items() if ended else ():
+            if ending.life is Life.ENDED and ending.job_id is not None:
+                self._course.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=ending.job_id)
+                self._end(self._course.trial(known[key]).last_attempt or known[key], ending)
+            else:
+                reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
+                self._end(known[key], Ending(Life.ENDED, reason=reason, detail=detail))
+        return unreached
+
+    def why_idle(self) -> str:
+        """Why the search is idle, and what its attempts wait for."""
+        words = f"nothing has started or ended for {self._course.limits.idle_limit_s:g} s"
+        waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})
+        return "; ".join([words, *waits])
+
+    def _advance(self, attempt: Attempt, ending: Ending) -> None:
+        if ending.life is Life.UNKNOWN:
+            if attempt.unknown_since is None:
+                self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._course.launcher.now())
+            if ending.detail:
+                self._course.say_once(f"{_name(attempt)} is out of sight: {ending.detail}")
+            return
+        if ending.restart > attempt.restart:
+            attempt = self._requeued(attempt, ending)
+        if ending.life is Life.ENDED:
+            self._end(self._renamed(attempt, ending), ending)
+            return
+        if attempt.unknown_since is not None:
+            self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
+        if ending.started or ending.detail is None:
+            self._waits.pop(_name(attempt), None)
+        else:
+            self._waits[_name(attempt)] = ending.detail
+        self._renamed(attempt, ending)
+        if ending.started and attempt.state is not TrialState.RUNNING:
+            started_at = ending.started_at or self._course.launcher.now()
+            self._course.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
+        elif ending.detail not in _USUAL_WAITS and self._waits_long(attempt):
+            self._course.say_once(f"{_name(attempt)} waits: {ending.detail}")
+        waits_for = None if ending.detail in _FOR_ITS_TURN else ending.detail
+        if waits_for != attempt.waits_for:
+            self._course.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
+
+    def _renamed(self, attempt: Attempt, ending: Ending) -> Attempt:
+        """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
+        its own."""
+        if ending.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
+            return attempt
+        self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
+        return self._course.trial(attempt).last_attempt or attempt
+
+    def _waits_long(self, attempt: Attempt) -> bool:
+        since = attempt.submitted_at
+        return since is not None and self._course.launcher.now() - since > _LONG_WAIT_S
+
+    def _requeued(self, attempt: Attempt, ending: Ending) -> Attempt:
+        """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
+        node_hours = node_hours_until_requeue(attempt, ending, self._course.launcher.now())
+        self._course.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=ending.restart, node_hours=node_hours)
+        return self._course.trial(attempt).last_attempt or attempt
+
+    def _end(self, attempt: Attempt, ending: Ending) -> None:
+        if self._course.search.state is SearchState.STOPPING and ending.reason in _PERHAPS_OUR_OWN_DOING:
+            ending = cancelled(ending, self._course.cancel_reason)
+        trial, now = self._course.trial(attempt), self._course.launcher.now()
+        try:
+            verdict = self._course.program.verdict(trial, attempt, ending, now)
+        except OSError as error:
+            self._course.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
+            self._advance(attempt, Ending(Life.UNKNOWN))
+            return
+        verdict = self._flagged(verdict)
+        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, verdict))
+
+    def _flagged(self, verdict: Verdict) -> Verdict:
+        """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
+        first = self._course.now.first_measured
+        outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
+        return verdict if outcome is None else flag_other_fingerprint(verdict, outcome.fingerprint)
+
+    def _ending_data(self, attempt: Attempt, ending: Ending, verdict: Verdict) -> dict[str, Any]:
+        now = self._course.launcher.now()
+        return {
+            "state": verdict.state.value,
+            "reason": verdict.reason,
+            "outcome": None if verdict.outcome is None else verdict.outcome.to_json(),
+            "excerpt": verdict.excerpt,
+            "nodes": list(ending.nodes),
+            "started_at": ending.started_at,
+            "ended_at": ending.ended_at or now,
+            "node_hours": node_hours_of(attempt, ending, now),
+        }
+
+
+def _is_in(attempt: Attempt, pilot: EndedPilot) -> bool:
+    """Whether it waited for the pilot, or was a step of it."""
+    return (attempt.job_id or "").partition(".")[0] == pilot.job_id
+
+
+def _beside(pilot: EndedPilot, attempts: Sequence[Attempt]) -> float:
+    """Node-hours that it held beside what these attempts, all that were in it, have booked."""
+    if pilot.held_node_s is None:
+        return pilot.tail_node_s / 3600
+    return pilot.held_node_s / 3600 - fsum(attempt.node_hours or 0.0 for attempt in attempts)
+
+
+def _name(attempt: Attempt) -> str:
+    return f"{attempt.trial}.{attempt.attempt}"

@@ -1,0 +1,64 @@
+"""Which nodes an attempt keeps away from, after what happened on them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from trials.files.tracebacks import is_about_a_dead_device
+from trials.measurement.protocol import slow_ranks
+from trials.trial import Attempt, FailureReason, Flag, Trial
+
+_BAD_FOR_ALL = (FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU)
+"""The machine's fault for certain: no trial of the search goes there again."""
+
+_BAD_FOR_THIS_TRIAL = (*_BAD_FOR_ALL, FailureReason.HANG, FailureReason.LAUNCH_FAILURE)
+"""Perhaps the machine's fault: the trial is tried again elsewhere, which tells."""
+
+
+def nodes_to_avoid(
+    trial: Trial, bad_for_all: Collection[str], runs: Sequence[Trial], num_nodes: int
+) -> tuple[str, ...]:
+    """The nodes the next attempt of `trial` is kept away from, sorted; the cluster has `num_nodes`.
+
+    `bad_for_all` are the `bad_nodes` of the whole search, `runs` all trials of the layout. Nodes on which another run
+    of it looked suspect are avoided as well, as long as enough others are left.
+    """
+    bad = {*bad_for_all}
+    for attempt in trial.attempts:
+        if attempt.reason in _BAD_FOR_THIS_TRIAL:
+            bad.update(_culprits(trial, attempt))
+    suspects = bad | {node for run in runs if run.trial != trial.trial for node in _suspect_nodes(run)}
+    is_room = num_nodes - len(suspects) >= trial.layout.num_nodes
+    return tuple(sorted(suspects if is_room else bad))
+
+
+def bad_nodes(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
+    """The nodes that are bad for every trial, after how this attempt ended."""
+    return _culprits(trial, attempt) if attempt.reason in _BAD_FOR_ALL else ()
+
+
+def _culprits(trial: Trial, attempt: Attempt) -> tuple[str, ...]:
+    """The node of the rank whose GPU was not clean, or is dead; for anything else all the attempt ran on: a rank that
+    tells of a hang or of a lost peer waited for another."""
+    told = attempt.outcome
+    if told is None or told.rank is None:
+        return attempt.nodes
+    is_own = attempt.reason is FailureReason.DIRTY_GPU or is_about_a_dead_device(told.excerpt or "")
+    return _nodes_of(trial, attempt, [told.rank]) if is_own else attempt.nodes
+
+
+def _suspect_nodes(run: Trial) -> tuple[str, ...]:
+    """Where the slow devices of a suspect run are, if some were slow from the start; else all nodes it ran on."""
+    last = run.last_attempt
+    if last is None or last.outcome is None or Flag.SUSPECT_NODE not in last.outcome.flags:
+        return ()
+    return _nodes_of(run, last, slow_ranks(last.outcome.fingerprint.get("probe_ms_by_rank") or ()))
+
+
+def _nodes_of(trial: Trial, attempt: Attempt, ranks: Sequence[int]) -> tuple[str, ...]:
+    """The nodes of these ranks; all nodes of the attempt where there are none or they are not known."""
+    ranks_per_node = -(-trial.layout.num_gpus // trial.layout.num_nodes)
+    places = {rank // ranks_per_node for rank in ranks}
+    if not places or max(places) >= len(attempt.nodes):
+        return attempt.nodes
+    return tuple(attempt.nodes[place] for place in sorted(places))

@@ -1,0 +1,106 @@
+"""Which trials are attempted, again or for the first time, which end, and which layout is the best so far."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.search.context import Course
+from orchestrator.search.node_exclusion import nodes_to_avoid
+from orchestrator.search.time_limits import time_limit_s
+from orchestrator.search.trial_program import next_attempt
+from trials.analysis.early_stopping import best_file
+from trials.attempt_result import may_retry
+from trials.files.folders import write_json
+from trials.ledger.events import EventKind, SearchState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+
+
+class Settling:
+    """Decides of trials that have no attempt in flight; what it intends is launched by others."""
+
+    def __init__(self, course: Course):
+        self._course = course
+        self._is_best_told = False
+        self._best_told: Mapping[str, Any] | None = {}  # an earlier driver's file, which nobody here has read
+
+    def settle(self) -> None:
+        """Trials whose last attempt has ended are tried again or ended; when stopping, those never tried end too."""
+        for trial in self._course.now.unended:
+            last = trial.last_attempt
+            if last is None:
+                if self._course.search.state is SearchState.STOPPING:
+                    self._end_trial(trial, TrialState.CANCELLED, self._course.cancel_reason)
+            elif last.state.is_ended:
+                self._retry_or_end(trial, last)
+        self._tell_best()
+
+    def intend(self) -> None:
+        """Write down the intent for every trial without an attempt, as far as the budget goes."""
+        for trial in self._course.now.unended:
+            if trial.state is TrialState.PROPOSED and self._course.goes_on:
+                self._intend_within_budget(trial)
+
+    def _retry_or_end(self, trial: Trial, last: Attempt) -> None:
+        if not may_retry(trial, last, self._is_reference(trial)) or self._course.search.state is SearchState.STOPPING:
+            self._end_trial(trial, last.state, last.reason)
+        elif self._course.goes_on and self._course.has_budget(last.num_nodes):
+            self._intend(trial)
+        elif self._course.goes_on and not self._course.now.in_flight:
+            self._end_trial(trial, last.state, last.reason)
+
+    def _is_reference(self, trial: Trial) -> bool:
+        """Whether this is what runs today, measured for the first time."""
+        return trial.kind is TrialKind.SEARCH and trial.layout.key in self._course.goal.first_keys
+
+    def _intend_within_budget(self, trial: Trial) -> None:
+        """What is in flight gives back what it reserved and did not use, so a full budget may only have to wait."""
+        if self._course.has_budget(trial.layout.num_nodes):
+            self._intend(trial)
+        elif not self._course.now.in_flight:
+            self._end_trial(trial, TrialState.CANCELLED, FailureReason.CANCELLED_BY_SEARCH)
+
+    def _intend(self, trial: Trial) -> None:
+        limit_s = time_limit_s(self._course.now, self._course.program.time_limit_s, trial.layout.num_nodes)
+        reserved_s = self._course.launcher.longest_s(limit_s, trial.layout.num_nodes)
+        now, num_nodes = self._course.now, self._course.program.cluster.num_nodes
+        avoided = nodes_to_avoid(trial, now.bad_nodes, now.runs_of(trial.layout), num_nodes)
+        attempt = next_attempt(trial, secrets.token_hex(16), limit_s, reserved_s, avoided)
+        self._course.event(
+            EventKind.ATTEMPT_SUBMITTED,
+            trial=attempt.trial,
+            attempt=attempt.attempt,
+            nonce=attempt.nonce,
+            num_nodes=attempt.num_nodes,
+            time_limit_s=attempt.time_limit_s,
+            reserved_s=attempt.reserved_s,
+            exclude=list(attempt.exclude),
+        )
+
+    def _end_trial(self, trial: Trial, state: TrialState, reason: FailureReason | None) -> None:
+        self._is_best_told = False
+        self._course.event(EventKind.TRIAL_ENDED, trial=trial.trial, state=state.value, reason=reason)
+        self._tell_best()
+
+    def _tell_best(self) -> None:
+        """Record which layout is the best so far, and keep best.json true to the fastest, unless that was done since
+        the last trial ended: an earlier driver may have been killed, or a disk full, just before."""
+        if self._is_best_told:
+            return
+        ranking, by_nodes = self._course.now.leader(), self._course.now.leaders_by_nodes()
+        told = best_file(ranking, by_nodes, self._course.search.search_id, self._course.goal.global_batch_size)
+        name = None if ranking.best is None else ranking.best.trial
+        # To none where a repeat of the only one took more memory than it may.
+        if name != self._course.search.best_trial:
+            self._course.event(EventKind.BEST_CHANGED, trial=name)
+        if told != self._best_told:
+            self._write_best(told)
+            self._best_told = told
+        self._is_best_told = True
+
+    def _write_best(self, told: Mapping[str, Any] | None) -> None:
+        if told is None:
+            self._course.program.folder.best.unlink(missing_ok=True)
+        else:
+            write_json(self._course.program.folder.best, told)

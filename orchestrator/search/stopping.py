@@ -1,0 +1,81 @@
+"""When a search may go on, and why it ends: pure functions of how it stands and of its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.search.index import LATEST, Standing
+from trials.files.text import last_line
+from trials.ledger.events import EndReason, SearchRecord
+from trials.trial import Attempt, FailureReason, TrialState
+
+ALIKE_FAILURES_THAT_STOP = LATEST
+_NO_LAYOUT_CURES = (FailureReason.SCRIPT_ERROR, FailureReason.LAUNCH_FAILURE)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a search may use. `max_trials` counts layouts; retries and repeats count against node-hours only. None is
+    no limit. `finalists` is how many of the best layouts are measured again at the end, `finalist_repeats` how often.
+    """
+
+    max_trials: int
+    parallel_trials: int
+    budget_node_hours: float | None = None
+    max_wall_time_s: float | None = None
+    idle_limit_s: float | None = None
+    finalists: int = 0
+    finalist_repeats: int = 1
+
+
+def layouts_left(num_layouts: int, limits: Limits) -> int:
+    """How many more layouts may be proposed, after so many."""
+    return limits.max_trials - num_layouts
+
+
+def fits_budget(standing: Standing, budget_node_hours: float, num_nodes: int, time_limit_s: float) -> bool:
+    """Whether one more attempt fits, with all that is in flight reserved to its time limit."""
+    spoken_for = standing.node_hours_used + standing.node_hours_reserved
+    return spoken_for + num_nodes * time_limit_s / 3600 <= budget_node_hours
+
+
+def wall_time_is_over(search: SearchRecord, limits: Limits, now: float) -> bool:
+    """Whether the search, counted from its creation, has used its wall time."""
+    return limits.max_wall_time_s is not None and now - search.created_at >= limits.max_wall_time_s
+
+
+def is_idle(standing: Standing, limits: Limits, now: float) -> bool:
+    """Whether nothing has started or ended for as long as the search may wait for its queue."""
+    if limits.idle_limit_s is None or any(a.state is TrialState.RUNNING for a in standing.in_flight):
+        return False
+    return now - standing.last_moment >= limits.idle_limit_s
+
+
+def waiting_over_budget(standing: Standing, limits: Limits) -> list[Attempt]:
+    """The attempts to give up, of those that still wait for their nodes, so that the rest keeps within the budget."""
+    if limits.budget_node_hours is None:
+        return []
+    over = standing.node_hours_used + standing.node_hours_reserved - limits.budget_node_hours
+    given_up = []
+    for attempt in reversed([a for a in standing.in_flight if a.state is not TrialState.RUNNING]):
+        if over <= 1e-9:
+            break
+        over -= attempt.reserved_node_hours - attempt.earlier_node_hours
+        given_up.append(attempt)
+    return given_up
+
+
+def broken_script(standing: Standing) -> str | None:
+    """The excerpt when the last trials all failed alike for a reason no layout can cure, else None."""
+    last = standing.latest
+    if len(last) < ALIKE_FAILURES_THAT_STOP or any(t.reason not in _NO_LAYOUT_CURES for t in last):
+        return None
+    excerpts = [t.last_attempt.excerpt or "" for t in last]  # type: ignore[union-attr]
+    return excerpts[-1] if len({last_line(text) for text in excerpts}) == 1 else None
+
+
+def end_reason_without_value(reason: EndReason) -> EndReason:
+    """The end reason of a search that measured nothing that counts: trying everything that promised anything means
+    nothing is feasible."""
+    exhausted = (EndReason.MAX_TRIALS, EndReason.SPACE_EXHAUSTED, EndReason.CONVERGED)
+    return EndReason.NO_FEASIBLE_LAYOUT if reason in exhausted else reason

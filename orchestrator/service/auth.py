@@ -1,0 +1,133 @@
+"""What stands before the service: who may speak to it, how much, and one line of the log for each request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dashboards.access.auth import Door, Refused, last_answer
+from dashboards.access.browser_sessions import ENTRY_PATH
+from dashboards.text import printable
+from orchestrator.service.pages import is_page, refusal_page
+from search_spaces.errors import Problem
+
+MOST_BODY_BYTES = 2**20
+MOST_REFUSALS, REFUSALS_S = 20, 60.0
+"""Of requests that are not let in, so many have a line of the log in so many seconds."""
+_LONGEST_LOGGED = 200
+
+
+class Guard:
+    """ASGI: refuses what does not belong here before anything reads it. A body is whole before the service sees it."""
+
+    def __init__(self, app: ASGIApp, door: Door, log: Callable[[str], None]):
+        self._app = app
+        self._door = door
+        self._lines = _Lines(log)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun, status, is_strangers = time.monotonic(), 0, True
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await (last_answer(send) if is_strangers else send)(message)
+
+        try:
+            self._door.admit(scope, _is_readable_page(scope))
+            is_strangers = scope["path"] == ENTRY_PATH  # anybody may try a key
+            body = await _whole_body(Headers(scope=scope), receive)
+            _require_json(scope["method"], Headers(scope=scope), body)
+            await self._app(scope, _told_again(body, receive), noted)
+        except Refused as refused:
+            await _refusal(refused, scope["path"])(scope, receive, noted)
+        finally:
+            path = printable(scope["path"])[:_LONGEST_LOGGED]  # without the query, and never a header
+            line = f"{scope['method']} {path} {status} {1000 * (time.monotonic() - begun):.0f} ms"
+            self._lines.write(line, is_strangers, time.monotonic())
+
+
+class _Lines:
+    """The log: a line a request; of those that were not let in some a minute, and then how many more there were."""
+
+    def __init__(self, log: Callable[[str], None]):
+        self._log = log
+        self._since = 0.0
+        self._num_refused = 0
+
+    def write(self, line: str, is_strangers: bool, now: float) -> None:
+        if now - self._since >= REFUSALS_S:
+            if self._num_refused > MOST_REFUSALS:
+                self._log(f"{self._num_refused - MOST_REFUSALS} more requests were not let in")
+            self._since, self._num_refused = now, 0
+        self._num_refused += is_strangers
+        if not is_strangers or self._num_refused <= MOST_REFUSALS:
+            self._log(line)
+
+
+def error_response(status: int, first: Problem, headers: Mapping[str, str] | None, *others: Problem) -> JSONResponse:
+    """The contract's error object."""
+    beside = {"others": [problem.to_json() for problem in others]} if others else {}
+    return JSONResponse({"error": first.to_json() | beside}, status, dict(headers or {}))
+
+
+def _is_readable_page(scope: Scope) -> bool:
+    """Whether a cookie opens this: to read pages it will do, to change anything it will not."""
+    return is_page(scope["path"]) and scope["method"] in ("GET", "HEAD")
+
+
+def _refusal(refused: Refused, path: str) -> Response:
+    if is_page(path):
+        fix = "open an address that parlay serve --page prints" if refused.status == 401 else refused.fix
+        return refusal_page(refused.status, "You may not read this", refused.message, fix)
+    headers = {"www-authenticate": "Bearer"} if refused.status == 401 else None
+    return error_response(refused.status, Problem(refused.code, refused.message, fix=refused.fix), headers)
+
+
+async def _whole_body(headers: Headers, receive: Receive) -> bytes:
+    """The body, chunked or not; Refused for one that is too large, as soon as that is known."""
+    declared = headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > MOST_BODY_BYTES:
+        raise _too_large()
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return body
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return body
+
+
+def _too_large() -> Refused:
+    return Refused(413, "too_large", f"the body is larger than {MOST_BODY_BYTES} bytes", "name files, send none")
+
+
+def _require_json(method: str, headers: Headers, body: bytes) -> None:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and method == "POST" and kind != "application/json":
+        raise Refused(415, "media_type", "the body is not JSON", "Content-Type: application/json")
+
+
+def _told_again(body: bytes, receive: Receive) -> Receive:
+    """The body as one message, then what else comes: that the client has gone."""
+    told = False
+
+    async def next_message() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return next_message

@@ -1,0 +1,137 @@
+"""One driver's turn on a search for somebody who supervises it: an actor's process, or a thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.drive import Watcher, drive, open_tracking
+from orchestrator.records.lookup import MOVED, no_search
+from orchestrator.search.driver import Driver
+from orchestrator.search.lease import LeaseHeld, LeaseLost
+from orchestrator.service.quota_file import ShareFile
+from search_spaces.errors import InputError, OutsideRefused
+from trials.files.folders import SearchFolder
+from trials.ledger.events import Fenced, SearchRecord
+from trials.ledger.journal import Journal, search_of
+from trials.ledger.reader import LedgerReader
+
+_LAUNCHER_REMARK = "launcher ray: plain processes; the driver is itself one of many on one Ray, or one of many threads"
+
+
+class TurnEnd(StrEnum):
+    """How a driver's turn ended; `refused` will be refused again, `failed` and `lost` may pass."""
+
+    ENDED = "ended"
+    STOPPED = "stopped"
+    HELD = "held"
+    REFUSED = "refused"
+    FAILED = "failed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """How it ended, and why in words; `detail` is "" for ended and stopped."""
+
+    end: TurnEnd
+    detail: str = ""
+
+
+class DriverTurn:
+    """Drives the search in this folder until it has ended, or `stop` lets it leave at a safe point. Pickled, it goes to
+    the process that does it. `shares` says how many trials may begin; None sets no limit.
+    """
+
+    def __init__(self, folder: Path, ledger_url: str, shares: ShareFile | None = None):
+        self._folder = SearchFolder(folder)
+        self._ledger_url = ledger_url
+        self._shares = shares
+        self._driver: Driver | None = None
+        self._stop_asked = False
+
+    def run(self) -> TurnResult:
+        """Drive; whatever ends the turn is told in the result, and is in the search's driver.log."""
+        try:
+            search = self._drive()
+        except LeaseHeld as held:
+            return TurnResult(TurnEnd.HELD, str(held))
+        except InputError as error:
+            return self._told(TurnEnd.REFUSED, "; ".join(p.message for p in error.problems))
+        except (LeaseLost, Fenced, OutsideRefused, OSError) as error:
+            return self._told(TurnEnd.FAILED, str(error))
+        except Exception as bug:
+            return self._told(TurnEnd.FAILED, f"{type(bug).__name__}: {bug}")
+        return TurnResult(TurnEnd.ENDED if search.state.is_ended else TurnEnd.STOPPED)
+
+    def stop(self) -> None:
+        """Leave at the next safe point; what is in flight is left as it is."""
+        self._stop_asked = True
+        if self._driver is not None:
+            self._driver.stop_now()
+
+    def _drive(self) -> SearchRecord:
+        with closing(Journal(self._folder.journal)) as journal:
+            search = search_of(journal.path, self._folder.search_id, journal.read())
+        if search is None:
+            raise no_search(str(self._folder.path), "it holds no journal.jsonl", MOVED)
+        spec, cancelling = self._spec(search), self._is_to_be_cancelled()
+        candidates = () if cancelling or search.state.is_ended else prepare(spec).feasible
+        tracking = open_tracking(spec, self._note)
+        watcher = Watcher(note=self._note, driving=self._steered, may_begin=self._may_begin)
+        return drive(self._folder, spec, candidates, tracking, self._ledger_url, watcher, cancelling)
+
+    def _is_to_be_cancelled(self) -> bool:
+        """Whether somebody has asked for the search's end, which needs nothing of what going on would: its code may
+        have changed, and its files have gone."""
+        with closing(LedgerReader(self._ledger_url)) as reader:
+            return bool(reader.pending_commands(self._folder.search_id))
+
+    def _spec(self, search: SearchRecord) -> SearchSpec:
+        """The search as it was created, whatever has become of its files, where it lies now. Its ranks cannot have a
+        Ray beside that of the driver."""
+        spec = replace(SearchSpec.from_json(search.spec), work_dir=self._folder.path.parent)
+        if spec.launcher.kind != "ray":
+            return spec
+        self._note(_LAUNCHER_REMARK)
+        return replace(spec, launcher=spec.launcher.model_copy(update={"kind": "local"}))
+
+    @contextmanager
+    def _steered(self, driver: Driver) -> Iterator[None]:
+        self._driver = driver
+        if self._stop_asked:
+            driver.stop_now()
+        try:
+            yield
+        finally:
+            self._driver = None
+
+    def _may_begin(self, held: int, more: int) -> int:
+        return more if self._shares is None else self._shares.ask(self._folder.search_id, held, more)
+
+    def _told(self, end: TurnEnd, detail: str) -> TurnResult:
+        self._note(f"the driver ended: {detail}")
+        return TurnResult(end, detail)
+
+    def _note(self, text: str) -> None:
+        """A log that cannot be written, in a folder that has gone or on a disk that is full, is no turn's business."""
+        with suppress(OSError), self._folder.driver_log.open("a", encoding="utf-8") as log:
+            log.write(text + "\n")
+
+
+class TurnThread(threading.Thread):
+    """A driver's turn in a thread of this process."""
+
+    def __init__(self, turn: DriverTurn):
+        super().__init__(name="driver", daemon=True)
+        self.turn = turn
+        self.result: TurnResult | None = None
+
+    def run(self) -> None:
+        self.result = self.turn.run()

@@ -1,0 +1,95 @@
+"""A search's events as server-sent events, as its journal tells them: whoever lost the line goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.common.timeouts import in_thread
+from trials.ledger.events import Event, SearchRecord
+from trials.ledger.journal import Journal, JournalDamaged, search_of
+
+T = TypeVar("T")
+
+LOOK_S = 0.25
+"""Between two looks at a journal."""
+SILENCE_S = 15.0
+"""After which a comment says that the line still stands."""
+
+
+class Follower:
+    """Reads a search's journal on: each look reads, parses and applies what is new and no more.
+
+    `search` is the search after the events of the last look; None where there is no journal. For one thread at a time.
+    """
+
+    def __init__(self, journal_file: Path):
+        self._file = journal_file
+        self._journal = Journal(journal_file)
+        self.search: SearchRecord | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.search is not None and self.search.state.is_ended
+
+    def size(self) -> int:
+        """Of the journal, in bytes. Raises OSError."""
+        return self._file.stat().st_size
+
+    def news(self) -> list[Event]:
+        """The events since the last look, oldest first. Those of a writer that has taken a line back and written
+        another one begin with the first event again. Raises JournalDamaged, and OSError."""
+        try:
+            events = self._journal.read_on()
+        except JournalDamaged:
+            self._journal, self.search = Journal(self._file), None
+            events = self._journal.read_on()
+        self.search = search_of(self._file, self._file.parent.name, events, self.search)
+        return events
+
+
+def stream(journal_file: Path, seq: int, is_stopping: Callable[[], bool]) -> AsyncIterator[str]:
+    """What follows event `seq`, as it happens, until the search has ended or the service stops.
+
+    Looks for the first time before it returns: JournalDamaged, and OSError, so that what is wrong is an answer and not
+    a stream that breaks.
+    """
+    follower = Follower(journal_file)
+    size = follower.size()
+    return _stream(follower, size, follower.news(), seq, is_stopping)
+
+
+async def _stream(
+    follower: Follower, size: int, news: list[Event], seq: int, is_stopping: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """The same after a look that found `news` in a journal of at least `size` bytes."""
+    told_at = time.monotonic()
+    yield "retry: 1000\n\n"
+    while not is_stopping():
+        for event in news:
+            if event.seq > seq:
+                yield sse(event)
+                seq, told_at = event.seq, time.monotonic()
+        if follower.has_ended:  # by what was told just now: an end that is written meanwhile is told next time
+            return
+        if time.monotonic() - told_at > SILENCE_S:
+            yield ": nothing new\n\n"
+            told_at = time.monotonic()
+        await asyncio.sleep(LOOK_S)
+        found = await looked(follower.size)
+        news = await looked(follower.news) if found != size else []  # a journal only grows
+        size = found
+
+
+async def looked(work: Callable[[], T]) -> T:
+    """What a look at files finds, from a thread of its own: those that hang hold up no other stream, and no exit."""
+    return await asyncio.wrap_future(in_thread(work, "look"))
+
+
+def sse(event: Event) -> str:
+    """The event on the wire: `id` its number, `event` its kind, `data` its line of the journal."""
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {json.dumps(event.to_json())}\n\n"

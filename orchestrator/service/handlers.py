@@ -1,0 +1,219 @@
+"""What the service can be asked: the searches of the ledger, and those it drives. Everything is plain JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.loader import load_search_text
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import begun, checked
+from orchestrator.recipe.read import read_recipe
+from orchestrator.records.lookup import Found, find_attempt, why_no_recipe
+from orchestrator.records.summary import answer_of, best_summary, logs_summary, search_summary, searches_summary
+from orchestrator.search import lease as leases
+from orchestrator.service.state_dir import OwnSearch
+from orchestrator.service.supervisor import DriverState, Keeper
+from search_spaces.errors import InputError
+from trials.files.folders import SearchFolder
+from trials.files.text import tail
+from trials.ledger.commands import request_cancel
+from trials.ledger.events import SearchRecord
+from trials.ledger.journal import Journal, search_of
+from trials.ledger.place import ledger_url
+from trials.ledger.reader import LedgerReader
+from trials.trial import Attempt, Trial, utc_text
+
+VERSION = version("parlay")
+_LOG_LINES = 10_000
+
+
+class NotYet(Exception):
+    """What is asked for will be there later, if at all."""
+
+
+class Desk:
+    """Answers the service's questions. For many threads.
+
+    Raises InputError for what the asker can change, LeaseHeld, OutsideRefused, and OSError.
+    """
+
+    def __init__(self, keeper: Keeper, url: str, about: Mapping[str, Any]):
+        """`about` is what `health` tells of the service itself."""
+        self._keeper = keeper
+        self._url = url
+        self._about = about
+
+    def health(self) -> dict[str, Any]:
+        counts = Counter(kept.state for kept in self._keeper.kept().values())
+        drivers = {state: counts[state] for state in DriverState}
+        return {"schema": "parlay.health/1", "version": VERSION, "pid": os.getpid(), **self._about, "drivers": drivers}
+
+    def submit(self, yaml: str, directory: str, changes: list[str]) -> dict[str, Any]:
+        """Check everything as `parlay submit` does, write the search down and have it driven."""
+        notes: list[str] = []
+        spec = load_search_text(yaml, Path(directory), changes)
+        _require_no_other_ray(spec)
+        started = begun(checked(spec, notes.append, self._url), notes.append)
+        folder = started.folder
+        self._keeper.take(OwnSearch(folder.search_id, folder.path, started.ledger_url))
+        return _submitted(folder, notes)
+
+    def searches(self) -> dict[str, Any]:
+        with closing(LedgerReader(self._url)) as reader:
+            return searches_summary(reader.searches())
+
+    def status(self, search: str) -> dict[str, Any]:
+        found = self._found(search)
+        kept = self._keeper.kept().get(found.record.search_id)
+        driver = None if kept is None else {"state": kept.state, "failures": kept.failures, "detail": kept.detail}
+        return {**search_summary(found.record, found.spec, found.folder), "driver": driver}
+
+    def trials(self, search: str) -> dict[str, Any]:
+        record = self._found(search).record
+        rows = [_trial_json(trial) for trial in record.trials]
+        return {"schema": "parlay.trials/1", "search_id": record.search_id, "trials": rows}
+
+    def best(self, search: str) -> dict[str, Any]:
+        found = self._found(search)
+        best = best_summary(found.record, found.spec, found.folder)
+        if best is None:
+            raise NotYet(f"search {found.record.search_id}: {answer_of(found.record, found.spec)}")
+        return best
+
+    def recipe(self, search: str) -> dict[str, Any]:
+        found = self._found(search)
+        search_id, folder = found.record.search_id, found.folder.recipe
+        if not folder.exists():
+            raise NotYet(f"search {search_id} has no recipe: {why_no_recipe(found)}")
+        recipe = read_recipe(folder).recipe.to_json()
+        return {"schema": "parlay.recipe_answer/1", "search_id": search_id, "folder": str(folder), "recipe": recipe}
+
+    def logs(self, search: str, name: str, of_rank: int | None) -> dict[str, Any]:
+        found = self._found(search)
+        trial, attempt = find_attempt(found.record, name)
+        folder = found.folder.attempt(trial.trial, attempt.attempt)
+        if of_rank is None:
+            return logs_summary(attempt, folder)
+        log = folder.rank_log(of_rank)
+        if log not in folder.rank_logs():
+            fix = "leave rank out: the answer then names the logs that there are"
+            raise InputError.of("unknown_id", f"there is no log {log.name}", key="rank", value=of_rank, fix=fix)
+        return logs_summary(attempt, folder, tail(log, _LOG_LINES))
+
+    def cancel(self, search: str) -> dict[str, Any]:
+        """Ask for the search's end: its driver hears of it, and where nobody drives it the service does."""
+        found = self._found(search)
+        if not found.record.state.is_ended:
+            request_cancel(found.ledger_url, found.record.search_id, time.time())
+            if leases.holder(found.folder, time.time()) is None:
+                self._take(found)
+        return _accepted(found.record)
+
+    def resume(self, search: str, folder: str | None, url: str | None) -> dict[str, Any]:
+        """Drive a search from now on. LeaseHeld where somebody else does."""
+        found = self._found(search) if folder is None else _in_folder(search, folder, url)
+        _require_no_other_ray(found.spec)
+        kept = self._keeper.kept().get(found.record.search_id)
+        if kept is None or kept.state is not DriverState.DRIVING:
+            leases.require_free(found.folder, time.time())
+        if not found.record.state.is_ended:
+            self._take(found)
+        return _accepted(found.record)
+
+    def stopped(self) -> dict[str, str]:
+        """The searches that the service has given up, by their ids, and why."""
+        kept = self._keeper.kept().items()
+        return {search: each.detail or "" for search, each in kept if each.state is DriverState.STOPPED}
+
+    def journal(self, search: str) -> Path:
+        """Where the search's events are. Its trials are not read: whoever looks at it live asks again and again."""
+        kept = self._keeper.kept().get(search)
+        if kept is not None:
+            return SearchFolder(kept.search.folder).journal
+        with closing(LedgerReader(self._url)) as reader:
+            search_id = reader.resolve(search)
+            folder = next(found.folder for found in reader.searches() if found.search_id == search_id)
+        if folder is None:
+            message = f"the ledger does not say where search {search_id} lies"
+            fix = "parlay ledger rebuild FOLDER tells the ledger of it"
+            raise InputError.of("unknown_id", message, key="search", fix=fix)
+        return SearchFolder(Path(folder)).journal
+
+    def _take(self, found: Found) -> None:
+        self._keeper.take(OwnSearch(found.record.search_id, found.folder.path, found.ledger_url))
+
+    def _found(self, given: str) -> Found:
+        """The search that this id, or the beginning of one, names: in the ledger, or of those that are driven."""
+        kept = self._keeper.kept().get(given)
+        url = self._url if kept is None else kept.search.ledger_url
+        with closing(LedgerReader(url)) as reader:
+            record = reader.search(reader.resolve(given))
+        return Found(record, SearchFolder(Path(record.spec["folder"])), url)
+
+
+def _in_folder(search_id: str, path: str, url: str | None) -> Found:
+    """The search in a folder that the asker names, whatever the ledger knows of it."""
+    folder = SearchFolder(Path(path))
+    with closing(Journal(folder.journal)) as journal:
+        record = search_of(journal.path, folder.search_id, journal.read())
+    if record is None or folder.search_id != search_id:
+        fix = "name the folder that holds its journal.jsonl"
+        raise InputError.of("unknown_id", f"{path} is not the folder of search {search_id}", key="folder", fix=fix)
+    return Found(record, folder, ledger_url(url or record.spec["ledger"].get("url")))
+
+
+def _require_no_other_ray(spec: SearchSpec) -> None:
+    if spec.launcher.address is not None:
+        raise InputError.of(
+            "contradiction",
+            f"names a running Ray, {spec.launcher.address}",
+            key="launcher.address",
+            value=spec.launcher.address,
+            rule="a process can speak to one Ray, and the service's drivers speak to its own",
+            fix="parlay submit --no-service gives the search a driver of its own",
+        )
+
+
+def _submitted(folder: SearchFolder, notes: list[str]) -> dict[str, Any]:
+    return {"schema": "parlay.submit/1", "search_id": folder.search_id, "folder": str(folder.path), "notes": notes}
+
+
+def _accepted(record: SearchRecord) -> dict[str, Any]:
+    return {"schema": "parlay.accepted/1", "search_id": record.search_id, "state": record.state}
+
+
+def _trial_json(trial: Trial) -> dict[str, Any]:
+    outcome = None if trial.last_attempt is None else trial.last_attempt.outcome
+    return {
+        "trial": trial.trial,
+        "kind": trial.kind,
+        "state": trial.state,
+        "reason": trial.reason,
+        "layout": trial.layout.to_json(),
+        "layout_key": trial.layout.key,
+        "prediction": None if trial.prediction is None else dict(trial.prediction),
+        "measured": None if trial.measured is None else dict(trial.measured),
+        "flags": [] if outcome is None else list(outcome.flags),
+        "attempts": [_attempt_json(attempt) for attempt in trial.attempts],
+    }
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
+    times = {name: getattr(attempt, name) for name in ("submitted_at", "started_at", "ended_at")}
+    return {
+        "attempt": attempt.attempt,
+        "state": attempt.state,
+        "reason": attempt.reason,
+        "waits_for": attempt.waits_for,
+        "job_id": attempt.job_id,
+        "nodes": list(attempt.nodes),
+        **{name: None if moment is None else utc_text(moment) for name, moment in times.items()},
+        "node_hours": attempt.node_hours,
+    }

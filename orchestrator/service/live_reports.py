@@ -1,0 +1,125 @@
+"""The reports of searches as they are now, for all who look at them: rendered once a change, and not too often."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from dashboards.report.data import report_data
+from dashboards.report.html import Page
+from dashboards.report.page import report_without_scripts
+from orchestrator.service.event_stream import Follower, looked
+from search_spaces.errors import InputError
+from trials.ledger.events import SearchRecord
+
+LOOK_S = 0.5
+"""Between two looks at a search."""
+LEAST_PAUSE_S = 3.0
+MOST_SHARE = 0.1
+"""Of a processor's time, spent on one search's report: after a long rendering the pause is longer."""
+ALIVE_S = 5.0
+"""After which a page is told that the line still stands."""
+_MOST_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """The report after event `seq`; `is_ended`: no other one follows."""
+
+    seq: int
+    is_ended: bool
+    page: Page
+
+
+class LiveReport:
+    """One search's report, for many threads: whoever comes while another one renders is given the one before."""
+
+    def __init__(
+        self,
+        journal_file: Path,
+        render: Callable[[SearchRecord], Page],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._file = journal_file
+        self._follower = Follower(journal_file)
+        self._render = render
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._newest: Rendering | None = None
+        self._due_at = 0.0
+
+    def newest(self) -> Rendering:
+        """The report, at most a pause behind its journal. InputError where there is none, JournalDamaged, OSError."""
+        before = self._newest
+        if not self._lock.acquire(blocking=before is None) and before is not None:
+            return before
+        try:
+            return self._renewed()
+        finally:
+            self._lock.release()
+
+    def _renewed(self) -> Rendering:
+        self._follower.news()
+        search = self._follower.search
+        if search is None:
+            fix = "look at it from a machine that sees its folder"
+            raise InputError.of("unknown_id", f"there is no {self._file} to read here", key="search", fix=fix)
+        newest, began_at = self._newest, self._clock()
+        if newest is None or (newest.seq != search.last_seq and began_at >= self._due_at):
+            newest = Rendering(search.last_seq, search.state.is_ended, self._render(search))
+            self._newest, now = newest, self._clock()
+            self._due_at = now + max(LEAST_PAUSE_S, (now - began_at) / MOST_SHARE)
+        return newest
+
+
+class LiveReports:
+    """Those that somebody follows, and those that were looked at last, by their journals. For many threads."""
+
+    def __init__(self) -> None:
+        self._reports: WeakValueDictionary[Path, LiveReport] = WeakValueDictionary()
+        self._last: OrderedDict[Path, LiveReport] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, journal_file: Path) -> LiveReport:
+        with self._lock:
+            report = self._reports.get(journal_file)
+            if report is None:
+                report = self._reports[journal_file] = LiveReport(journal_file, _rendered)
+            self._last[journal_file] = report
+            self._last.move_to_end(journal_file)
+            while len(self._last) > _MOST_KEPT:
+                self._last.popitem(last=False)
+            return report
+
+
+async def changes(
+    report: LiveReport, why_stopped: Callable[[], str | None], is_stopping: Callable[[], bool]
+) -> AsyncIterator[str]:
+    """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between.
+
+    Both say why nobody drives the search any more, as far as `why_stopped` knows.
+    """
+    told, told_at = 0, time.monotonic()
+    yield "retry: 1000\n\n"
+    while not is_stopping():
+        newest = await looked(report.newest)
+        is_new = newest.seq != told
+        if is_new or time.monotonic() - told_at > ALIVE_S:
+            stopped = await looked(why_stopped)
+            data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
+            yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
+            told, told_at = newest.seq, time.monotonic()
+        if newest.is_ended:
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _rendered(search: SearchRecord) -> Page:
+    return report_without_scripts(report_data(search, time.time()))

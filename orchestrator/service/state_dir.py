@@ -1,0 +1,183 @@
+"""What a service keeps in Parlay's home, all of it its user's own: one lock, where it listens, whose searches."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.common.private_tmp import make_private_folder, remove_abandoned
+from orchestrator.common.process_identity import boot_id, start_ticks
+from search_spaces.errors import OutsideRefused
+from search_spaces.plain_file import read_plain
+from trials.files.folders import read_json
+
+SERVICE_SCHEMA = "parlay.service/1"
+OWN_SEARCHES_SCHEMA = "parlay.service_searches/1"
+LONGEST_SOCKET_PATH = 107
+"""Bytes of a unix socket's path that the kernel allows."""
+_KEY_BYTES = 32
+
+
+class ServiceRuns(Exception):
+    """Another service of this home runs; `pid` is its process, None where that is not known."""
+
+    def __init__(self, pid: int | None):
+        super().__init__(f"a service of this home runs already: process {pid or 'unknown'}")
+        self.pid = pid
+
+
+@dataclass(frozen=True)
+class OwnSearch:
+    """A search that the service drives until it has ended."""
+
+    search_id: str
+    folder: Path
+    ledger_url: str
+
+
+@dataclass(frozen=True)
+class ServicePlace:
+    """`service/` (0700) of Parlay's home; its files are 0600."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, home: Path) -> ServicePlace:
+        return cls(home / "service")
+
+    @property
+    def about(self) -> Path:
+        """Where the service listens, while one runs: `{schema, pid, pid_started, boot_id, socket, port,
+        executor}`."""
+        return self.folder / "service.json"
+
+    @property
+    def token(self) -> Path:
+        """What a client on a port has to show; new with every start."""
+        return self.folder / "token"
+
+    def read_token(self) -> str:
+        return read_plain(self.token).decode()
+
+    @property
+    def searches(self) -> Path:
+        return self.folder / "searches.json"
+
+    @property
+    def shares(self) -> Path:
+        return self.folder / "shares.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within this block no other service of this home can start. Raises ServiceRuns."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ServiceRuns((read_json(self.about) or {}).get("pid")) from None
+        try:
+            yield
+        finally:
+            for file in (self.about, self.token):
+                file.unlink(missing_ok=True)
+            os.close(lock)
+
+    def write_about(self, socket_path: Path | None, port: int | None, executor: str) -> dict[str, Any]:
+        """Say where the service listens; only once it does."""
+        about = {
+            "schema": SERVICE_SCHEMA,
+            "pid": os.getpid(),
+            "pid_started": start_ticks(os.getpid()),
+            "boot_id": boot_id(),
+            "socket": None if socket_path is None else str(socket_path),
+            "port": port,
+            "executor": executor,
+        }
+        _write_private(self.about, json.dumps(about))
+        return about
+
+    def new_token(self) -> str:
+        token = secrets.token_urlsafe(_KEY_BYTES)
+        _write_private(self.token, token)
+        return token
+
+    def page_key(self) -> str:
+        """What the cookies of browsers are signed with: the same after a restart; whoever removes it sends all away."""
+        path = self.folder / "page_key"
+        key = read_plain(path).decode(errors="replace").strip() if path.exists() else ""
+        if len(key) < _KEY_BYTES:  # emptied, or cut: one that somebody could guess
+            key = secrets.token_urlsafe(_KEY_BYTES)
+            _write_private(path, key)
+        return key
+
+    def own_searches(self) -> dict[str, OwnSearch]:
+        """The searches to go on with, by id; OutsideRefused for a file that does not say."""
+        try:
+            rows = (read_json(self.searches) or {"searches": []})["searches"]
+            return {r["search_id"]: OwnSearch(r["search_id"], Path(r["folder"]), r["ledger_url"]) for r in rows}
+        except (ValueError, KeyError, TypeError) as error:
+            fix = "remove it; parlay status --all lists the searches, parlay resume ID goes on with one"
+            raise OutsideRefused(f"{self.searches} is damaged: {error!r}", fix) from error
+
+    def write_own_searches(self, searches: dict[str, OwnSearch]) -> None:
+        rows = [
+            {"search_id": s.search_id, "folder": str(s.folder), "ledger_url": s.ledger_url} for s in searches.values()
+        ]
+        _write_private(self.searches, json.dumps({"schema": OWN_SEARCHES_SCHEMA, "searches": rows}))
+
+
+@contextmanager
+def unix_socket(place: ServicePlace) -> Iterator[tuple[socket.socket, Path]]:
+    """A listening socket (0600) in the service's folder, or where that path is too long in a private one of /tmp."""
+    path = place.folder / "parlay.sock"
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        remove_abandoned()
+        path = make_private_folder() / "parlay.sock"
+    path.unlink(missing_ok=True)  # we hold the lock: whoever made it is gone
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(128)
+        try:
+            yield listening, path
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
+@contextmanager
+def loopback_socket(port: int) -> Iterator[tuple[socket.socket, int]]:
+    """A socket that listens on this port of 127.0.0.1, 0 for a free one. Raises OutsideRefused."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            fix = "name another port; 0 takes a free one" if error.errno == errno.EADDRINUSE else None
+            raise OutsideRefused(f"port {port} of 127.0.0.1: {error.strerror}", fix) from error
+        listening.listen(128)
+        yield listening, listening.getsockname()[1]
+
+
+def _write_private(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(part, path)

@@ -1,0 +1,223 @@
+"""Device memory of a rank, stage by stage, split into what it is for. Pure; numpy. docs/cost_model.md derives it.
+
+Weights, gradients and optimizer are bytes a parameter, shared out by ZeRO (Rajbhandari et al., arXiv 1910.02054).
+Activations are those of Korthikanti et al. (arXiv 2205.05198, section 4), written out part by part, so that they hold
+for 16 and 32 bits, with and without dropout, for plain and gated MLPs and grouped heads. How many micro-batches a stage
+holds at once follows from its schedule (Narayanan et al., arXiv 2104.04473, section 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.layouts.layout import ENGINES
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class ParameterBytes:
+    """Bytes for each parameter of a rank. ZeRO 1 shares out the optimizer, 2 gradients too, 3 all of it.
+
+    `update` is needed only while the optimizer works, when the activations are gone, and shared out as it is.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    update: float = 0
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What trainers do differently. `half` and `full` are for 16 and 32 bits. Who `sums_bf16_in_fp32` with ZeRO holds
+    that sum beside the gradients of `half`."""
+
+    half: ParameterBytes
+    full: ParameterBytes = ParameterBytes(4, 4, 8)
+    sums_bf16_in_fp32: bool = False
+    has_dropout: bool = False
+    keeps_gathered_inputs: bool = False
+    keeps_unrotated: bool = False
+
+
+_OWN = Habits(ParameterBytes(2, 4, 12), keeps_unrotated=True)
+_MEGATRON = Habits(ParameterBytes(2, 4, 12), has_dropout=True)
+HABITS: Mapping[str, Habits] = {
+    # 16-bit weights, fp32 gradients, fp32 master and two moments. Rotated queries and keys stand beside what they were
+    # made from, which lies in one piece with the values.
+    "torch": _OWN,
+    # Its 16-bit gradients stand beside the fp32 sum that grad_accum_dtype asks for.
+    "deepspeed": Habits(ParameterBytes(2, 6, 12, 4), keeps_unrotated=True),
+    # Megatron-LM, docs/user-guide/features/dist_optimizer.md: 18 bytes, or 6 + 12/d with the distributed optimizer.
+    "megatron-lm": _MEGATRON,
+    # DeepSpeed's fp16 optimizer adds gradients up in 16 bits, and copies them to fp32 for the update: MT-NLG's 20 bytes
+    # (Smith et al., arXiv 2201.11990, section 2.1). In bf16 it is told otherwise (trials/trainers/deepspeed_config.py).
+    "megatron-deepspeed": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True, has_dropout=True),
+    "gpt-neox": Habits(ParameterBytes(2, 2, 12, 4), sums_bf16_in_fp32=True),
+    # fp32 gradients beside the 16-bit ones; column-parallel layers keep the input they gathered,
+    # all of it without a pipeline.
+    "nanotron": Habits(ParameterBytes(2, 6, 12), keeps_gathered_inputs=True),
+    # Nothing is known of it; Megatron's is the commonest.
+    "command": _MEGATRON,
+}
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """GiB of a rank by what they are for, each of shape (layouts, stages looked at)."""
+
+    weights: np.ndarray
+    gradients: np.ndarray
+    optimizer: np.ndarray
+    update: np.ndarray
+    activations: np.ndarray
+    logits: np.ndarray
+    buffers: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """At the fullest moment: of the backward pass, or of the update."""
+        return np.maximum(self.in_backward, self._always + self.update)
+
+    @property
+    def in_backward(self) -> np.ndarray:
+        """Without the update."""
+        return self._always + self.activations + self.logits
+
+    @property
+    def _always(self) -> np.ndarray:
+        return self.weights + self.gradients + self.optimizer + self.buffers
+
+    @property
+    def peak(self) -> np.ndarray:
+        """Of the fullest of the stages looked at, for each layout."""
+        return self.total.max(axis=1)
+
+
+def stage_memory(model: ModelShape, layouts: LayoutTable, stages: StageTable | None = None) -> StageMemory:
+    """What each layout's ranks hold at their fullest, without what the driver and the communication libraries take.
+
+    `stages` are those to look at: by default the first two and the last two, among which is the fullest, since in
+    between memory falls evenly from stage to stage.
+    """
+    stages = StageTable.ends(model, layouts) if stages is None else stages
+    parameters = stages.parameters / _column(layouts["tensor_parallel"])
+    state = _state(layouts, parameters)
+    layer = LayerActivations.of(model, layouts)
+    held = stages.layers * stages.in_flight * _column(layer.kept) + _column(layer.working)
+    return StageMemory(
+        **{name: value / GIB for name, value in state.items()},
+        activations=held / GIB,
+        logits=stages.has_head * _column(_logit_bytes(model, layouts)) / GIB,
+        buffers=_buffers(model, layouts, parameters) / GIB,
+    )
+
+
+def _state(layouts: LayoutTable, parameters: np.ndarray) -> dict[str, np.ndarray]:
+    """Bytes of weights, gradients and optimizer, which may lie on the host."""
+    zero, data = layouts["zero_stage"], layouts["data_parallel"]
+    is_here = ~layouts.is_word("offload", "optimizer")
+    shared_from_stage = {"weights": 3, "gradients": 2, "optimizer": 1, "update": 1}
+    state = {}
+    for name, stage in shared_from_stage.items():
+        held = _by_trainer(layouts, name) + (_fp32_sums(layouts) if name == "gradients" else 0)
+        per_parameter = held * (is_here if stage == 1 else 1)
+        state[name] = parameters * _column(per_parameter / np.where(zero >= stage, data, 1))
+    return state
+
+
+@dataclass(frozen=True)
+class LayerActivations:
+    """Bytes of one layer and micro-batch on each rank: `whole`, all that its backward pass wants; `kept` of it until
+    then; `working`, needed beside while a layer is at work."""
+
+    whole: np.ndarray
+    kept: np.ndarray
+    working: np.ndarray
+
+    @classmethod
+    def of(cls, model: ModelShape, layouts: LayoutTable) -> LayerActivations:
+        tokens = layouts["micro_batch_size"] * model.seq_length
+        tensor = layouts["tensor_parallel"]
+        split = np.where(layouts["sequence_parallel"] > 0, tensor, 1)
+        width = element_bytes(layouts)
+        masks = trainer_column(layouts, lambda trainer: HABITS[trainer].has_dropout)
+        gathers = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_gathered_inputs)
+        hidden, key_value = model.hidden_size, model.num_key_value_heads * model.head_size
+        # Inputs of both norms and of what follows them; a byte each for the two dropouts after the blocks.
+        around = tokens * hidden * (4 * width + 2 * masks) / split
+        # Measured peaks of nanotron's pipelines leave room for a part of them only.
+        left = np.where(layouts["pipeline_parallel"] > 1, 2 / tensor, 1)
+        gathered = np.where((split > 1) & gathers, tokens * hidden * 2 * width * left, 0)
+        rotates = trainer_column(layouts, lambda trainer: HABITS[trainer].keeps_unrotated)
+        unrotated = (hidden + key_value) * rotates * (model.position_embedding == "rotary")
+        attention = tokens * (2 * hidden + 2 * key_value + unrotated) * width / tensor
+        mlp = tokens * model.ffn_hidden_size * (4 if model.gated_mlp else 2) * width / tensor
+        scores = _score_bytes(model, layouts, width, masks)
+        whole = around + gathered + attention + mlp + scores
+        inputs = tokens * hidden * width / split
+        full = layouts.is_word("activation_checkpointing", "full")
+        selective = layouts.is_word("activation_checkpointing", "selective")
+        return cls(
+            whole=whole,
+            kept=np.where(full, inputs, np.where(selective, whole - scores, whole)),
+            working=np.where(full, whole, np.where(selective, scores, 0)),
+        )
+
+
+def _score_bytes(model: ModelShape, layouts: LayoutTable, width: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Softmax's output, and with dropout its mask and what is left; a flash kernel keeps one fp32 a row and head."""
+    heads = layouts["micro_batch_size"] * model.seq_length * model.num_attention_heads / layouts["tensor_parallel"]
+    plain = heads * model.seq_length * (width + masks * (width + 1))
+    return np.where(layouts.is_word("attention_kernel", "flash"), 4 * heads, plain)
+
+
+def _logit_bytes(model: ModelShape, layouts: LayoutTable) -> np.ndarray:
+    """The head's output, its fp32 copy, and the gradient of that."""
+    logits = layouts["micro_batch_size"] * model.seq_length * model.vocab_size / layouts["tensor_parallel"]
+    return logits * (element_bytes(layouts) + 8)
+
+
+def _buffers(model: ModelShape, layouts: LayoutTable, parameters: np.ndarray) -> np.ndarray:
+    """What stages send and receive, and the two layers that ZeRO 3 has whole at a time."""
+    width = element_bytes(layouts)
+    sent = layouts["micro_batch_size"] * model.seq_length * model.hidden_size * width
+    between_stages = np.where(layouts["pipeline_parallel"] > 1, 2 * sent, 0)
+    layer = model.layer_parameters / layouts["tensor_parallel"]
+    whole_layers = np.where(layouts["zero_stage"] == 3, 2 * layer * width, 0)
+    return np.broadcast_to(_column(between_stages + whole_layers), parameters.shape)
+
+
+def element_bytes(layouts: LayoutTable) -> np.ndarray:
+    """Bytes of an activation or a weight in each layout's precision."""
+    return np.where(layouts.is_word("precision", "fp32"), 4, 2)
+
+
+def _by_trainer(layouts: LayoutTable, name: str) -> np.ndarray:
+    """Bytes a parameter in each layout's precision, by its trainer's habits."""
+    half = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].half, name))
+    full = trainer_column(layouts, lambda trainer: getattr(HABITS[trainer].full, name))
+    return np.where(layouts.is_word("precision", "fp32"), full, half)
+
+
+def _fp32_sums(layouts: LayoutTable) -> np.ndarray:
+    """Bytes a parameter beside 16-bit gradients."""
+    sums = trainer_column(layouts, lambda trainer: HABITS[trainer].sums_bf16_in_fp32)
+    return 4 * (layouts.is_word("precision", "bf16") & (layouts["zero_stage"] > 0) & sums.astype(bool))
+
+
+def trainer_column(layouts: LayoutTable, of_trainer: Callable[[str], float]) -> np.ndarray:
+    """What each layout's trainer has, given its name."""
+    return np.array([of_trainer(name) for name in ENGINES])[layouts["engine"]]
+
+
+def _column(values: np.ndarray) -> np.ndarray:
+    """Of shape (layouts, 1), to be spread over the stages."""
+    return np.asarray(values)[:, None]

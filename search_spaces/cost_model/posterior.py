@@ -1,0 +1,290 @@
+"""What trials teach the models of memory and time: their few constants, with the uncertainty that is left. Pure; numpy.
+
+Time: draws of all constants of `step_time.py` beside it from their priors, weighted by how well each explains what
+was measured, and drawn anew where few are left that do (sequential Monte Carlo with moves: Chopin 2002,
+doi 10.1093/biomet/89.3.539). The noise is Student's t: one strange measurement moves no constant far.
+
+Memory: one factor on the estimate, known as weights on a grid. A measured peak, a layout that ran and one that ran out
+of memory each tell where it may lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.cost_model.step_time import TERMS, StepTerms
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A constant before any trial: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
+
+
+PRIORS = {
+    # Products of a transformer's shapes reach less than the square ones that the accelerator is rated by: Megatron-LM's
+    # published steps on A100 (arXiv 2205.05198, table 5; 2104.04473, table 1) together are met best by this.
+    "matmul": Prior(1.22, 0.2),
+    "memory_traffic": Prior(1.0, 0.4),
+    "tensor": Prior(1.3, 0.4),
+    "tensor_latency": Prior(1.0, 0.7),
+    "launches": Prior(1.8, 0.4),
+    "sharded": Prior(1.45, 0.5),
+    "pipeline": Prior(1.0, 0.7),
+    # A message may wait for a host that is slow to send it: a thousand times its bytes over the link have been seen.
+    "pipeline_latency": Prior(1.5, 1.8),
+    "data_parallel": Prior(0.8, 0.6),
+    "data_latency": Prior(1.0, 1.0),
+    "optimizer": Prior(1.0, 0.5),
+    "offload": Prior(1.0, 0.7),
+    "step": Prior(1.0, 0.7),
+}
+_TYPICAL = np.log([PRIORS[term].median for term in TERMS])
+KNOWN_SPEED, UNKNOWN_SPEED = 0.1, 2.0
+"""How far a whole machine may be from its data sheet, and one of which there is none: the standard deviation of the
+logarithm of one factor on all constants."""
+_GUESSED = 1.5
+"""The least that is unknown of what hosts and links take on a machine of which there is no data sheet."""
+_OF_HOSTS_AND_LINKS = frozenset(TERMS) - {"matmul", "memory_traffic", "optimizer", "offload", "step"}
+_OTHERS_WIDEN = 0.5
+"""What trials of another model or batch leave open of a constant: a share of what was unknown of it before."""
+
+
+def typical_constants() -> np.ndarray:
+    """The constants before any trial, in the order of TERMS."""
+    return np.exp(_TYPICAL)
+
+
+@dataclass(frozen=True)
+class TimePrior:
+    """What is known before a search: a normal distribution of the logarithms of all constants, in the order of TERMS,
+    and last of the factor on all of them. `means` has shape (len(TERMS) + 1,), `covariance` that squared."""
+
+    means: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def shipped(cls, speed_is_known: bool = True) -> TimePrior:
+        """Of a machine of which there are no trials, and perhaps nothing else either."""
+        deviations = np.array([PRIORS[term].log_sd for term in TERMS])
+        if not speed_is_known:
+            is_guessed = [term in _OF_HOSTS_AND_LINKS for term in TERMS]
+            deviations = np.where(is_guessed, np.maximum(deviations, _GUESSED), deviations)
+        whole = KNOWN_SPEED if speed_is_known else UNKNOWN_SPEED
+        return cls(np.append(_TYPICAL, 0.0), np.diag(np.append(deviations, whole) ** 2))
+
+    @property
+    def deviations(self) -> np.ndarray:
+        return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def constants(self) -> np.ndarray:
+        """The median of each, in the order of TERMS."""
+        return np.exp(self.means[:-1] + self.means[-1])
+
+    def draws(self, count: int, chance: np.random.Generator) -> np.ndarray:
+        """Of shape (count, len(TERMS) + 1)."""
+        return self.means + chance.standard_normal((count, len(self.means))) @ np.linalg.cholesky(self.covariance).T
+
+    def log_density(self, draws: np.ndarray) -> np.ndarray:
+        """Of each draw, but for what all have in common."""
+        off = np.linalg.solve(np.linalg.cholesky(self.covariance), (draws - self.means).T)
+        return -0.5 * (off**2).sum(axis=0)
+
+    def after_others(self, terms: StepTerms, seconds: Sequence[float], seed: int) -> TimePrior:
+        """What is known after trials of other models or batches on such a machine."""
+        found = TimeBelief(terms, seconds, seed, self).summary
+        return TimePrior(found.means, found.covariance + np.diag((_OTHERS_WIDEN * self.deviations) ** 2))
+
+
+MODEL_ERROR = 0.12
+"""What is left between model and measurement with the best constants: the standard deviation of the logarithm."""
+_DEGREES_OF_FREEDOM = 4
+_DRAWS = 2000
+_FEWEST_EFFECTIVE = 0.1
+_MOVES = (0.5, 0.3, 0.3, 0.15, 0.15, 0.1, 0.5, 0.2, 0.1, 0.05)
+"""Widths of the random steps, in prior deviations: wide ones for what is unknown, narrow ones for what is known."""
+_MOVED_SHARE = 0.4
+_LAYOUTS_AT_ONCE = 2000
+
+
+class TimeBelief:
+    """The constants of the time model as weighted draws, after these measurements in their order.
+
+    `terms` and `seconds` are of the layouts that were measured, `prior` is what was known before. All chance is drawn
+    from `seed`.
+    """
+
+    def __init__(self, terms: StepTerms, seconds: Sequence[float], seed: int, prior: TimePrior | None = None):
+        self._chance = np.random.default_rng(seed)
+        self._measured = terms
+        self._log_seconds = np.log(np.asarray(seconds, dtype=float))
+        self._prior = prior or TimePrior.shipped()
+        self._draws = self._prior.draws(_DRAWS, self._chance)
+        self._log_weights = np.zeros(_DRAWS)
+        for count in range(1, len(self._log_seconds) + 1):
+            self._learn(count)
+
+    @property
+    def weights(self) -> np.ndarray:
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        return weights / weights.sum()
+
+    @property
+    def constants(self) -> np.ndarray:
+        """The median of each, in the order of TERMS."""
+        return np.exp([_weighted_median(column, self.weights) for column in _log_constants(self._draws).T])
+
+    @property
+    def summary(self) -> TimePrior:
+        """The draws as a normal distribution."""
+        means = self.weights @ self._draws
+        return TimePrior(means, np.cov(self._draws.T, aweights=self.weights))
+
+    @property
+    def error(self) -> float:
+        """What is left between model and measurements: MODEL_ERROR until they show more or less of it."""
+        if not len(self._log_seconds):
+            return MODEL_ERROR
+        left = self._log_seconds - self.predict(self._measured)[0]
+        squares = _DEGREES_OF_FREEDOM * MODEL_ERROR**2 + (left**2).sum()
+        return math.sqrt(squares / (_DEGREES_OF_FREEDOM + len(left)))
+
+    def predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the logarithm of each layout's step time in seconds, the constants'
+        uncertainty alone."""
+        parts = [self._predict(terms.take(rows)) for rows in np.array_split(np.arange(len(terms)), self._pieces(terms))]
+        means, deviations = zip(*parts, strict=True)
+        return np.concatenate(means), np.concatenate(deviations)
+
+    def _predict(self, terms: StepTerms) -> tuple[np.ndarray, np.ndarray]:
+        logs = _log_seconds(self._draws, terms)
+        mean = self.weights @ logs
+        return mean, np.sqrt(self.weights @ (logs - mean) ** 2)
+
+    def _pieces(self, terms: StepTerms) -> int:
+        """Many draws of many layouts at once would be gigabytes."""
+        return 1 + len(terms) // _LAYOUTS_AT_ONCE
+
+    def _learn(self, count: int) -> None:
+        """Weigh the draws by the newest of the first `count` measurements."""
+        newest = self._measured.take(np.array([count - 1]))
+        self._log_weights += self._log_likelihood(self._draws, newest, self._log_seconds[count - 1 : count])
+        if 1 / (self.weights**2).sum() < _FEWEST_EFFECTIVE * _DRAWS:
+            self._draw_anew(count)
+
+    def _draw_anew(self, count: int) -> None:
+        """Copies of the likely draws, moved apart by Metropolis steps that keep the distribution."""
+        draws = self._draws[self._chance.choice(_DRAWS, _DRAWS, p=self.weights)]
+        terms, logs = self._measured.take(np.arange(count)), self._log_seconds[:count]
+        fitness = self._log_posterior(draws, terms, logs)
+        for width in _MOVES:
+            moved = self._chance.random(draws.shape) < _MOVED_SHARE
+            proposed = draws + width * self._prior.deviations * self._chance.standard_normal(draws.shape) * moved
+            proposed_fitness = self._log_posterior(proposed, terms, logs)
+            accepted = np.log(self._chance.random(_DRAWS)) < proposed_fitness - fitness
+            draws[accepted], fitness[accepted] = proposed[accepted], proposed_fitness[accepted]
+        self._draws, self._log_weights = draws, np.zeros(_DRAWS)
+
+    def _log_posterior(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
+        return self._prior.log_density(draws) + self._log_likelihood(draws, terms, logs)
+
+    def _log_likelihood(self, draws: np.ndarray, terms: StepTerms, logs: np.ndarray) -> np.ndarray:
+        return _log_student_t((_log_seconds(draws, terms) - logs) / MODEL_ERROR).sum(axis=1)
+
+
+def _log_constants(draws: np.ndarray) -> np.ndarray:
+    return draws[:, :-1] + draws[:, -1:]
+
+
+def _log_seconds(draws: np.ndarray, terms: StepTerms) -> np.ndarray:
+    """Of shape (draws, layouts)."""
+    return np.log(terms.seconds(np.exp(_log_constants(draws))))
+
+
+def _log_student_t(off: np.ndarray) -> np.ndarray:
+    return -(_DEGREES_OF_FREEDOM + 1) / 2 * np.log1p(off**2 / _DEGREES_OF_FREEDOM)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5)])
+
+
+@dataclass(frozen=True)
+class MemoryEvidence:
+    """What a trial told of a layout's memory: its estimate in GiB, whether it ran, and the peak where it is known."""
+
+    estimated_gib: float
+    ran: bool
+    peak_gib: float | None = None
+
+
+_GRID = np.linspace(-0.4, 0.9, 66)
+MEMORY_FACTOR = Prior(math.exp(0.08), 0.15)
+"""Allocators and libraries take some percent more than the formulas."""
+_OTHERS_MEMORY_WIDEN = 0.07
+"""What trials of another model leave open of the factor: a standard deviation of its logarithm."""
+_MEMORY_ERROR = 0.066
+"""Of the estimate with the best factor: the scale of the logarithm's logistic distribution, 12 % of deviation."""
+_PEAK_ERROR = 0.1
+_LEAST_LIKELY = 0.01
+"""A layout may fail, or run, for another reason."""
+
+
+class MemoryBelief:
+    """How far memory is from its estimate, after these trials of layouts on devices of `capacity_gib`; `prior` is what
+    was known of the factor before. A layout fits that takes no more than `room_gib`, all of it by default."""
+
+    def __init__(
+        self,
+        capacity_gib: float | None,
+        evidence: Sequence[MemoryEvidence] = (),
+        prior: Prior = MEMORY_FACTOR,
+        room_gib: float | None = None,
+    ):
+        self._capacity_gib = capacity_gib
+        self._room_gib = capacity_gib if room_gib is None else room_gib
+        logs = -0.5 * ((_GRID - math.log(prior.median)) / prior.log_sd) ** 2
+        for found in evidence:
+            logs = logs + self._log_likelihood(found)
+        weights = np.exp(logs - logs.max())
+        self._weights = weights / weights.sum()
+
+    @property
+    def factor(self) -> float:
+        """Memory over its estimate."""
+        return float(np.exp(self._weights @ _GRID))
+
+    @property
+    def for_others(self) -> Prior:
+        """What these trials tell of the factor with another model or batch."""
+        mean = self._weights @ _GRID
+        return Prior(math.exp(mean), math.hypot(math.sqrt(self._weights @ (_GRID - mean) ** 2), _OTHERS_MEMORY_WIDEN))
+
+    def fits(self, estimated_gib: np.ndarray) -> np.ndarray:
+        """The probability that a layout of this estimate fits; 1 where the device's memory is unknown."""
+        if self._room_gib is None:
+            return np.ones_like(estimated_gib)
+        different, which = np.unique(estimated_gib, return_inverse=True)
+        return (self._weights @ self._fits_by_factor(different, self._room_gib))[which]
+
+    def _fits_by_factor(self, estimated_gib: np.ndarray, limit_gib: float) -> np.ndarray:
+        room = math.log(limit_gib) - np.log(estimated_gib)
+        with np.errstate(over="ignore"):  # far beyond all room: the chance is 0
+            return 1 / (1 + np.exp(np.subtract.outer(_GRID, room) / _MEMORY_ERROR))
+
+    def _log_likelihood(self, found: MemoryEvidence) -> np.ndarray:
+        logs = np.zeros(len(_GRID))
+        if self._capacity_gib is not None:
+            fits = self._fits_by_factor(np.asarray(found.estimated_gib), self._capacity_gib)
+            logs = np.log(np.maximum(fits if found.ran else 1 - fits, _LEAST_LIKELY))
+        if found.peak_gib is not None:
+            logs = logs + _log_student_t((math.log(found.peak_gib / found.estimated_gib) - _GRID) / _PEAK_ERROR)
+        return logs

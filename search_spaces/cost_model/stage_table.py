@@ -1,0 +1,91 @@
+"""The pipeline stages of many layouts as arrays of shape (layouts, stages looked at). Pure; numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.layouts.pipeline_split import greedy_stage_layers, stage_layers
+from search_spaces.layouts.table import LayoutTable, value
+from search_spaces.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """`index` counts stages from 0; `layers` and `parameters` are a stage's own, tensor ranks together; `in_flight` is
+    how many micro-batches' activations it holds at its fullest, a fraction where chunks are interleaved. The head is on
+    the last stage, or where the trainer puts it."""
+
+    index: np.ndarray
+    layers: np.ndarray
+    parameters: np.ndarray
+    in_flight: np.ndarray
+    is_first: np.ndarray
+    has_head: np.ndarray
+
+    @classmethod
+    def ends(cls, model: ModelShape, layouts: LayoutTable) -> StageTable:
+        """The first two and the last two stages of each layout; a stage may stand there twice."""
+        count = layouts["pipeline_parallel"]
+        columns = [np.zeros_like(count), np.minimum(1, count - 1), np.maximum(count - 2, 0), count - 1]
+        return cls.at(model, layouts, np.stack(columns, axis=1))
+
+    @classmethod
+    def all_of(cls, model: ModelShape, layout: Layout) -> StageTable:
+        """Every stage of one layout."""
+        return cls.at(model, LayoutTable.of([layout]), np.arange(layout.pipeline_parallel)[None, :])
+
+    @classmethod
+    def at(cls, model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> StageTable:
+        """The stages of these numbers, a row of them for each layout."""
+        layers, head = _dealt(model, layouts, index)
+        is_first, has_head = index == 0, index == head
+        table = model.vocab_size * model.hidden_size
+        ends = is_first * model.embedding_parameters + has_head * (table + model.norm_parameters)
+        if model.tied_embeddings:  # one table where both ends are on one stage
+            ends = ends - (is_first & has_head) * table
+        return cls(
+            index, layers, layers * model.layer_parameters + ends, _in_flight(layouts, index), is_first, has_head
+        )
+
+
+def _dealt(model: ModelShape, layouts: LayoutTable, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Layers of each stage, and the stage of the head as a column, as the layout's trainer deals them."""
+    stages, chunks, engine = (layouts[name] for name in ("pipeline_parallel", "virtual_pipeline_stages", "engine"))
+    most_chunks = int(chunks.max(initial=0)) + 1
+    groups, group = np.unique((stages * most_chunks + chunks) * len(ENGINES) + engine, return_inverse=True)
+    first = np.zeros(len(groups), dtype=int)
+    first[group] = np.arange(len(layouts))
+    dealt = [_deal(model, int(stages[row]), int(chunks[row]), value("engine", int(engine[row]))) for row in first]
+    counts = np.concatenate([counts for counts, _ in dealt]) if dealt else np.empty(0)
+    offsets = np.cumsum([0, *(len(counts) for counts, _ in dealt)])[:-1]
+    heads = np.array([head for _, head in dealt])
+    return counts[offsets[group][:, None] + index], heads[group][:, None]
+
+
+def _deal(model: ModelShape, stages: int, chunks: int, engine: str) -> tuple[np.ndarray, int]:
+    """Layers of each stage, its chunks together, and the stage of the head."""
+    if engine == "nanotron":
+        counts, head = greedy_stage_layers(model, stages)
+        return np.array(counts), head
+    if engine in _EQUAL and model.num_layers % (stages * chunks) == 0:
+        return np.full(stages, model.num_layers / stages), stages - 1
+    return np.array(stage_layers(model, stages * chunks)).reshape(chunks, stages).sum(axis=0), stages - 1
+
+
+_EQUAL = ("megatron-lm", "megatron-deepspeed")
+"""Trainers that give every stage as many layers, embedding and head beside them."""
+
+
+def _in_flight(layouts: LayoutTable, index: np.ndarray) -> np.ndarray:
+    """GPipe holds all of a step's micro-batches; 1F1B as many as there are stages from here to the end; interleaved
+    chunks those of its longer warm-up, 2 (p - i - 1) + (v - 1) p + 1 of the v a micro-batch has."""
+    stages, chunks, steps = (
+        layouts[name][:, None] for name in ("pipeline_parallel", "virtual_pipeline_stages", "grad_accum_steps")
+    )
+    interleaved = (2 * (stages - index - 1) + (chunks - 1) * stages + 1) / chunks
+    one_f_one_b = np.where(chunks > 1, interleaved, stages - index)
+    held = np.where(layouts.is_word("pipeline_schedule", "gpipe")[:, None], steps, one_f_one_b)
+    return np.where(stages > 1, np.minimum(held, steps), 1)

@@ -1,0 +1,1 @@
+"""Machines: accelerators, nodes, the links between ranks, memory to be left free."""

@@ -1,0 +1,87 @@
+"""The links of the node an accelerator usually sits in: what is assumed of a cluster that does not describe its own.
+
+Standard library only. docs/clusters.md says where each number is from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
+
+
+@dataclass(frozen=True)
+class _UsualNode:
+    """A node as it is sold: its domains from inner to outer, and how many NICs of how many GB/s, one direction."""
+
+    domains: tuple[LinkDomain, ...]
+    nics: int
+    gb_per_s: float
+
+    def resized(self, gpus_per_node: int) -> Links:
+        """The same with so many ranks: NICs in proportion, and of the inner domains those that divide the node."""
+        together = self.nics * self.gb_per_s * gpus_per_node / self.domains[-1].num_ranks
+        fabric = Fabric(together, NETWORK_HOP_US, p2p_gb_per_s=min(self.gb_per_s, together))
+        return Links(self._domains_for(gpus_per_node), fabric)
+
+    def _domains_for(self, gpus_per_node: int) -> tuple[LinkDomain, ...]:
+        if gpus_per_node == 1:
+            return ()
+        inner = [d for d in self.domains if d.num_ranks < gpus_per_node and gpus_per_node % d.num_ranks == 0]
+        around = next((d for d in self.domains if d.num_ranks >= gpus_per_node), self.domains[-1])
+        return (*inner, replace(around, name="node", num_ranks=gpus_per_node))
+
+
+def usual_links(accelerator: str, gpus_per_node: int) -> Links | None:
+    """The links of this accelerator's usual node, with so many ranks; None for one that has no usual node."""
+    node = _USUAL_NODES.get(accelerator)
+    return None if node is None else node.resized(gpus_per_node)
+
+
+# NCCL's own model of latency (src/graph/tuning.cc): a ring of low-latency messages takes 3.6 us and, for each of its
+# 2 (n - 1) steps, 0.47 us over NVLink and 1 us over PCIe; a tree takes 5 us for each hop over the network.
+NETWORK_HOP_US = 5.0
+_NVLINK_US = {2: 4.5, 4: 6.4, 8: 10.2}
+_PCIE_8_US = 17.6
+
+# NVLink as NCCL counts it (src/graph/topo.h): 20 GB/s for each of the links of V100 and A100, 20.6 for those of H100.
+# A V100 has one link to its nearest neighbour, four in its quad, six in all; NCCL caps the A100's twelve at 235.
+_DGX_1V = _UsualNode(
+    (
+        LinkDomain("pair", 2, 20, _NVLINK_US[2]),
+        LinkDomain("quad", 4, 80, _NVLINK_US[4], p2p_gb_per_s=20),
+        LinkDomain("node", 8, 120, _NVLINK_US[8], p2p_gb_per_s=20),
+    ),
+    nics=4,
+    gb_per_s=12.5,
+)
+_DGX_A100 = _UsualNode((LinkDomain("node", 8, 235, _NVLINK_US[8]),), nics=8, gb_per_s=25)
+_DGX_H100 = _UsualNode((LinkDomain("node", 8, 370, _NVLINK_US[8]),), nics=8, gb_per_s=50)
+
+# Cards on PCIe: NCCL counts 10 GB/s between the sockets of a Skylake host (src/graph/topo.h), 20 was measured between
+# A100s on PCIe 4 (NVIDIA/nccl-tests issue 178). One NIC of 100 or 200 Gb/s to eight cards is a guess.
+_T4_HOST = _UsualNode((LinkDomain("node", 8, 10, _PCIE_8_US),), nics=1, gb_per_s=12.5)
+_A40_HOST = _UsualNode((LinkDomain("node", 8, 20, _PCIE_8_US),), nics=1, gb_per_s=25)
+
+# Infinity Fabric as RCCL counts it (src/graph/topo.h): 36 GB/s a link, four between the dies of a module. Three links
+# leave a die for other modules; that a ring over the node reaches their sum is an estimate. Slingshot: 4 x 200 Gb/s.
+_MI250X_NODE = _UsualNode(
+    (
+        LinkDomain("die-pair", 2, 144, _NVLINK_US[2]),
+        LinkDomain("node", 8, 108, _NVLINK_US[8], p2p_gb_per_s=36),
+    ),
+    nics=4,
+    gb_per_s=25,
+)
+
+_USUAL_NODES = {
+    "v100-16gb": _DGX_1V,
+    "v100-32gb": _DGX_1V,
+    "t4-16gb": _T4_HOST,
+    "a40-48gb": _A40_HOST,
+    "a100-40gb": _DGX_A100,
+    "a100-80gb": _DGX_A100,
+    "h100-80gb": _DGX_H100,
+    "h200-141gb": _DGX_H100,
+    "mi250x-gcd-64gb": _MI250X_NODE,
+}

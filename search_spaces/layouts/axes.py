@@ -1,0 +1,154 @@
+"""Axes: the values a layout field may take in a search, as a person writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from search_spaces.errors import InputError, shown
+from search_spaces.layouts.layout import (
+    ACTIVATION_CHECKPOINTINGS,
+    ATTENTION_KERNELS,
+    ENGINES,
+    LAYOUT_FIELDS,
+    OFFLOADS,
+    PIPELINE_SCHEDULES,
+    PRECISIONS,
+    RANK_ORDERS,
+    Layout,
+)
+
+LARGEST_COUNT = 1_000_000
+MOST_VALUES = 10_000
+
+
+def axis_values(value: Any) -> tuple[Any, ...]:
+    """A value, a list, `{min, max, step}` or `{min, max, factor}` as the values themselves, all different.
+
+    InputError for an empty list, repeats, min > max, a step below 1, a factor below 2. The values' own type is
+    checked by the field.
+    """
+    if isinstance(value, dict):
+        return _range(value)
+    if not isinstance(value, (list, tuple)):
+        return (value,)
+    if not value:
+        raise _bad("axis", "is an empty list", "an axis has at least one value", fix="remove the key, or give a value")
+    if len(value) > MOST_VALUES:
+        raise _bad("bounds", f"has {len(value)} values", f"at most {MOST_VALUES} values an axis")
+    _require_no_repeats(value)
+    return tuple(value)
+
+
+def complete_axes(given: Mapping[str, Sequence[Any]], num_nodes: int) -> dict[str, tuple[Any, ...]]:
+    """Every searchable field with its values, in the layout fields' order: the default for those that are not given.
+
+    `grad_accum_steps` is there only when given; otherwise it is derived, as `data_parallel` always is.
+    """
+    default = Layout(num_nodes=num_nodes)
+    derived = {"data_parallel", "grad_accum_steps"} - set(given)
+    return {f: tuple(given.get(f, (getattr(default, f),))) for f in LAYOUT_FIELDS if f not in derived}
+
+
+def _require_no_repeats(values: list[Any] | tuple[Any, ...]) -> None:
+    seen = set()
+    for value in values:
+        # The type belongs to it: 1 and true are equal in Python, and not the same value here.
+        if (type(value), repr(value)) in seen:
+            details = {"fix": "give each value once", "value": value}
+            raise _bad("repeat", f"has {shown(value)} twice", "the values of an axis are all different", **details)
+        seen.add((type(value), repr(value)))
+
+
+def _range(given: dict[str, Any]) -> tuple[int, ...]:
+    if set(given) not in ({"min", "max", "step"}, {"min", "max", "factor"}):
+        rule, fix = "{min, max, step} or {min, max, factor}", "for example {min: 1, max: 8, factor: 2}"
+        raise _bad("range", f"has the keys {', '.join(given) or 'none'}", rule, fix=fix, value=given)
+    for name, number in given.items():
+        least = 2 if name == "factor" else 0 if name == "min" and "step" in given else 1
+        if type(number) is not int or not least <= number <= LARGEST_COUNT:
+            rule = f"{name} is a whole number from {least} to {LARGEST_COUNT}"
+            fix = "for example {min: 1, max: 8, factor: 2}"
+            raise _bad("range", f"{name} is {shown(number)}", rule, key=name, value=number, fix=fix)
+    if given["min"] > given["max"]:
+        what = f"min {given['min']} is more than max {given['max']}"
+        raise _bad("range", what, "min is at most max", fix="swap them", value=given)
+    values = _stepped(**given) if "step" in given else _multiplied(**given)
+    if len(values) > MOST_VALUES:
+        raise _bad("bounds", f"has {len(values)} values", f"at most {MOST_VALUES} values an axis", fix="a larger step")
+    return tuple(values)
+
+
+def _stepped(min: int, max: int, step: int) -> range:
+    return range(min, max + 1, step)
+
+
+def _multiplied(min: int, max: int, factor: int) -> list[int]:
+    values = [min]
+    while values[-1] * factor <= max:
+        values.append(values[-1] * factor)
+    return values
+
+
+def _bad(code: str, message: str, rule: str, **details: Any) -> InputError:
+    return InputError.of(code, message, rule=rule, **details)
+
+
+def _axis_schema(element: dict[str, Any], *, is_number: bool = False) -> WithJsonSchema:
+    """What an editor may offer: one value, a list of them, and for numbers a range."""
+    forms = [element, {"type": "array", "items": element, "minItems": 1, "uniqueItems": True}]
+    return WithJsonSchema({"anyOf": forms + (_RANGES if is_number else [])})
+
+
+def _words_schema(words: tuple[str, ...]) -> WithJsonSchema:
+    return _axis_schema({"enum": list(words)})
+
+
+def _range_schema(by: str, least: int) -> dict[str, Any]:
+    number = {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT}
+    return {
+        "type": "object",
+        "properties": {"min": number, "max": number, by: number | {"minimum": least}},
+        "required": ["min", "max", by],
+        "additionalProperties": False,
+    }
+
+
+_RANGES = [_range_schema("step", 1), _range_schema("factor", 2)]
+_COUNT_SCHEMA = {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT}
+
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
+Offload = Literal["none", "optimizer"]
+ActivationCheckpointing = Literal["none", "selective", "full"]
+PipelineSchedule = Literal["none", "gpipe", "1f1b", "interleaved_1f1b"]
+Precision = Literal["fp32", "bf16", "fp16"]
+AttentionKernel = Literal["math", "flash"]
+Engine = Literal["deepspeed", "torch", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"]
+RankOrder = Literal["tp-dp-pp", "tp-pp-dp"]
+
+_EXPANDED = BeforeValidator(axis_values)
+
+CountAxis = Annotated[tuple[Count, ...] | None, _EXPANDED, _axis_schema(_COUNT_SCHEMA, is_number=True)]
+BucketAxis = Annotated[
+    tuple[Count | None, ...] | None,
+    _EXPANDED,
+    _axis_schema({"anyOf": [_COUNT_SCHEMA, {"type": "null"}]}, is_number=True),
+]
+ZeroStageAxis = Annotated[
+    tuple[ZeroStage, ...] | None,
+    _EXPANDED,
+    _axis_schema({"type": "integer", "minimum": 0, "maximum": 3}, is_number=True),
+]
+SwitchAxis = Annotated[tuple[bool, ...] | None, _EXPANDED, _axis_schema({"type": "boolean"})]
+OffloadAxis = Annotated[tuple[Offload, ...] | None, _EXPANDED, _words_schema(OFFLOADS)]
+CheckpointingAxis = Annotated[
+    tuple[ActivationCheckpointing, ...] | None, _EXPANDED, _words_schema(ACTIVATION_CHECKPOINTINGS)
+]
+ScheduleAxis = Annotated[tuple[PipelineSchedule, ...] | None, _EXPANDED, _words_schema(PIPELINE_SCHEDULES)]
+PrecisionAxis = Annotated[tuple[Precision, ...] | None, _EXPANDED, _words_schema(PRECISIONS)]
+KernelAxis = Annotated[tuple[AttentionKernel, ...] | None, _EXPANDED, _words_schema(ATTENTION_KERNELS)]
+EngineAxis = Annotated[tuple[Engine, ...] | None, _EXPANDED, _words_schema(ENGINES)]
+RankOrderAxis = Annotated[tuple[RankOrder, ...] | None, _EXPANDED, _words_schema(RANK_ORDERS)]

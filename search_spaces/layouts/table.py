@@ -1,0 +1,128 @@
+"""Many layouts as columns: rules are checked on whole tables, and a Layout is one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from search_spaces.layouts.layout import LAYOUT_FIELDS, RANK_ORDERS, SWITCHES, WORDS, Layout
+
+_NO_VALUE = 0
+"""In a column of counts: no whole number fits (data_parallel, grad_accum_steps), the engine's own (bucket_mib)."""
+
+
+@dataclass(frozen=True)
+class LayoutTable:
+    """One int64 column per layout field, all of one length. A derived field that is no whole number is 0, a word is its
+    place in `WORDS`."""
+
+    columns: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.columns["num_nodes"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    @classmethod
+    def of(cls, layouts: Iterable[Layout]) -> LayoutTable:
+        """These layouts, a row each."""
+        rows = list(layouts)
+        return cls({name: _coded(name, [getattr(row, name) for row in rows]) for name in LAYOUT_FIELDS})
+
+    @classmethod
+    def picked(cls, axes: Mapping[str, Sequence[Any]], picks: Iterable[np.ndarray]) -> LayoutTable:
+        """A row for each combination: `picks` holds, axis by axis, the index of the value each row takes.
+
+        Layout fields without an axis are 0.
+        """
+        indices = dict(zip(axes, picks, strict=True))
+        rows = len(next(iter(indices.values())))
+        columns = {name: np.zeros(rows, dtype=np.int64) for name in LAYOUT_FIELDS}
+        for name, values in axes.items():
+            columns[name] = _coded(name, values)[indices[name]]
+        return cls(columns)
+
+    def with_columns(self, **columns: np.ndarray) -> LayoutTable:
+        return LayoutTable({**self.columns, **columns})
+
+    def take(self, rows: np.ndarray) -> LayoutTable:
+        """The rows of a mask or of indices, in that order."""
+        return LayoutTable({name: column[rows] for name, column in self.columns.items()})
+
+    def is_word(self, name: str, word: str) -> np.ndarray:
+        return self[name] == WORDS[name].index(word)
+
+    def canonical(self) -> LayoutTable:
+        """Every row as `Layout.canonical` writes it."""
+        chunked = self["virtual_pipeline_stages"] > 1
+        piped = self["pipeline_parallel"] > 1
+        loose = self.is_word("pipeline_schedule", "none") | self.is_word("pipeline_schedule", "interleaved_1f1b")
+        schedule = np.where(loose, code("pipeline_schedule", "1f1b"), self["pipeline_schedule"])
+        schedule = np.where(chunked, code("pipeline_schedule", "interleaved_1f1b"), schedule)
+        needs_no_zero = self.is_word("offload", "none") | self.is_word("engine", "torch")
+        alone = (self["data_parallel"] == 1) & needs_no_zero
+        ordered = piped & (self["data_parallel"] > 1)
+        return self.with_columns(
+            pipeline_schedule=np.where(piped, schedule, code("pipeline_schedule", "none")),
+            virtual_pipeline_stages=np.where(piped, self["virtual_pipeline_stages"], 1),
+            sequence_parallel=np.where(self["tensor_parallel"] > 1, self["sequence_parallel"], 0),
+            zero_stage=np.where(alone, 0, self["zero_stage"]),
+            rank_order=np.where(ordered, self["rank_order"], code("rank_order", RANK_ORDERS[0])),
+            overlap_comm=np.where(alone, 0, self["overlap_comm"]),
+            bucket_mib=np.where(alone, _NO_VALUE, self["bucket_mib"]),
+        )
+
+    def distinct(self) -> LayoutTable:
+        """Each different row once, sorted by the layout fields in their order."""
+        varying = [self[name] for name in LAYOUT_FIELDS if len(self) and self[name].min() != self[name].max()]
+        if not varying:
+            return self.take(np.arange(min(1, len(self))))
+        ordered = np.lexsort(varying[::-1])
+        differs = np.zeros(len(self), dtype=bool)
+        differs[0] = True
+        for column in varying:
+            differs[1:] |= np.diff(column[ordered]) != 0
+        return self.take(ordered[differs])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every row as field -> value; None where there is none."""
+        return [dict(zip(LAYOUT_FIELDS, row, strict=True)) for row in self._decoded()]
+
+    def layouts(self) -> list[Layout]:
+        """Every row as a Layout; only for rows whose derived fields are whole numbers."""
+        return [Layout(*row) for row in self._decoded()]
+
+    def _decoded(self) -> Iterator[tuple[Any, ...]]:
+        """The values of every row, in the order of the layout fields; each number that occurs is looked up once."""
+        columns = []
+        for name in LAYOUT_FIELDS:
+            numbers = self[name].tolist()
+            meant = {number: value(name, number) for number in set(numbers)}
+            columns.append([meant[number] for number in numbers])
+        return zip(*columns, strict=True)
+
+
+def _coded(name: str, values: Sequence[Any]) -> np.ndarray:
+    """A column of these values; each that occurs is looked up once."""
+    codes = {value: code(name, value) for value in set(values)}
+    return np.array([codes[value] for value in values], dtype=np.int64)
+
+
+def code(name: str, value: Any) -> int:
+    """The number that stands for a field's value in its column."""
+    if name in WORDS:
+        return WORDS[name].index(value)
+    return _NO_VALUE if value is None else int(value)
+
+
+def value(name: str, number: int) -> Any:
+    """The field's value that a number in its column stands for."""
+    if name in WORDS:
+        return WORDS[name][number]
+    if name in SWITCHES:
+        return bool(number)
+    return None if number == _NO_VALUE and name != "zero_stage" else number

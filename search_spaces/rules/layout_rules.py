@@ -1,0 +1,179 @@
+"""The rules every layout keeps, whatever engine runs it. Each is checked on a whole table and explained for one row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from search_spaces.errors import Problem
+from search_spaces.layouts.layout import BATCH_RULE, WORLD_RULE, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import BATCH_FIX, WORLD_FIX, Fields, Workload, batch_numbers, world_numbers
+
+
+@dataclass(frozen=True)
+class LayoutRule:
+    """`holds` is true for the rows that keep the rule; `numbers` says why one row does not."""
+
+    code: str
+    rule: str
+    fix: str
+    holds: Callable[[LayoutTable, Workload], np.ndarray]
+    numbers: Callable[[Fields, Workload], str]
+
+    def problem(self, fields: Fields, workload: Workload) -> Problem:
+        return Problem(self.code, self.numbers(fields, workload), self.rule, self.fix)
+
+
+def with_derived(table: LayoutTable, workload: Workload) -> LayoutTable:
+    """The table with data_parallel, and accumulation unless it is an axis, computed; 0 where no whole number fits."""
+    model_parallel = table["tensor_parallel"] * table["pipeline_parallel"]
+    data_parallel = _exact_quotient(workload.world(table["num_nodes"]), model_parallel)
+    table = table.with_columns(data_parallel=data_parallel)
+    if workload.batch_is_free:
+        return table
+    batch = np.full(len(table), workload.global_batch_size)
+    return table.with_columns(grad_accum_steps=_exact_quotient(batch, table["micro_batch_size"] * data_parallel))
+
+
+def first_broken(table: LayoutTable, workload: Workload, rules: tuple[LayoutRule, ...]) -> np.ndarray:
+    """For each row the index of the first rule it breaks, or len(rules)."""
+    first = np.full(len(table), len(rules))
+    for index, rule in reversed(list(enumerate(rules))):
+        first[~rule.holds(table, workload)] = index
+    return first
+
+
+def broken_rules(layout: Layout, workload: Workload) -> list[Problem]:
+    """Every rule that one layout breaks."""
+    table = LayoutTable.of([layout])
+    return [rule.problem(layout.to_json(), workload) for rule in LAYOUT_RULES if not rule.holds(table, workload)[0]]
+
+
+def _exact_quotient(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """whole / part where that is a whole number, else 0."""
+    divisor = np.maximum(part, 1)
+    return np.where((part > 0) & (whole % divisor == 0), whole // divisor, 0)
+
+
+def _divides(name: str) -> Callable[[LayoutTable, Workload], np.ndarray]:
+    """Whether the model's field of this name can be split evenly over the tensor-parallel ranks."""
+    return lambda table, workload: getattr(workload.model, name) % table["tensor_parallel"] == 0
+
+
+def _split_rule(code: str, name: str, what: str, fix: str) -> LayoutRule:
+    return LayoutRule(
+        code,
+        f"tensor_parallel divides the {what}",
+        fix,
+        _divides(name),
+        lambda f, w: f"tensor {f['tensor_parallel']} does not divide {name} {getattr(w.model, name)}",
+    )
+
+
+def _fills_the_world(table: LayoutTable, workload: Workload) -> np.ndarray:
+    ranks = table["tensor_parallel"] * table["pipeline_parallel"] * table["data_parallel"]
+    return (ranks == workload.world(table["num_nodes"])) & (table["num_nodes"] <= workload.cluster.num_nodes)
+
+
+def _stays_in_a_node(table: LayoutTable, workload: Workload) -> np.ndarray:
+    # Groups are contiguous ranks: one that does not divide the node's ranks straddles two nodes, small as it may be.
+    fits = workload.cluster.gpus_per_node % table["tensor_parallel"] == 0
+    return fits | (table["num_nodes"] == 1) | workload.allow_tensor_parallel_across_nodes
+
+
+def _meets_the_batch(table: LayoutTable, workload: Workload) -> np.ndarray:
+    if workload.batch_is_free:
+        return table["grad_accum_steps"] > 0
+    batch = table["micro_batch_size"] * table["grad_accum_steps"] * table["data_parallel"]
+    return batch == workload.global_batch_size
+
+
+def _can_compute(table: LayoutTable, workload: Workload) -> np.ndarray:
+    accelerator = workload.cluster.accelerator
+    lacks_bf16 = table.is_word("precision", "bf16") & accelerator.lacks_bf16
+    is_deepspeed_fp16 = table.is_word("precision", "fp16") & table.is_word("engine", "deepspeed")
+    return ~(lacks_bf16 | (is_deepspeed_fp16 & (accelerator.name == "cpu")))
+
+
+def _chunks(f: Fields) -> int:
+    return f["pipeline_parallel"] * f["virtual_pipeline_stages"]
+
+
+WORLD = LayoutRule(
+    "world",
+    WORLD_RULE,
+    WORLD_FIX,
+    _fills_the_world,
+    world_numbers,
+)
+MAX_NODES = LayoutRule(
+    "max_nodes",
+    "a trial uses at most constraints.max_nodes nodes",
+    "raise constraints.max_nodes or use fewer nodes",
+    lambda table, w: np.full(len(table), True) if w.max_nodes is None else table["num_nodes"] <= w.max_nodes,
+    lambda f, w: f"{f['num_nodes']} nodes, at most {w.max_nodes} are allowed",
+)
+TP_ACROSS_NODES = LayoutRule(
+    "tp_across_nodes",
+    "a tensor-parallel group stays inside a node",
+    "use a smaller tensor_parallel, or set space.allow_tensor_parallel_across_nodes",
+    _stays_in_a_node,
+    lambda f, w: (
+        f"tensor {f['tensor_parallel']} does not fit evenly into nodes of {w.cluster.gpus_per_node}"
+        f" and would span some of the {f['num_nodes']}"
+    ),
+)
+BATCH = LayoutRule(
+    "batch",
+    BATCH_RULE,
+    BATCH_FIX,
+    _meets_the_batch,
+    batch_numbers,
+)
+LAYERS = LayoutRule(
+    "layers",
+    "every pipeline stage has at least one layer",
+    "use a smaller pipeline_parallel",
+    lambda table, w: table["pipeline_parallel"] <= w.model.num_layers,
+    lambda f, w: f"pipeline {f['pipeline_parallel']} has more stages than the model's {w.model.num_layers} layers",
+)
+INTERLEAVE = LayoutRule(
+    "interleave",
+    "every chunk of an interleaved pipeline has at least one layer",
+    "use fewer virtual_pipeline_stages",
+    lambda table, w: table["pipeline_parallel"] * table["virtual_pipeline_stages"] <= w.model.num_layers,
+    lambda f, w: (
+        f"pipeline {f['pipeline_parallel']} x {f['virtual_pipeline_stages']} chunks = {_chunks(f)},"
+        f" more than the model's {w.model.num_layers} layers"
+    ),
+)
+PRECISION = LayoutRule(
+    "precision",
+    "the accelerator computes in this precision, and the engine on it",
+    "use fp32",
+    _can_compute,
+    lambda f, w: (
+        f"DeepSpeed has no fp16 on {w.cluster.accelerator.name}"
+        if f["precision"] == "fp16"
+        else f"{w.cluster.accelerator.name} has no {f['precision']}"
+    ),
+)
+
+SPLIT_RULES = {
+    rule.code: rule
+    for rule in (
+        _split_rule("heads", "num_attention_heads", "attention heads", "use a tensor_parallel that divides the heads"),
+        _split_rule("kv_heads", "num_key_value_heads", "key-value heads", "use a tensor_parallel that divides them"),
+        _split_rule("ffn", "ffn_hidden_size", "MLP's width", "use a tensor_parallel that divides ffn_hidden_size"),
+        _split_rule(
+            "vocab", "vocab_size", "padded vocabulary", "pad vocab_size to a multiple of 128 x tensor_parallel"
+        ),
+    )
+}
+"""What tensor parallelism splits, by rule."""
+
+LAYOUT_RULES = (WORLD, MAX_NODES, TP_ACROSS_NODES, *SPLIT_RULES.values(), LAYERS, INTERLEAVE, BATCH, PRECISION)
+"""All rules, in the order in which a layout is refused by the first it breaks."""

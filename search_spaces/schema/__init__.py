@@ -1,0 +1,1 @@
+"""YAML files: positions, sections, validation and ready-made presets."""

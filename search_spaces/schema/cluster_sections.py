@@ -1,0 +1,171 @@
+"""The section `cluster` of a search file, and what a cluster file says: the machine and its links."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import Cluster, MeasuredSpeed
+from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
+from search_spaces.schema import presets
+from search_spaces.schema.sections import Named, resolved_path
+from search_spaces.schema.validation import Section, folder_of, validated
+from search_spaces.schema.yaml_document import read_document
+
+
+class LinkDomainSection(Section):
+    """Ranks that are joined by one kind of link."""
+
+    name: str = Field(min_length=1, max_length=40, description="What to call it: die-pair, quad, node.")
+    num_ranks: int = Field(ge=2, le=100_000, description="Consecutive ranks in it.")
+    bus_gb_per_s: float = Field(
+        gt=0, description="Bus bandwidth of an all-reduce over all of them, on each rank, as NCCL's tests print it."
+    )
+    latency_us: float = Field(ge=0, description="Time of an all-reduce that has next to nothing to carry.")
+    p2p_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Most that two of its ranks reach with each other. Default: bus_gb_per_s."
+    )
+    gather_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
+    )
+
+
+class BandwidthSection(Section):
+    """What so many nodes reach together."""
+
+    num_nodes: int = Field(ge=2, le=100_000, description="Whole nodes.")
+    bus_gb_per_s: float = Field(gt=0, description="Bus bandwidth of an all-reduce over all their ranks, on each rank.")
+    gather_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Bus bandwidth of an all-gather or a reduce-scatter. Default: bus_gb_per_s."
+    )
+
+
+class FabricSection(Section):
+    """What joins the nodes."""
+
+    nic_gb_per_s: float = Field(gt=0, description="All NICs of a node together, one direction.")
+    latency_us: float = Field(ge=0, description="Time of one small message from node to node.")
+    by_nodes: list[BandwidthSection] = Field(
+        default=[],
+        description="What whole nodes reach together where it was measured, by their number, rising. Default:"
+        f" {NIC_EFFICIENCY} of nic_gb_per_s, whatever their number.",
+    )
+    p2p_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Most that one pair of ranks reaches between nodes. Default: what the NICs do."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_fabric(self) -> Self:
+        self.fabric()
+        return self
+
+    def fabric(self) -> Fabric:
+        """The fabric; InputError where a number of nodes comes twice or out of order."""
+        by_nodes = tuple((point.num_nodes, point.bus_gb_per_s) for point in self.by_nodes)
+        gathers = tuple((point.num_nodes, point.gather_gb_per_s or point.bus_gb_per_s) for point in self.by_nodes)
+        differ = gathers if gathers != by_nodes else ()
+        return Fabric(self.nic_gb_per_s, self.latency_us, by_nodes, self.p2p_gb_per_s, differ)
+
+
+class LinksSection(Section):
+    """How fast ranks talk with each other; docs/clusters.md says how to find out."""
+
+    domains: list[LinkDomainSection] = Field(
+        default=[], description="From inner to outer, each a multiple of the one before, the last of them a node."
+    )
+    fabric: FabricSection | None = Field(default=None, description="What joins the nodes; required with several.")
+
+    @model_validator(mode="after")
+    def _are_links(self) -> Self:
+        self.links()
+        return self
+
+    def links(self) -> Links:
+        """The links; InputError where domains do not nest."""
+        domains = tuple(LinkDomain(**domain.model_dump()) for domain in self.domains)
+        return Links(domains, None if self.fabric is None else self.fabric.fabric())
+
+
+class MatmulSection(Section):
+    """TFLOP/s (1e12) of large matrix products, by precision."""
+
+    fp32: float | None = Field(default=None, gt=0, description="Of 32-bit products, without TF32.")
+    bf16: float | None = Field(default=None, gt=0, description="Of bf16 products.")
+    fp16: float | None = Field(default=None, gt=0, description="Of fp16 products.")
+
+
+class MeasuredSection(Section):
+    """What each rank reached by itself, all of them at once; `parlay calibrate` writes it (docs/calibrate.md)."""
+
+    matmul_tflops: MatmulSection = Field(default=MatmulSection(), description="Large matrix products.")
+    memory_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Memory traffic of a large copy, reads and writes."
+    )
+    host_gb_per_s: float | None = Field(
+        default=None, gt=0, description="Between device and host memory, the slower direction."
+    )
+
+    def measured(self) -> MeasuredSpeed:
+        products = self.matmul_tflops.model_dump(exclude_none=True)
+        return MeasuredSpeed(tuple(products.items()), self.memory_gb_per_s, self.host_gb_per_s)
+
+
+_MOST_GPUS = 1_000_000
+
+
+class ClusterSection(Named):
+    """The machine: the name of a ready-made one, the path of a YAML file with these fields, or the fields."""
+
+    schema_version: Literal["parlay.cluster/1"] = Field(
+        default="parlay.cluster/1", alias="schema", description="Which version of this format a file is written in."
+    )
+    accelerator: str = Field(description="What one rank computes on, for example h100-80gb; cpu for plain processes.")
+    gpus_per_node: int = Field(ge=1, le=100_000, description="Accelerators per node; on cpu, ranks per node.")
+    num_nodes: int = Field(ge=1, le=100_000, description="Nodes the search may use.")
+    links: LinksSection | None = Field(
+        default=None, description="How fast ranks talk. Default: the links of the accelerator's usual node, if any."
+    )
+    measured: MeasuredSection | None = Field(
+        default=None, description="What each rank reached. Default: the accelerator's data sheet, if any."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name_or_file(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, str):
+            return data
+        if "/" not in data and not data.endswith((".yaml", ".yml")):
+            return presets.preset(presets.CLUSTERS, data).data
+        document = read_document(resolved_path(folder_of(info), data))
+        validated(cls, document)
+        return document.data
+
+    @model_validator(mode="after")
+    def _is_a_cluster(self) -> Self:
+        if (count := self.gpus_per_node * self.num_nodes) > _MOST_GPUS:
+            raise InputError.of(
+                "bounds",
+                f"{self.num_nodes} nodes of {self.gpus_per_node} are {count} accelerators",
+                rule=f"at most {_MOST_GPUS} accelerators in all",
+                fix="write the nodes that the search may use",
+                key="num_nodes",
+                value=self.num_nodes,
+            )
+        self.cluster()
+        return self
+
+    def cluster(self) -> Cluster:
+        """The cluster; InputError for an accelerator nobody knows, and for links of another kind of node."""
+        try:
+            accelerator = presets.accelerator_named(self.accelerator)
+        except InputError as error:
+            raise error.at(key="accelerator") from None
+        links = None if self.links is None else self.links.links()
+        measured = None if self.measured is None else self.measured.measured()
+        return Cluster(accelerator, self.gpus_per_node, self.num_nodes, links, measured)
+
+    @classmethod
+    def name_schema(cls) -> str:
+        return "A ready-made cluster, or a file's path: " + ", ".join(presets.preset_names(presets.CLUSTERS))

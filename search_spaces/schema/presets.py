@@ -1,0 +1,91 @@
+"""Ready-made models, clusters and searches that come with Parlay, and the names accelerators go by."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from search_spaces.errors import InputError, did_you_mean, one_of
+from search_spaces.hardware.cluster import ACCELERATORS, Accelerator
+from search_spaces.schema.yaml_document import Document, parse_document
+
+MODELS = "models"
+CLUSTERS = "clusters"
+SEARCHES = "searches"
+TWINS = "searches/twins"
+"""Ready-made searches scaled down to a few CPU ranks; benchmarks/gallery.py runs them all."""
+
+
+def preset_names(kind: str) -> list[str]:
+    """The names of all presets of a kind (`models`, `clusters`, `searches`), sorted."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in _folder(kind).iterdir() if entry.name.endswith(".yaml"))
+
+
+def preset_text(kind: str, name: str) -> str:
+    """A preset's YAML as it was written, comments included; InputError for a name there is none of."""
+    known = preset_names(kind)
+    if name not in known:
+        raise InputError.of(
+            "unknown_preset",
+            f"no preset is called {name!r}",
+            rule=f"the {kind} that come with Parlay: " + ", ".join(known),
+            fix=did_you_mean(name, known) or "take one of those, or write the fields out",
+            value=name,
+        )
+    return (_folder(kind) / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def preset(kind: str, name: str) -> Document:
+    """A preset as data; InputError for a name there is none of."""
+    return parse_document(preset_text(kind, name).encode(), f"{kind}/{name}.yaml", Path())
+
+
+def ready_made_search(name: str) -> Path | None:
+    """The file of the search that comes with Parlay under this name; `twins/NAME` is one scaled down."""
+    known = [*preset_names(SEARCHES), *(f"twins/{twin}" for twin in preset_names(TWINS))]
+    return Path(str(_folder(SEARCHES) / f"{name}.yaml")) if name in known else None
+
+
+def accelerator_named(name: str) -> Accelerator:
+    """The accelerator of this name or of another spelling of it; InputError where it is unknown or ambiguous."""
+    word = re.sub(r"[ _]+", "-", name.strip().lower())
+    word = re.sub(r"^(nvidia|amd)-", "", word)
+    word = _ALIASES.get(word, word)
+    if word not in ACCELERATORS:
+        raise InputError.of(
+            "accelerator",
+            f"no accelerator is called {name!r}",
+            rule="one of " + ", ".join(ACCELERATORS),
+            fix=one_of(word, ACCELERATORS),
+            value=name,
+        )
+    return ACCELERATORS[word]
+
+
+# Data sheets, tables and nvidia-smi name the same device differently. Names that leave the memory open (V100, A100)
+# are not here: half the memory is another search.
+_ALIASES = {
+    "v100-sxm2-16gb": "v100-16gb",
+    "tesla-v100-sxm2-16gb": "v100-16gb",
+    "v100-sxm2-32gb": "v100-32gb",
+    "tesla-v100-sxm2-32gb": "v100-32gb",
+    "v100-32gb-dgxs": "v100-32gb",
+    "t4": "t4-16gb",
+    "tesla-t4": "t4-16gb",
+    "a40": "a40-48gb",
+    "a100-sxm4-40gb": "a100-40gb",
+    "a100-40gb-dgx": "a100-40gb",
+    "a100-sxm4-80gb": "a100-80gb",
+    "a100-80gb-dgx": "a100-80gb",
+    "h100": "h100-80gb",
+    "h100-sxm": "h100-80gb",
+    "h100-80gb-hbm3": "h100-80gb",
+    "h200": "h200-141gb",
+    "mi250x": "mi250x-gcd-64gb",
+    "mi250x-gcd": "mi250x-gcd-64gb",
+}
+
+
+def _folder(kind: str):
+    return files("search_spaces") / kind

@@ -1,0 +1,179 @@
+"""A section of a file checked against its schema: every mistake at once, with file, line, key, value, rule and fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
+
+from search_spaces.errors import InputError, Problem, did_you_mean, shown
+from search_spaces.schema.yaml_document import Document, KeyPath, dotted, undotted
+
+FILL_IN = "FILL_IN"
+"""Stands in a file where a value is needed that nobody knows but the user; no field takes it."""
+
+
+MOST_TOLD = 100
+"""Mistakes of one file that are told, the first ones."""
+
+
+class Section(BaseModel):
+    """Base of every section: strict types, no unknown key, frozen. Each field's description is its documentation.
+
+    A validator raises InputError; its problem's `key` is relative to the section, and file and line are filled in.
+    `refused` says, for a key somebody may well expect here, why it is not one.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    refused: ClassVar[Mapping[str, str]] = {}
+
+
+S = TypeVar("S", bound=Section)
+
+
+def validated(section: type[S], document: Document) -> S:
+    """The document as this section; InputError carries every problem found, in the order of the file."""
+    try:
+        return section.model_validate(document.data, context={"folder": document.folder})
+    except ValidationError as error:
+        details = sorted(error.errors(), key=lambda detail: document.place(_path_in(document, detail["loc"])).line or 0)
+        problems = [_asked(p) for detail in details[:MOST_TOLD] for p in _problems(detail, section, document)]
+        problems.sort(key=lambda p: (p.file or "", p.line or 0))
+        raise InputError(*problems, *_more(len(details) - MOST_TOLD, document)) from None
+
+
+def _more(count: int, document: Document) -> Iterator[Problem]:
+    if count > 0:
+        fix = "correct those that are told; the next ones are told then"
+        yield Problem("more", f"{count} mistakes more", fix=fix, file=document.file)
+
+
+def restored(section: type[S], data: Any) -> S:
+    """The section that `model_dump(mode="json", by_alias=True)` wrote; InputError when it is something else."""
+    return validated(section, Document(data, {}, None, Path()))
+
+
+def folder_of(info: ValidationInfo) -> Path:
+    """Where relative paths in the file being validated start from."""
+    return (info.context or {}).get("folder", Path())
+
+
+def _problems(detail: Any, section: type[Section], document: Document) -> Iterator[Problem]:
+    path = _path_in(document, detail["loc"])
+    raised = detail.get("ctx", {}).get("error")
+    if isinstance(raised, InputError):
+        for problem in raised.problems:
+            yield _placed(problem, path, document)
+    elif detail["type"] == "extra_forbidden":
+        yield _placed(_unknown_key(path, section), (), document)
+    else:
+        yield _placed(_broken(detail), path, document)
+
+
+def _asked(problem: Problem) -> Problem:
+    """The problem itself; of a value that was left to the user, only what it has to be."""
+    return replace(problem, fix=f"fill this in: {problem.rule}") if problem.value == FILL_IN else problem
+
+
+def _path_in(document: Document, location: KeyPath) -> KeyPath:
+    """The location without the indices of lists that the file does not have: a single value may stand for a list."""
+    path = location
+    while path and isinstance(path[-1], int) and not isinstance(document.value(path[:-1]), list):
+        path = path[:-1]
+    return path
+
+
+def _placed(problem: Problem, path: KeyPath, document: Document) -> Problem:
+    """The problem with its whole key, and with the file and line of that key unless it knows another file's."""
+    if problem.file is not None:
+        return problem
+    above = dotted(path)
+    key = problem.key or above
+    if above and key != above and not key.startswith((above + ".", above + "[")):
+        key = f"{above}.{key}"
+    whole = undotted(key) if key != above else path
+    place = document.place(whole)
+    return replace(problem, key=key or None, file=place.file, line=place.line)
+
+
+def _unknown_key(path: KeyPath, root: type[Section]) -> Problem:
+    section = _section_at(root, path[:-1])
+    key, known = str(path[-1]), ", ".join(_keys(section))
+    if key in section.refused:
+        rule = section.refused[key]
+        return Problem("refused_key", "is not accepted here", rule=rule, fix="remove it", key=dotted(path))
+    fix = _suggestion(key, section, root) or "remove it"
+    rule = f"known here: {known}"
+    return Problem("unknown_key", f"unknown key {key!r}", rule=rule, fix=fix, key=dotted(path), value=key)
+
+
+def _suggestion(key: str, section: type[Section], root: type[Section]) -> str | None:
+    """The key itself in another section, else one spelled alike: here, or in another section."""
+    # A key that several sections have is offered where it has to be given: of space and baseline, in space.
+    sections = sorted(sections_of(root), key=lambda named: _keys(root)[named[0]].is_required())
+    elsewhere = {inner: f"{name}.{inner}" for name, found in sections for inner in _keys(found)}
+    if key in elsewhere:
+        return f"did you mean {elsewhere[key]}?"
+    close = difflib.get_close_matches(key.lower(), list(elsewhere), n=1)
+    return did_you_mean(key, _keys(section)) or (f"did you mean {elsewhere[close[0]]}?" if close else None)
+
+
+def _section_at(root: type[Section], path: KeyPath) -> type[Section]:
+    for key in path:
+        root = dict(sections_of(root)).get(str(key), root)
+    return root
+
+
+def sections_of(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """The sections directly inside this one, by key."""
+    for key, field in _keys(section).items():
+        for candidate in (field.annotation, *get_args(field.annotation)):
+            if isinstance(candidate, type) and issubclass(candidate, Section):
+                yield key, candidate
+
+
+def _keys(section: type[Section]) -> dict[str, Any]:
+    return {field.alias or name: field for name, field in section.model_fields.items()}
+
+
+_TYPES = {
+    "missing": ("missing_key", "required, and not given", "add it"),
+    "int_type": ("type", "a whole number", "write digits only, without a point, quotes or underscores"),
+    "int_from_float": ("type", "a whole number", "write it without a fraction or exponent"),
+    "float_type": ("type", "a number", "write it without quotes"),
+    "finite_number": ("bounds", "a finite number", "write a number"),
+    "bool_type": ("type", "true or false", "write true or false; yes, no, on and off are plain text"),
+    "string_type": ("type", "text", "put it in quotes if it is meant as text"),
+    "tuple_type": ("type", "a list", "write [a, b]"),
+    "list_type": ("type", "a list", "write [a, b]"),
+    "dict_type": ("type", "keys and values", "write `key: value` lines below it, or remove the key"),
+    "model_type": ("type", "keys and values", "write `key: value` lines below it, or remove the key"),
+    "greater_than": ("bounds", "more than {gt}", "write a larger number, or remove the key"),
+    "greater_than_equal": ("bounds", "at least {ge}", "write a larger number, or remove the key"),
+    "less_than": ("bounds", "less than {lt}", "write a smaller number"),
+    "less_than_equal": ("bounds", "at most {le}", "write a smaller number"),
+    "string_too_long": ("bounds", "at most {max_length} characters", "write less"),
+    "string_too_short": ("bounds", "at least {min_length} characters", "write something, or remove the key"),
+    "literal_error": ("choice", "one of {expected}", "write one of these"),
+    "enum": ("choice", "one of {expected}", "write one of these"),
+}
+
+
+def _broken(detail: Any) -> Problem:
+    """pydantic's words for a value of the wrong type, size or spelling, in ours."""
+    value, context = detail["input"], detail.get("ctx", {})
+    if detail["type"] not in _TYPES:  # their words may hold braces, and are not to be filled in
+        return Problem("value", f"is {shown(value)}", rule=detail["msg"], fix="correct the value", value=value)
+    code, rule, fix = _TYPES[detail["type"]]
+    if code == "missing_key":
+        return Problem(code, rule, fix=fix)
+    rule = rule.format(**context)
+    if code == "choice":
+        rule = rule.replace(" or ", ", ").replace("'", "")
+        fix = did_you_mean(value, rule.removeprefix("one of ").split(", ")) or fix
+    return Problem(code, f"is {shown(value)}", rule=rule, fix=fix, value=value)

@@ -1,0 +1,248 @@
+"""SearchSpace: from axes to every feasible layout, and every rejected one with the rule and the numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from search_spaces.errors import InputError, Problem, shown
+from search_spaces.layouts.axes import complete_axes
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import Workload
+from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.layout_rules import LAYOUT_RULES, broken_rules, first_broken, with_derived
+
+MOST_POINTS = 1_000_000
+DRAWN_POINTS = 100_000
+"""Of a space that is larger. Each that is legal takes a fraction of a millisecond, and a search tries a few hundred."""
+
+Axes = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A layout that cannot be run. A derived field that is no whole number is None in `fields`.
+
+    `varying` names the fields in which the layouts of its space differ.
+    """
+
+    fields: Mapping[str, Any]
+    problem: Problem
+    varying: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Which layout of the space it is, and why it cannot be run."""
+        told = ", ".join(f"{name} {_word(self.fields[name])}" for name in self.varying)
+        return f"{told}: {self.problem.message}" if told else self.problem.message
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The closed set of candidates, in canonical form, each once, in the order of the layout fields.
+
+    `rejected_by_rule` counts the rejected ones by the first rule each breaks, in the rules' order. `num_points` is
+    how many combinations the axes have before layouts that are the same are counted once; `is_sampled` says that
+    only a part of them was looked at.
+    """
+
+    workload: Workload
+    feasible: tuple[Layout, ...]
+    rejected_by_rule: Mapping[str, int]
+    num_points: int
+    baseline: Layout | None = None
+    is_sampled: bool = False
+    _varying: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    _rejected: LayoutTable | None = field(default=None, repr=False, compare=False)
+    _broken_engine_rules: tuple[Rejected, ...] = field(default=(), repr=False, compare=False)
+
+    def rejected(self) -> Iterator[Rejected]:
+        """Every rejected layout with the first rule it breaks; made as they are asked for."""
+        if self._rejected is not None:
+            first = first_broken(self._rejected, self.workload, LAYOUT_RULES).tolist()
+            for fields, index in zip(self._rejected.rows(), first, strict=True):
+                yield Rejected(fields, LAYOUT_RULES[index].problem(fields, self.workload), self._varying)
+        yield from self._broken_engine_rules
+
+    def examples(self) -> dict[str, Rejected]:
+        """For each rule of `rejected_by_rule` the first layout that it refuses."""
+        found = {}
+        if self._rejected is not None:
+            first = first_broken(self._rejected, self.workload, LAYOUT_RULES)
+            broken, rows = np.unique(first, return_index=True)
+            for index, fields in zip(broken.tolist(), self._rejected.take(rows).rows(), strict=True):
+                rule = LAYOUT_RULES[index]
+                found[rule.code] = Rejected(fields, rule.problem(fields, self.workload), self._varying)
+        for rejected in self._broken_engine_rules:
+            found.setdefault(rejected.problem.code, rejected)
+        return found
+
+
+def search_space(
+    workload: Workload, axes: Axes, baseline: Layout | None = None, *, sample_seed: int | None = None
+) -> SearchSpace:
+    """All feasible layouts of these axes; fields without an axis keep their default.
+
+    With `sample_seed`, more than `MOST_POINTS` combinations are allowed and `DRAWN_POINTS` are drawn, the same for the
+    same seed. InputError when there are too many, when none is legal, or when the baseline breaks a rule.
+    """
+    if baseline is not None:
+        require_legal(baseline, workload)
+    axes = complete_axes(axes, workload.cluster.num_nodes)
+    total = prod(len(values) for values in axes.values())
+    table = LayoutTable.picked(axes, _picks(axes, total, sample_seed))
+    space = _sifted(workload, with_derived(table, workload).canonical().distinct(), list(axes), total)
+    _require_some(space)
+    return space if baseline is None else _joined(space, baseline.canonical())
+
+
+def closed_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
+    """The candidates of a measured table as they are: they were run, so no rule is asked."""
+    feasible = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    canonical = _listed(baseline, feasible)
+    return SearchSpace(workload, feasible, {}, len(candidates), canonical)
+
+
+def runnable_space(workload: Workload, candidates: Sequence[Layout], baseline: Layout | None = None) -> SearchSpace:
+    """Those candidates of a measured table, in its order, that the search's trainer can run on this workload.
+
+    InputError when there is none, or when the baseline is not in the table or breaks a rule.
+    """
+    listed = tuple({layout.key: layout.canonical() for layout in candidates}.values())
+    canonical = _listed(baseline, listed)
+    if canonical is not None:
+        require_legal(canonical, workload)
+    space = _sifted(workload, LayoutTable.of(listed), LAYOUT_FIELDS, len(candidates))
+    _require_some(space)
+    return replace(space, baseline=canonical)
+
+
+def require_legal(baseline: Layout, workload: Workload) -> None:
+    """InputError with every rule that this layout of the user's breaks.
+
+    It trains the search's global batch even where that is free, else there is nothing to compare.
+    """
+    problems = broken_rules(baseline, replace(workload, batch_is_free=False))
+    problems += broken_engine_rules(baseline, workload.model, workload.engines)
+    if problems:
+        raise InputError(*problems).at(key="baseline")
+
+
+def _listed(baseline: Layout | None, candidates: Sequence[Layout]) -> Layout | None:
+    """The baseline in canonical form; InputError where it is none of the candidates."""
+    if baseline is None:
+        return None
+    if baseline.canonical() not in candidates:
+        raise InputError.of(
+            "baseline",
+            "is not a layout of the table",
+            rule="space.candidates is a closed set",
+            fix="give a layout of the table, or remove the baseline",
+            key="baseline",
+        )
+    return baseline.canonical()
+
+
+def _picks(axes: Axes, total: int, sample_seed: int | None) -> Sequence[np.ndarray]:
+    """Which value of each axis every point takes: all of them, or a sample drawn with replacement."""
+    sizes = [len(values) for values in axes.values()]
+    if total <= MOST_POINTS:
+        return np.unravel_index(np.arange(total), sizes)
+    if sample_seed is None:
+        raise InputError.of(
+            "too_many_points",
+            f"{total} combinations of " + " x ".join(f"{len(v)} {name}" for name, v in axes.items() if len(v) > 1),
+            rule=f"at most {MOST_POINTS} are listed in full",
+            fix=f"shorten an axis, or set search.sample_space to draw {DRAWN_POINTS} of them at random",
+            key="space",
+            value=total,
+        )
+    random = np.random.default_rng(sample_seed)
+    return [random.integers(size, size=DRAWN_POINTS) for size in sizes]
+
+
+def _sifted(workload: Workload, table: LayoutTable, given: Sequence[str], total: int) -> SearchSpace:
+    """The rows that keep all rules; `given` names the fields that tell one row from another."""
+    first = first_broken(table, workload, LAYOUT_RULES)
+    kept = first == len(LAYOUT_RULES)
+    varying = tuple(name for name in given if len(table) and table[name].min() != table[name].max())
+    feasible, unable = _runnable(table.take(kept).layouts(), workload, varying)
+    counts = {rule.code: int((first == index).sum()) for index, rule in enumerate(LAYOUT_RULES)}
+    counts |= Counter(rejected.problem.code for rejected in unable)
+    return SearchSpace(
+        workload,
+        feasible=tuple(feasible),
+        rejected_by_rule={code: count for code, count in counts.items() if count},
+        num_points=total,
+        is_sampled=total > MOST_POINTS,
+        _varying=varying,
+        _rejected=table.take(~kept),
+        _broken_engine_rules=tuple(unable),
+    )
+
+
+def _runnable(
+    layouts: Sequence[Layout], workload: Workload, varying: tuple[str, ...]
+) -> tuple[list[Layout], list[Rejected]]:
+    """Those that their engine can run, and the others with the first rule that says no."""
+    feasible, unable = [], []
+    for layout in layouts:
+        problem = next(iter(broken_engine_rules(layout, workload.model, workload.engines)), None)
+        if problem is None:
+            feasible.append(layout)
+        else:
+            unable.append(Rejected(layout.to_json(), problem, varying))
+    return feasible, unable
+
+
+def _joined(space: SearchSpace, baseline: Layout) -> SearchSpace:
+    """The baseline is a candidate like any other, wherever it lies."""
+    candidates = space.feasible if baseline in set(space.feasible) else (*space.feasible, baseline)
+    return replace(space, feasible=candidates, baseline=baseline)
+
+
+def _require_some(space: SearchSpace) -> None:
+    if any(layout.global_batch_size == space.workload.global_batch_size for layout in space.feasible):
+        return
+    if space.feasible:
+        raise _no_competitor(space)
+    removed = space.rejected_by_rule
+    told = ", ".join(f"{code} removed {count}" for code, count in sorted(removed.items(), key=lambda item: -item[1]))
+    raise InputError.of(
+        "space_empty",
+        f"no layout of {space.num_points} is legal: {told}",
+        rule="a space has at least one layout that can be run, beside the baseline",
+        fix=_relaxation(space),
+        key="space",
+    )
+
+
+def _no_competitor(space: SearchSpace) -> InputError:
+    batches = sorted({layout.global_batch_size for layout in space.feasible})
+    return InputError.of(
+        "space_empty",
+        f"no layout has the global batch {space.workload.global_batch_size}; they have {batches[:10]}",
+        rule="where grad_accum_steps is an axis, only layouts of global_batch_size compete to be the best",
+        fix="add values to space.grad_accum_steps, or change global_batch_size",
+        key="space.grad_accum_steps",
+    )
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else shown(value)
+
+
+def _relaxation(space: SearchSpace) -> str:
+    """What to change first: the advice of the rules that removed most."""
+    advice: dict[str, tuple[int, str]] = {}
+    for rejected in space.rejected():
+        count, _ = advice.get(rejected.problem.code, (0, ""))
+        advice[rejected.problem.code] = (count + 1, rejected.problem.fix or rejected.problem.rule or "")
+    most = sorted(advice.items(), key=lambda item: -item[1][0])[:3]
+    return "; ".join(f"{code}: {fix}" for code, (_, fix) in most)

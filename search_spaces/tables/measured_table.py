@@ -1,0 +1,405 @@
+"""Observation: one measured layout, and the CSV table such measurements are kept and exchanged in."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from search_spaces.errors import InputError, Problem, did_you_mean
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import LAYOUT_FIELDS, SWITCHES, WORDS, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.plain_file import open_named
+from search_spaces.schema.presets import accelerator_named
+from search_spaces.tables.csv_rows import cell_text, csv_rows, text_cell, uneven_row
+
+OUTCOMES = ("ok", "oom", "failed")
+MAX_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What came of one layout: a row of the table. Times in seconds, memory in GiB; what is unknown is None.
+
+    `outcome` is ok, oom, or failed where the cause is unknown. `cluster` has the ranks that took part, `layout` is
+    canonical. `source` says who measured it. `problem` names the closed set of rows it belongs to: one model on one
+    cluster with one global batch.
+    """
+
+    problem: str
+    source: str
+    model_name: str
+    model: ModelShape
+    cluster: Cluster
+    global_batch_size: int
+    layout: Layout
+    outcome: str
+    step_time_s: float | None = None
+    peak_memory_gib: float | None = None
+    cluster_name: str | None = None
+    failure_reason: str | None = None
+    step_time_p95_s: float | None = None
+    recorded_duration_s: float | None = None
+    queue_wait_s: float | None = None
+    search_id: str | None = None
+    trial: str | None = None
+    kind: str | None = None
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds the trial held its nodes: as recorded, else a start-up of a minute and fifteen steps."""
+        if self.recorded_duration_s is not None:
+            return self.recorded_duration_s
+        return 60.0 if self.step_time_s is None else 60.0 + 15.0 * self.step_time_s
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """The rows of a table that could be read, and a problem with file and line for each that could not."""
+
+    observations: tuple[Observation, ...]
+    problems: tuple[Problem, ...] = ()
+
+    def require_whole(self) -> MeasuredTable:
+        """The table itself; InputError with every bad row if there is one."""
+        if self.problems:
+            raise InputError(*self.problems)
+        return self
+
+
+def read_table(path: Path) -> MeasuredTable:
+    """The table in this file. InputError when it is no such table: unreadable, or columns missing or unknown."""
+    try:
+        with open_named(path) as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        fix = "name a measured table that is there and that you may read"
+        raise InputError.of("file", f"cannot be read: {error.strerror or error}", file=str(path), fix=fix) from error
+    if len(raw) > MAX_BYTES:
+        message = f"larger than {MAX_BYTES} bytes, the most that is read"
+        raise InputError.of("file", message, file=str(path), fix="leave rows of other models and machines out")
+    try:
+        return parse_table(raw.decode("utf-8-sig"), str(path))  # spreadsheets begin what they save with a mark
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError.of("encoding", "not UTF-8", file=str(path), line=line, fix="save it as UTF-8") from error
+
+
+def parse_table(text: str, file: str) -> MeasuredTable:
+    """The table in this text; `file` is what problems call it."""
+    rows = csv_rows(text, file)
+    header_line, names = next(rows, None) or (1, [])
+    header = [name.strip() for name in names]
+    _require_columns(header, file, header_line)
+    observations: list[Observation] = []
+    problems: list[Problem] = []
+    trials: set[tuple[str, str]] = set()
+    for line, cells in rows:
+        try:
+            observation = _observation(_cells(header, cells))
+            _require_new_trial(observation, trials)
+            observations.append(observation)
+        except InputError as error:
+            problems += error.at(file=file, line=line).problems
+    return MeasuredTable(tuple(observations), tuple(problems))
+
+
+def render_table(observations: Iterable[Observation], comments: Iterable[str] = ()) -> str:
+    """The observations as a table; reading it back gives the same ones."""
+    out = io.StringIO()
+    for comment in comments:
+        out.write("# " + " ".join(comment.split()) + "\n")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for observation in observations:
+        row = _row(observation)
+        writer.writerow([_cell(name, row[name]) for name in COLUMNS])
+    return out.getvalue()
+
+
+REQUIRED_COLUMNS = (
+    "problem",
+    "source",
+    "model_name",
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "ffn_hidden_size",
+    "gated_mlp",
+    "vocab_size",
+    "tied_embeddings",
+    "seq_length",
+    "accelerator",
+    "num_gpus",
+    "gpus_per_node",
+    "global_batch_size",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "data_parallel",
+    "micro_batch_size",
+    "grad_accum_steps",
+    "zero_stage",
+    "sequence_parallel",
+    "activation_checkpointing",
+    "attention_kernel",
+    "outcome",
+    "step_time_s",
+    "peak_memory_gib",
+)
+OPTIONAL_COLUMNS = (
+    "num_nodes",
+    "offload",
+    "virtual_pipeline_stages",
+    "pipeline_schedule",
+    "precision",
+    "engine",
+    "torch_compile",
+    "rank_order",
+    "overlap_comm",
+    "bucket_mib",
+    "num_key_value_heads",
+    "cluster",
+    "failure_reason",
+    "step_time_p95_s",
+    "duration_s",
+    "queue_wait_s",
+    "search_id",
+    "trial",
+    "kind",
+)
+COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
+
+_TEXTS = {
+    *("problem", "source", "model_name", "accelerator", "outcome", "cluster", "failure_reason", "search_id", "trial"),
+    *("kind", *WORDS),
+}
+_SWITCHES = {"gated_mlp", "tied_embeddings", *SWITCHES}
+_NUMBERS = {"step_time_s", "peak_memory_gib", "step_time_p95_s", "duration_s", "queue_wait_s"}
+_MODEL_COLUMNS = (
+    *("num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "ffn_hidden_size", "gated_mlp"),
+    *("vocab_size", "seq_length", "tied_embeddings"),
+)
+
+_PRECISIONS = {"h100-80gb": "bf16", "a100-80gb": "fp16", "a100-40gb": "fp16"}
+"""What tables that do not say it were measured in."""
+
+_ENGINES = {"ultrascale-playbook": "nanotron", "vtrain": "megatron-deepspeed"}
+"""What published tables were measured with, by source."""
+
+_SAME_ARITHMETIC = {"fused-softmax": "math"}
+
+Cells = Mapping[str, Any]
+
+
+def _require_columns(header: list[str], file: str, line: int) -> None:
+    if not {"problem", "outcome"} & {*header}:
+        rule = "a measured table has the columns " + ", ".join(REQUIRED_COLUMNS)
+        fix = "parlay import makes one of other programs' results, parlay export SEARCH of a search"
+        raise InputError.of("missing_column", "is no measured table", rule=rule, fix=fix, file=file, line=line)
+    problems = [
+        Problem("missing_column", f"column {name} is missing", fix=_ALL_COLUMNS, file=file, line=line, key=name)
+        for name in REQUIRED_COLUMNS
+        if name not in header
+    ]
+    for index, name in enumerate(header):
+        if name not in COLUMNS:
+            fix = did_you_mean(name, COLUMNS) or "remove it"
+            problems.append(Problem("unknown_column", f"unknown column {name!r}", fix=fix, file=file, line=line))
+        elif name in header[:index]:
+            fix = "take one of the two out"
+            problems.append(Problem("duplicate_column", f"column {name} is there twice", fix=fix, file=file, line=line))
+    if problems:
+        raise InputError(*problems)
+
+
+_ALL_COLUMNS = "add it; parlay export SEARCH writes a table that has them all"
+
+
+def _require_new_trial(observation: Observation, seen: set[tuple[str, str]]) -> None:
+    if observation.search_id is None or observation.trial is None:
+        return
+    name = (observation.search_id, observation.trial)
+    if name in seen:
+        message, fix = f"{'.'.join(name)} is there twice", "take one of the two rows out"
+        raise InputError.of("duplicate_trial", message, key="trial", value=name[1], fix=fix)
+    seen.add(name)
+
+
+def _cells(header: list[str], cells: list[str]) -> dict[str, Any]:
+    if len(cells) != len(header):
+        raise uneven_row(len(cells), len(header))
+    problems: list[Problem] = []
+    values: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for name, cell in zip(header, cells, strict=True):
+        try:
+            values[name] = _parser(name)(name, cell.strip()) if cell.strip() else None
+        except InputError as error:
+            problems += error.problems
+    problems += [
+        Problem("missing_value", "is empty", fix="fill it in, or take the row out", key=name)
+        for name in REQUIRED_COLUMNS[:-2]
+        if values[name] is None and all(problem.key != name for problem in problems)
+    ]
+    if problems:
+        raise InputError(*problems)
+    return values
+
+
+def _parser(name: str) -> Callable[[str, str], Any]:
+    if name in _TEXTS:
+        return _text
+    if name in _SWITCHES:
+        return _switch
+    return _number if name in _NUMBERS else _count
+
+
+def _text(name: str, cell: str) -> str:
+    return cell_text(cell)
+
+
+def _switch(name: str, cell: str) -> bool:
+    if cell not in ("0", "1"):
+        raise _bad_cell(name, cell, "0 or 1")
+    return cell == "1"
+
+
+def _count(name: str, cell: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", cell):
+        raise _bad_cell(name, cell, "a whole number")
+    return int(cell)
+
+
+def _number(name: str, cell: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,2})?", cell):
+        raise _bad_cell(name, cell, "a number of 0 or more with a decimal point")
+    return float(cell)
+
+
+def _bad_cell(name: str, cell: str, rule: str) -> InputError:
+    return InputError.of("cell", f"is {cell!r}", rule=rule, key=name, value=cell)
+
+
+def _observation(cells: Cells) -> Observation:
+    _require_outcome(cells)
+    cluster = _cluster(cells)
+    layout = _layout(cells, cluster)
+    if cells["outcome"] == "ok":
+        _require_products(cells)
+    return Observation(
+        problem=cells["problem"],
+        source=cells["source"],
+        model_name=cells["model_name"],
+        model=_model(cells),
+        cluster=cluster,
+        global_batch_size=cells["global_batch_size"],
+        layout=layout,
+        outcome=cells["outcome"],
+        step_time_s=cells["step_time_s"],
+        peak_memory_gib=cells["peak_memory_gib"],
+        cluster_name=cells["cluster"],
+        recorded_duration_s=cells["duration_s"],
+        **{name: cells[name] for name in _AS_THEY_ARE},
+    )
+
+
+_AS_THEY_ARE = ("failure_reason", "step_time_p95_s", "queue_wait_s", "search_id", "trial", "kind")
+
+
+def _require_outcome(cells: Cells) -> None:
+    outcome, step_time_s = cells["outcome"], cells["step_time_s"]
+    if outcome not in OUTCOMES:
+        raise _bad_cell("outcome", outcome, "one of " + ", ".join(OUTCOMES))
+    if outcome == "ok" and not step_time_s:
+        rule, fix = "a row that ran has a step time", "fill it in, or write oom or failed as the outcome"
+        raise InputError.of("cell", "is empty or 0", rule=rule, key="step_time_s", fix=fix)
+    if outcome != "ok" and step_time_s is not None:
+        raise _bad_cell("step_time_s", str(step_time_s), f"a row that is {outcome} has no step time")
+
+
+def _require_products(cells: Cells) -> None:
+    """What ran had so many ranks and such a batch; what failed may have failed for want of them."""
+    for whole, parts in _PRODUCTS.items():
+        product = prod(cells[name] for name in parts)
+        if product != cells[whole]:
+            numbers = " x ".join(f"{name} {cells[name]}" for name in parts)
+            rule = f"a row that ran has {' x '.join(parts)} = {whole}"
+            raise InputError.of("cell", f"is {cells[whole]}, but {numbers} = {product}", rule=rule, key=whole)
+
+
+_PRODUCTS = {
+    "num_gpus": ("tensor_parallel", "pipeline_parallel", "data_parallel"),
+    "global_batch_size": ("micro_batch_size", "grad_accum_steps", "data_parallel"),
+}
+
+
+def _model(cells: Cells) -> ModelShape:
+    """The table has no columns for positions and norms: gated models are taken as Llama's kind, others as GPT-2's."""
+    sizes = {name: cells[name] for name in _MODEL_COLUMNS}
+    sizes["num_key_value_heads"] = sizes["num_key_value_heads"] or sizes["num_attention_heads"]
+    position_embedding, norm = positions_and_norm(sizes["gated_mlp"])
+    return ModelShape(**sizes, position_embedding=position_embedding, norm=norm)
+
+
+def positions_and_norm(gated_mlp: bool) -> tuple[str, str]:
+    """What the models of tables are taken to have."""
+    return ("rotary", "rmsnorm") if gated_mlp else ("learned", "layernorm")
+
+
+def _cluster(cells: Cells) -> Cluster:
+    """The ranks that took part: a table's node may have more GPUs than were used."""
+    gpus, per_node = cells["num_gpus"], cells["gpus_per_node"]
+    if not gpus or not per_node or (gpus > per_node and gpus % per_node):
+        raise InputError.of(
+            "cell",
+            f"is {gpus} with {per_node} GPUs a node",
+            rule="a part of one node, or whole nodes",
+            key="num_gpus",
+            value=gpus,
+        )
+    return Cluster(accelerator_named(cells["accelerator"]), min(gpus, per_node), -(-gpus // per_node))
+
+
+def _layout(cells: Cells, cluster: Cluster) -> Layout:
+    known = {name: cells[name] for name in LAYOUT_FIELDS if cells.get(name) is not None}
+    defaults: dict[str, Any] = {
+        "num_nodes": cluster.num_nodes,
+        "pipeline_schedule": "1f1b",
+        "precision": _PRECISIONS.get(cluster.accelerator.name),
+        "engine": _ENGINES.get(cells["source"]),
+    }
+    fields = defaults | known
+    fields["attention_kernel"] = _SAME_ARITHMETIC.get(fields["attention_kernel"], fields["attention_kernel"])
+    for name in ("precision", "engine"):
+        if fields[name] is None:
+            fix = f"fill column {name} in: one of {', '.join(WORDS[name])}"
+            raise InputError.of("missing_value", "is not given and cannot be told from the rest", key=name, fix=fix)
+    return Layout(**fields).canonical()
+
+
+def _row(observation: Observation) -> dict[str, Any]:
+    layout, cluster = observation.layout, observation.cluster
+    own = {name: getattr(observation, name) for name in COLUMNS if hasattr(observation, name)}
+    return {
+        **layout.to_json(),
+        **observation.model.to_json(),
+        **own,
+        "accelerator": cluster.accelerator.name,
+        "num_gpus": cluster.num_gpus,
+        "gpus_per_node": cluster.gpus_per_node,
+        "cluster": observation.cluster_name,
+        "duration_s": observation.recorded_duration_s,
+    }
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    return text_cell(str(value)) if name in _TEXTS else repr(value)

@@ -1,0 +1,128 @@
+"""What accounting lets a user have: accounts, QOS and their limits, as sacctmgr shows them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm.field_parsers import clock_s, limit
+from slurm.request import JobOptions
+
+ASSOCIATION_FORMAT = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmit,MaxWall"
+QOS_FORMAT = "Name,Flags,MaxWall,MaxJobsPU,MaxSubmitPU,MaxTRES"
+
+
+@dataclass(frozen=True)
+class Association:
+    """What the user may do under one account, in one partition or, where that is None, in all.
+
+    Limits are infinite where there is none; `max_submit` counts jobs that wait and that run, `max_jobs` those that run.
+    """
+
+    account: str
+    partition: str | None = None
+    qos: tuple[str, ...] = ()
+    default_qos: str | None = None
+    max_jobs: float = math.inf
+    max_submit: float = math.inf
+    max_wall_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Qos:
+    """A quality of service. A job under one that lifts a limit of its partition (MaxTime, MaxNodes, MinNodes) is held
+    to the QOS's own instead. Of a job's QOS and that of its partition the latter's limits come first, unless the former
+    `is_before_partitions`. `max_nodes` and `max_gpus` are of one job."""
+
+    name: str
+    lifts_time_limit: bool = False
+    lifts_node_limit: bool = False
+    lifts_least_nodes: bool = False
+    is_before_partitions: bool = False
+    max_wall_s: float = math.inf
+    max_jobs: float = math.inf
+    max_submit: float = math.inf
+    max_nodes: float = math.inf
+    max_gpus: float = math.inf
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """All associations of a user with the cluster, none where accounting does not know them; and the cluster's QOS."""
+
+    associations: tuple[Association, ...] = ()
+    qualities: tuple[Qos, ...] = ()
+
+    def of(self, options: JobOptions) -> tuple[Association, ...]:
+        """Those under which a job with these options would run; of every account where none is named."""
+        account, named = as_kept(options.account or ""), (options.partition or "").split(",")
+        return tuple(
+            association
+            for association in self.associations
+            if (not account or association.account == account)
+            and (association.partition is None or association.partition in named)
+        )
+
+    def qos(self, name: str | None) -> Qos | None:
+        """None for one that is not there, or not named."""
+        return next((quality for quality in self.qualities if quality.name == as_kept(name or "")), None)
+
+    def qos_of(self, options: JobOptions) -> Qos | None:
+        """The one that is named, else the account's default, where all it may be agree on that."""
+        defaults = {association.default_qos for association in self.of(options)}
+        default = defaults.pop() if len(defaults) == 1 else None
+        return self.qos(options.qos or default)
+
+
+def as_kept(name: str) -> str:
+    """An account or a QOS as accounting keeps it: Slurm compares them whatever their case."""
+    return name.lower()
+
+
+def parse_associations(stdout: str, cluster: str) -> tuple[Association, ...]:
+    """Rows of ASSOCIATION_FORMAT that are of this cluster; lines that are none are passed over."""
+    return tuple(
+        Association(
+            account=account,
+            partition=partition or None,
+            qos=tuple(name for name in qos.split(",") if name),
+            default_qos=default or None,
+            max_jobs=limit(jobs),
+            max_submit=limit(submit),
+            max_wall_s=clock_s(wall),
+        )
+        for of, account, partition, qos, default, jobs, submit, wall in _rows(stdout, ASSOCIATION_FORMAT)
+        if of == cluster and account
+    )
+
+
+def parse_qos(stdout: str) -> tuple[Qos, ...]:
+    """Rows of QOS_FORMAT."""
+    return tuple(
+        Qos(
+            name=name,
+            lifts_time_limit="PartitionTimeLimit" in flags.split(","),
+            lifts_node_limit="PartitionMaxNodes" in flags.split(","),
+            lifts_least_nodes="PartitionMinNodes" in flags.split(","),
+            is_before_partitions="OverPartQOS" in flags.split(","),
+            max_wall_s=clock_s(wall),
+            max_jobs=limit(jobs),
+            max_submit=limit(submit),
+            max_nodes=_resource(resources, "node"),
+            max_gpus=_resource(resources, "gres/gpu"),
+        )
+        for name, flags, wall, jobs, submit, resources in _rows(stdout, QOS_FORMAT)
+        if name
+    )
+
+
+def _rows(stdout: str, format: str) -> Iterator[list[str]]:
+    rows = (line.split("|") for line in stdout.split("\n"))
+    return (row for row in rows if len(row) == format.count(",") + 1)
+
+
+def _resource(text: str, name: str) -> float:
+    """The count of a trackable resource in `cpu=4,gres/gpu=2,node=1`."""
+    counts = dict(resource.partition("=")[::2] for resource in text.split(","))
+    return limit(counts.get(name, ""))

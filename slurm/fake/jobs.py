@@ -1,0 +1,142 @@
+"""Jobs of a simulated cluster: how they will go, and the controller's record of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm.job_state import JobSnapshot, JobState
+from slurm.request import JobRequest
+
+
+@dataclass(frozen=True)
+class StartedJob:
+    """A job as its batch script sees it: `restart` is SLURM_RESTART_COUNT, `started_at` on the simulated clock."""
+
+    job_id: str
+    name: str
+    user: str
+    directory: Path
+    nodes: tuple[str, ...]
+    restart: int
+    started_at: float
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """How one start of a job goes: its processes end by themselves after `duration_s` (None: never), then call `on_end`
+    (not when they are killed before).
+
+    The state follows from exit code and signal unless `ends_as` names it: OUT_OF_MEMORY comes with signal 125. A job
+    that does not heed SIGTERM is killed KillWait later. `completing_s` is how long its nodes are cleaned up after it.
+    """
+
+    duration_s: float | None = None
+    exit_code: int = 0
+    signal: int = 0
+    ends_as: JobState | None = None
+    on_end: Callable[[], None] = lambda: None
+    heeds_term: bool = True
+    completing_s: float = 0.0
+
+
+@dataclass
+class Run:
+    """The processes of one start, on the simulated clock. `killed` are those that do not end by themselves."""
+
+    job: FakeJob
+    plan: JobPlan
+    nodes: tuple[str, ...]
+    started: float
+    ends: float
+    killed: bool = False
+    over: bool = False
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether Slurm no longer knows of them."""
+        return self.job.run is not self
+
+    def node_s(self, until: float) -> float:
+        """Seconds times nodes from the start until then."""
+        return len(self.nodes) * (until - self.started)
+
+
+@dataclass(frozen=True)
+class JobEnding:
+    """The state a job ends in once its processes are gone and its nodes are clean; `requeue` puts it back instead."""
+
+    state: JobState
+    reason: str | None = None
+    exit_code: int = 0
+    signal: int = 0
+    requeue: bool = False
+    hold: str | None = None
+
+
+@dataclass
+class FakeJob:
+    """The controller's record of a job. `*_at` are by the cluster's clock, the rest by the simulated one."""
+
+    job_id: str
+    user: str
+    request: JobRequest
+    submitted_at: float
+    submitted: float
+    begins: float
+    state: JobState = JobState.PENDING
+    reason: str | None = None
+    held: bool = False
+    nodes: tuple[str, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int = 0
+    signal: int = 0
+    restarts: int = 0
+    run: Run | None = None
+    ending: JobEnding | None = None
+    clean: float = 0.0
+    released: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.user, self.request.name
+
+    @property
+    def limit_s(self) -> float:
+        return self.request.time_limit_min * 60.0
+
+    def snapshot(self) -> JobSnapshot:
+        """As scontrol tells it."""
+        return JobSnapshot(
+            job_id=self.job_id,
+            name=self.request.name,
+            user=self.user,
+            state=self.state,
+            state_text=self.state.value,
+            reason=self.reason,
+            nodes=self.nodes,
+            submitted_at=self.submitted_at,
+            started_at=self.started_at,
+            ended_at=self.ended_at if self.state.is_ended else None,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            restarts=self.restarts,
+        )
+
+
+def natural_ending(plan: JobPlan) -> JobEnding:
+    if plan.ends_as is JobState.OUT_OF_MEMORY:
+        return JobEnding(plan.ends_as, "OutOfMemory", 0, 125)
+    if plan.ends_as in (JobState.NODE_FAIL, JobState.BOOT_FAIL):
+        return JobEnding(plan.ends_as, "NodeDown")
+    if plan.ends_as is JobState.DEADLINE:
+        return JobEnding(plan.ends_as, "DeadLine", 0, 1)
+    if plan.ends_as is not None:
+        return JobEnding(plan.ends_as, None, plan.exit_code, plan.signal)
+    if plan.signal:
+        return JobEnding(JobState.FAILED, "JobLaunchFailure", 0, plan.signal)
+    if plan.exit_code:
+        return JobEnding(JobState.FAILED, "NonZeroExitCode", plan.exit_code)
+    return JobEnding(JobState.COMPLETED)

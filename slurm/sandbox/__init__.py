@@ -1,0 +1,1 @@
+"""Sandbox: a real Slurm on this machine, for trying and for tests."""

@@ -1,0 +1,385 @@
+"""A real Slurm on this one machine, for trying and for tests: munged, slurmctld and a slurmd for each node, and with
+accounting MariaDB and slurmdbd.
+
+Every file lies under the sandbox's folder and every listener on the loopback; nothing in /etc is read or written. Root
+is not needed: then only the user's own jobs can run. All nodes share this machine's file system, so a path means the
+same on each of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from slurm.sandbox.apt_packages import install_line, missing_packages, program_path
+from slurm.sandbox.config_files import (
+    PARTITION,
+    CloudNodes,
+    Ports,
+    SandboxPaths,
+    Shape,
+    choose_ports,
+    mariadb_bootstrap_command,
+    mariadbd_command,
+    munged_command,
+    render_cgroup_conf,
+    render_gres_conf,
+    render_slurm_conf,
+    render_slurmdbd_conf,
+)
+from slurm.sandbox.daemons import (
+    Daemon,
+    DaemonFailed,
+    living_processes,
+    port_answers,
+    port_is_free,
+    recorded_daemons,
+    socket_answers,
+)
+
+SANDBOX_SCHEMA = "parlay.slurm_sandbox/1"
+MUNGED, MARIADBD, SLURMDBD, SLURMCTLD = "munged", "mariadbd", "slurmdbd", "slurmctld"
+
+_MARIADB_TABLES = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
+_MARIADB_SHARE = Path("/usr/share/mysql")
+
+_READY_TIMEOUT_S = 60.0  # MariaDB on a cold disk needed 7
+_END_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 60.0  # a controller that is asked to end first saves its state, on a disk that may be slow
+_COMMAND_TIMEOUT_S = 30.0
+_LOOK_EVERY_S = 0.05
+
+
+class SandboxFailed(Exception):
+    """The sandbox could not be started or asked; the words say why."""
+
+
+class PackagesMissing(SandboxFailed):
+    """Programs of these Debian packages are not on the PATH."""
+
+    def __init__(self, packages: Sequence[str]):
+        super().__init__(f"programs are missing; as root: {install_line(packages)}")
+        self.packages = tuple(packages)
+
+
+class SlurmSandbox:
+    """The sandbox in `folder`; making the object starts nothing. See `Shape` for the other arguments.
+
+    ValueError for a shape or a folder that cannot work. Any process of the same user may hold an object for the same
+    folder: starting and stopping take turns. A folder that was stopped can be started again with its records.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 2,
+        cpus_per_node: int = 4,
+        gpus_per_node: int = 0,
+        accounting: bool = False,
+        extra: Sequence[str] = (),
+        cloud: Sequence[CloudNodes] = (),
+    ):
+        self.shape = Shape(nodes, cpus_per_node, gpus_per_node, accounting, tuple(extra), tuple(cloud))
+        self.paths = SandboxPaths(Path(os.path.realpath(folder)))
+
+    @classmethod
+    def found_in(cls, folder: Path) -> SlurmSandbox | None:
+        """The sandbox that was started in `folder` at some time; None where there is none."""
+        shape = _recorded_shape(SandboxPaths(Path(os.path.realpath(folder))))
+        return None if shape is None else cls(folder, **shape.arguments)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What points Slurm's commands at this sandbox."""
+        return {"SLURM_CONF": str(self.paths.slurm_conf)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's description of a sandbox."""
+        return {
+            "schema": SANDBOX_SCHEMA,
+            "folder": str(self.paths.folder),
+            "slurm_conf": str(self.paths.slurm_conf),
+            **{name: value for name, value in asdict(self.shape).items() if name != "extra"},
+            "running": self.running(),
+        }
+
+    def start(self) -> None:
+        """Start what is not running and return when every node can take jobs.
+
+        Raises PackagesMissing and SandboxFailed; whatever had come up by then is ended again.
+        """
+        missing = missing_packages(self.shape.accounting)
+        if missing:
+            raise PackagesMissing(missing)
+        _make_folder(self.paths.folder)
+        with self._in_turn():
+            if not any(daemon.pid for daemon in recorded_daemons(self.paths.folder)):
+                self._write_files()
+            elif _recorded_shape(self.paths) != self.shape:
+                raise SandboxFailed(f"{self.paths.folder} is running with another shape; stop it first")
+            try:
+                self._start_all()
+            except BaseException:
+                self._stop(keep_jobs=False)
+                raise
+
+    def stop(self, keep_jobs: bool = False) -> None:
+        """End the daemons and, unless `keep_jobs`, all jobs with every process of theirs; no error if nothing runs."""
+        if self.paths.folder.is_dir():
+            with self._in_turn():
+                self._stop(keep_jobs)
+
+    def running(self) -> bool:
+        """Whether every daemon is alive."""
+        return all(self._daemon(name).pid for name in self.daemons)
+
+    @property
+    def daemons(self) -> tuple[str, ...]:
+        """The daemons' names in the order in which they start; a slurmd has the name of its node."""
+        accounting = (MARIADBD, SLURMDBD) if self.shape.accounting else ()
+        return (MUNGED, *accounting, SLURMCTLD, *self.shape.node_names)
+
+    def send_signal(self, daemon: str, number: signal.Signals) -> None:
+        """Send a signal to one daemon, for example SIGSTOP."""
+        self._daemon(daemon).send_signal(number)
+
+    def kill(self, daemon: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one daemon and return when it has ended. Jobs live on under their slurmstepd."""
+        self.send_signal(daemon, number)
+        if not self._daemon(daemon).wait_for_end(_KILL_TIMEOUT_S):
+            raise SandboxFailed(f"{daemon} outlived {number.name} for {_KILL_TIMEOUT_S:.0f} s")
+
+    def start_daemon(self, daemon: str) -> None:
+        """Start one daemon that has ended and return when it answers."""
+        self._start(daemon)
+        self._wait_until_ready(daemon)
+
+    def ask(self, *command: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands on this sandbox; raises subprocess.TimeoutExpired."""
+        return subprocess.run(
+            command, env=self._clean_environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def _write_files(self) -> None:
+        paths, shape, user = self.paths, self.shape, _user_name()
+        ports = choose_ports(paths.folder, shape.num_ports, port_is_free)
+        if ports is None:
+            raise SandboxFailed(f"no {shape.num_ports} ports in a row are free on 127.0.0.1")
+        for name in ("state", "log", "run", "spool", "dev", *(f"spool/{node}" for node in shape.node_names)):
+            (paths.folder / name).mkdir(exist_ok=True)
+            (paths.folder / name).chmod(0o755)
+        for number in range(shape.gpus_per_node):
+            device = paths.devices / f"nvidia{number}"
+            device.unlink(missing_ok=True)
+            device.symlink_to("/dev/null")
+        if not paths.munge_key.exists():
+            _write(paths.munge_key, os.urandom(128), 0o600)
+        _write(paths.slurm_conf, render_slurm_conf(paths, shape, ports, user).encode())
+        _write(paths.folder / "gres.conf", render_gres_conf(paths, shape).encode())
+        _write(paths.folder / "cgroup.conf", render_cgroup_conf().encode())
+        _write(paths.slurmdbd_conf, render_slurmdbd_conf(paths, ports, user).encode(), 0o600)
+        about = {"schema": SANDBOX_SCHEMA, **asdict(shape), "port": ports.base}
+        _write(paths.about, json.dumps(about, indent=1).encode())
+
+    def _start_all(self) -> None:
+        if self.shape.accounting and not self.paths.database.exists():
+            self._make_database()
+        nodes = self.shape.node_names
+        for name in self.daemons:
+            self._start(name)
+            if name not in nodes:
+                self._wait_until_ready(name)
+        for name in nodes:
+            self._wait_until_ready(name)
+        self._wait_for_nodes()
+
+    def _make_database(self) -> None:
+        """MariaDB's own tables, made in a folder that is renamed when it is whole."""
+        new = self.paths.folder / "db.new"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(mode=0o700)
+        tables = "".join((_MARIADB_SHARE / name).read_text() for name in _MARIADB_TABLES)
+        done = subprocess.run(
+            mariadb_bootstrap_command(new, _user_name()),
+            input=f"create database mysql;\nuse mysql;\n{tables}",
+            env=self._clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_READY_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise SandboxFailed(f"MariaDB could not make its tables: {done.stderr.strip()}")
+        new.rename(self.paths.database)
+
+    def _start(self, name: str) -> None:
+        daemon = self._daemon(name)
+        if daemon.pid is None:
+            daemon.start(self._command(name), self._clean_environment())
+
+    def _command(self, name: str) -> Sequence[str]:
+        commands = {
+            MUNGED: munged_command(self.paths),
+            MARIADBD: mariadbd_command(self.paths, _user_name()),
+            SLURMDBD: ("slurmdbd", "-D"),
+            SLURMCTLD: ("slurmctld", "-D", "-f", str(self.paths.slurm_conf)),
+        }
+        return commands.get(name) or ("slurmd", "-D", "-f", str(self.paths.slurm_conf), "-N", name)
+
+    def _wait_until_ready(self, name: str) -> None:
+        try:
+            self._daemon(name).wait_until_ready(lambda: self._answers(name), _READY_TIMEOUT_S)
+        except DaemonFailed as error:
+            raise SandboxFailed(str(error)) from error
+
+    def _answers(self, name: str) -> bool:
+        if name == MUNGED:
+            return socket_answers(self.paths.munge_socket)
+        if name == MARIADBD:
+            return socket_answers(self.paths.mariadb_socket)
+        ports = Ports(json.loads(self.paths.about.read_text())["port"])
+        if name in self.shape.node_names:
+            return port_answers(ports.slurmd(self.shape.node_names.index(name)))
+        return port_answers(ports.slurmdbd if name == SLURMDBD else ports.slurmctld)
+
+    def _wait_for_nodes(self) -> None:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while True:
+            answer = self.ask("sinfo", "--noheader", "--Node", f"--partition={PARTITION}", "--format=%N %T")
+            states = dict(line.split() for line in answer.stdout.splitlines())
+            if len(states) == self.shape.nodes and not any(map(_is_down, states.values())):
+                return
+            if time.monotonic() >= deadline:
+                words = self._daemon(SLURMCTLD).last_words()
+                raise SandboxFailed(f"nodes are not up: {states or answer.stderr.strip()}; slurmctld said: {words}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _stop(self, keep_jobs: bool) -> None:
+        daemons = {daemon.name: daemon for daemon in recorded_daemons(self.paths.folder)}
+        for daemon in daemons.values():
+            daemon.send_signal(signal.SIGCONT)
+        controlled = SLURMCTLD in daemons and daemons[SLURMCTLD].pid is not None
+        if controlled and not keep_jobs:
+            self._cancel_all_jobs()
+        last = {name: daemons.pop(name) for name in (SLURMCTLD, SLURMDBD, MARIADBD, MUNGED) if name in daemons}
+        for node in daemons.values():
+            node.send_signal(signal.SIGTERM)
+        for node in daemons.values():
+            # Without a controller to sign off at it would try for ten seconds.
+            node.end(_END_TIMEOUT_S if controlled else 0.0)
+        for daemon in last.values():
+            daemon.end(_END_TIMEOUT_S)
+        if not keep_jobs:
+            self._kill_left_behind()
+
+    def _cancel_all_jobs(self) -> None:
+        """As far as the controller answers; what it leaves is killed in the end."""
+        with suppress(subprocess.TimeoutExpired):
+            jobs = self.ask("squeue", "--noheader", "--format=%A", timeout_s=_END_TIMEOUT_S).stdout.split()
+            if jobs:
+                self.ask("scancel", *jobs, timeout_s=_END_TIMEOUT_S)
+            deadline = time.monotonic() + _END_TIMEOUT_S
+            while self.ask("squeue", "--noheader", timeout_s=_END_TIMEOUT_S).stdout and time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY_S)
+
+    def _kill_left_behind(self) -> None:
+        """Steps and tasks whose slurmd or slurmstepd was killed: nobody else ends them."""
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while left := [pid for pid in living_processes() if self._is_of_a_job(pid)]:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() >= deadline:
+                raise SandboxFailed(f"processes of jobs could not be ended: {' '.join(map(str, left))}")
+            time.sleep(_LOOK_EVERY_S)
+
+    def _is_of_a_job(self, pid: int) -> bool:
+        """A slurmstepd runs in this sandbox's folder; a task has this sandbox and a job in its environment."""
+        proc = Path(f"/proc/{pid}")
+        try:
+            if (proc / "comm").read_text().strip() == "slurmstepd":
+                return Path(os.readlink(proc / "cwd")).is_relative_to(self.paths.folder)
+            variables = (proc / "environ").read_bytes().split(b"\0")
+        except OSError:
+            return False  # it has ended, or is another user's
+        ours = f"SLURM_CONF={self.paths.slurm_conf}".encode() in variables
+        return ours and pid != os.getpid() and any(entry.startswith(b"SLURM_JOB_ID=") for entry in variables)
+
+    def _daemon(self, name: str) -> Daemon:
+        return Daemon(name, self.paths.folder)
+
+    def _clean_environment(self) -> dict[str, str]:
+        """Ours without what an outer Slurm says, whose commands and daemons read some fifty variables."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM", "SBATCH_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SRUN_"))
+        }
+        mariadb = {"MYSQL_UNIX_PORT": str(self.paths.mariadb_socket)}
+        return kept | self.environment | mariadb | {"PATH": program_path(os.environ)}
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        """One at a time starts or stops; the lock ends with its process."""
+        descriptor = os.open(self.paths.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _recorded_shape(paths: SandboxPaths) -> Shape | None:
+    try:
+        about = json.loads(paths.about.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if about["schema"] != SANDBOX_SCHEMA:
+        raise ValueError(f"{paths.about} is {about['schema']}, this Parlay knows {SANDBOX_SCHEMA}")
+    shape = {name: about[name] for name in ("nodes", "cpus_per_node", "gpus_per_node", "accounting")}
+    cloud = tuple(CloudNodes(**each) for each in about["cloud"])
+    return Shape(**shape, extra=tuple(about["extra"]), cloud=cloud)
+
+
+def _make_folder(folder: Path) -> None:
+    """Other users' jobs need to reach a root's sandbox; an ordinary user's is nobody else's affair."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "sandbox.json").exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is neither empty nor a sandbox's folder")
+        folder.chmod(0o755 if os.getuid() == 0 else 0o700)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be used: {error.strerror}") from error
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """In place of what was there, complete and with its mode at once."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(content)
+    new.chmod(mode)
+    new.rename(path)
+
+
+def _user_name() -> str:
+    """Slurm takes a number where the user has no name, as in some containers."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _is_down(state: str) -> bool:
+    """By sinfo's word; a star is a node that does not answer."""
+    return state.endswith("*") or state.startswith(("down", "unk", "inval", "fail", "fut"))

@@ -1,0 +1,107 @@
+"""An address lets a browser in once, and its cookie for a while."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dashboards.access.browser_sessions import ENTRY_S, SESSION_S, Sessions, entry_address
+
+NOON = 1_780_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def sessions(clock):
+    return Sessions("token", "page key", 7000, clock)
+
+
+def key_of(token: str = "token", now: float = NOON) -> str:
+    address = urlsplit(entry_address(7000, token, now))
+    assert (address.netloc, address.path) == ("127.0.0.1:7000", "/enter")
+    return parse_qs(address.query)["key"][0]
+
+
+def cookie_of(set_cookie: str | None) -> str:
+    assert set_cookie is not None
+    value, *attributes = set_cookie.split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+    return value
+
+
+@pytest.mark.security("service")
+def test_a_key_opens_once(sessions):
+    key = key_of()
+    assert sessions.holds(cookie_of(sessions.enter(key)))
+    assert sessions.enter(key) is None
+    assert sessions.enter(key_of()) is not None
+
+
+@pytest.mark.security("service")
+def test_a_key_opens_for_ten_minutes_and_not_the_next_start_of_the_service(sessions, clock):
+    early, late = key_of(), key_of()
+    clock.now += ENTRY_S
+    assert sessions.enter(early) is not None
+    clock.now += 1
+    assert sessions.enter(late) is None
+    assert sessions.enter(early) is None
+    assert Sessions("next token", "page key", 7000, clock).enter(key_of(now=clock.now)) is None
+
+
+@pytest.mark.security("service")
+def test_a_cookie_holds_for_two_weeks_also_after_a_restart_of_the_service(sessions, clock):
+    cookie = cookie_of(sessions.enter(key_of()))
+    later = Sessions("next token", "page key", 7000, clock)
+    clock.now += SESSION_S
+    assert later.holds(f"other=1; {cookie}")
+    clock.now += 1
+    assert not later.holds(cookie)
+
+
+@pytest.mark.security("service")
+@pytest.mark.parametrize(
+    "forged",
+    ["", "x", "1.2.3", "99999999999.x.", ".", "é.é.é", "\udcff", "99999999999", "99999999999.nonce." + "0" * 64],
+)
+def test_what_was_not_given_out_here_lets_nobody_in(sessions, forged):
+    assert sessions.enter(forged.encode("utf-8", "replace").decode()) is None
+    assert not sessions.holds(f"parlay-7000={forged}".encode("utf-8", "replace").decode())
+
+
+@pytest.mark.security("service")
+def test_no_key_is_a_cookie_and_no_cookie_a_key_and_another_service_has_its_own(sessions, clock):
+    key = key_of()
+    assert not sessions.holds(f"parlay-7000={key}")
+    name, _, value = cookie_of(sessions.enter(key)).partition("=")
+    assert sessions.enter(value) is None
+    assert not Sessions("token", "other", 7000, clock).holds(f"{name}={value}")
+    assert not Sessions("token", "page key", 7001, clock).holds(f"{name}={value}")
+    until, *rest = value.split(".")
+    assert not sessions.holds(f"{name}={int(until) + 1}.{'.'.join(rest)}")
+    assert not Sessions("token", "page key", 7001, clock).holds(f"parlay-7001={value}")
+
+
+@pytest.mark.security("service")
+@pytest.mark.parametrize(
+    "other",
+    ['a={"b": 1}', "words with blanks=1", "bare", "a(b)=1", "@a=1", "\xe9=\xe9", 'a="not closed', "parlay-7000=x", ""],
+    ids=["json", "blanks", "bare", "brackets", "at", "latin", "quote", "ours", "nothing"],
+)
+def test_cookies_of_other_programs_of_this_host_keep_nobody_out(sessions, other):
+    cookie = cookie_of(sessions.enter(key_of()))
+    assert sessions.holds(f"{other}; {cookie}")
+    assert sessions.holds(f"{cookie}; {other}")
+    assert not sessions.holds(other)

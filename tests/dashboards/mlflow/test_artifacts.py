@@ -1,0 +1,108 @@
+"""When the report and the description are sent: rarely while the search runs, and what is newest once it has ended."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dashboards.mlflow import runs
+from dashboards.mlflow.artifacts import REPORT_PAUSE_S, Held, Pages, due_pages
+from tests.dashboards.searches import START, ended_search
+from trials.files.folders import SearchFolder
+from trials.ledger.events import SearchRecord, SearchState
+from trials.trial import utc_text
+
+ENDED = ended_search().record
+RUNNING = replace(ENDED, state=SearchState.RUNNING, end_reason=None, ended_at=None)
+FIGURES = {"figures/progress.html", "figures/memory.html", "figures/parallel.html", "figures/heat.html"}
+
+
+@pytest.fixture
+def folder(tmp_path) -> SearchFolder:
+    return SearchFolder(tmp_path)
+
+
+def write(folder: SearchFolder, at: float) -> None:
+    folder.report.write_text(f"<p>as of {at}", encoding="utf-8")
+    os.utime(folder.report, (at, at))
+
+
+def due(
+    search: SearchRecord,
+    folder: SearchFolder,
+    sent_at: float | None = None,
+    described_at: float | None = None,
+    is_last: bool = False,
+) -> Pages:
+    moments = (None if moment is None else utc_text(moment) for moment in (sent_at, described_at))
+    return due_pages(search, folder, Held(*moments), is_last, lambda trial: None)
+
+
+def test_the_first_report_of_a_running_search_is_due_and_the_next_ten_minutes_later(folder):
+    assert due(RUNNING, folder) == Pages()
+    write(folder, START)
+    first = due(RUNNING, folder)
+    assert first.texts == {"report.html": f"<p>as of {START}"}
+    assert first.tags[runs.REPORT] == first.described_at == utc_text(START)
+    assert due(RUNNING, folder, sent_at=START) == Pages()
+    write(folder, START + REPORT_PAUSE_S - 1)
+    assert due(RUNNING, folder, sent_at=START).texts == {}
+    write(folder, START + REPORT_PAUSE_S)
+    assert set(due(RUNNING, folder, sent_at=START).texts) == {"report.html"}
+
+
+def test_the_description_of_a_running_search_is_that_of_the_newest_report(folder):
+    write(folder, START + 60)
+    newer = due(RUNNING, folder, sent_at=START)
+    assert newer.tags[runs.NOTE].startswith("**1,000 tokens/s, no comparison: ")
+    assert set(newer.tags) == {runs.NOTE, runs.NOTE_MARK}
+    assert due(RUNNING, folder, sent_at=START, described_at=START + 60).tags == {}
+
+
+def test_an_ended_search_has_its_newest_report_and_its_figures_once(folder):
+    write(folder, START + 1)
+    last = due(ENDED, folder, sent_at=START, is_last=True)
+    assert set(last.texts) <= {"report.html"} | FIGURES
+    assert {"report.html", "figures/progress.html", "figures/memory.html"} <= set(last.texts)
+    assert last.texts["figures/memory.html"].startswith("<!DOCTYPE html>")
+    assert due(ENDED, folder, sent_at=START + 1) == Pages()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent_at", [None, START])
+def test_without_a_new_report_the_end_is_still_described_and_drawn(folder, sent_at):
+    if sent_at is not None:
+        write(folder, sent_at)
+    last = due(ENDED, folder, sent_at, sent_at, is_last=True)
+    assert "report.html" not in last.texts
+    assert "figures/progress.html" in last.texts
+    assert set(last.tags) == {runs.NOTE, runs.NOTE_MARK}
+
+
+def test_a_report_of_a_folder_that_was_brought_here_counts_although_it_is_older(folder):
+    write(folder, START)
+    assert "report.html" in due(RUNNING, folder, sent_at=START + 5).texts
+
+
+@pytest.mark.slow
+def test_a_link_in_place_of_the_report_is_not_followed(folder, tmp_path):
+    Path(tmp_path / "secret").write_text("x")
+    folder.report.symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match="no plain file"):
+        due(ENDED, folder, is_last=True)
+
+
+def test_a_description_is_ours_while_nobody_has_changed_it():
+    ours = runs.note_tags("the best is t0001")
+    assert runs.may_describe({})
+    assert runs.may_describe(ours)
+    assert not runs.may_describe({runs.NOTE: "see the ticket"})
+    assert not runs.may_describe(ours | {runs.NOTE: ours[runs.NOTE] + " - no, t0002"})
+    assert not runs.may_describe({runs.NOTE_MARK: ours[runs.NOTE_MARK]}), "one that was taken away stays away"
+
+
+def test_a_description_that_was_cut_is_still_ours():
+    assert runs.may_describe(runs.note_tags("x" * 10_000))

@@ -1,0 +1,70 @@
+"""Databases that cannot work are told before MLflow is asked."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+
+from dashboards.mlflow.backend_store import require_usable_store
+from search_spaces.errors import InputError, Problem
+
+
+def the_problem(uri: str) -> Problem:
+    with pytest.raises(InputError) as caught:
+        require_usable_store(uri)
+    (problem,) = caught.value.problems
+    assert problem.rule
+    assert problem.fix
+    return problem
+
+
+def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path):
+    (tmp_path / "notes.db").write_text("a shopping list, long enough to be no database")
+    assert "is not an SQLite database" in the_problem(f"sqlite:///{tmp_path}/notes.db").message
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path):
+    assert "is no plain file" in the_problem(f"sqlite:///{tmp_path}").message
+
+
+def test_a_file_below_another_file_is_refused(tmp_path: Path):
+    (tmp_path / "file").touch()
+    assert f"{tmp_path}/file is no folder" in the_problem(f"sqlite:///{tmp_path}/file/below/mlflow.db").message
+
+
+def test_a_database_in_memory_is_refused():
+    assert "is no file" in the_problem("sqlite://").message
+
+
+@pytest.mark.parametrize("uri", ["sqlite:mlflow.db", "postgresql://db:port/mlflow"])
+def test_what_is_no_address_is_refused(uri: str):
+    assert "is no database's address" in the_problem(uri).message
+
+
+def test_a_driver_nobody_knows_is_refused():
+    assert "'postgresql+nodriver'" in the_problem("postgresql+nodriver://db/mlflow").message
+
+
+def test_a_driver_that_is_not_installed_is_refused_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    problem = the_problem("postgresql+psycopg://me:secret@db/mlflow")
+    assert "psycopg" in problem.message
+    assert problem.fix == "pip install 'parlay[postgres]'"
+    assert "secret" not in str(problem)
+
+
+@pytest.mark.parametrize("name", ["new.db", "not/there/yet.db", "empty.db", "mine.db"])
+def test_a_database_that_is_there_or_can_be_made_is_usable_and_left_as_it_is(tmp_path: Path, name: str):
+    (tmp_path / "empty.db").touch()
+    with sqlite3.connect(tmp_path / "mine.db") as database:
+        database.execute("CREATE TABLE runs (id)")
+    database.close()
+    require_usable_store(f"sqlite:///{tmp_path}/{name}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.db", "mine.db"]
+
+
+def test_a_server_is_not_judged_by_its_address():
+    require_usable_store("http://127.0.0.1:9")

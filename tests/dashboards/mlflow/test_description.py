@@ -1,0 +1,88 @@
+"""What MLflow's page of a search says first: in Markdown, and only its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dashboards.mlflow.description import search_note
+from dashboards.report.data import report_data
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.searches import SearchUnderTest
+from trials.ledger.events import SearchRecord
+from trials.trial import FailureReason
+
+TODAY = Layout()
+
+
+def note(search: SearchRecord, **links: str) -> str:
+    return search_note(report_data(search, search.created_at), links.get)
+
+
+def compared() -> SearchUnderTest:
+    """What runs today, a faster layout, and one out of memory."""
+    search = SearchUnderTest({"name": "tiny", "baseline": TODAY.to_json(), "global_batch_size": 1})
+    names = [search.start(replace(TODAY, tensor_parallel=size)) for size in (1, 2, 4)]
+    search.measure(names[0], 1000.0)
+    search.measure(names[1], 1500.0)
+    search.fail(names[2], FailureReason.GPU_OOM)
+    search.best(names[1])
+    search.end()
+    return search
+
+
+def test_the_winner_comes_first_with_its_speed_its_interval_and_how_much_faster_it_is():
+    lines = note(compared().record).splitlines()
+    times = "\N{MULTIPLICATION SIGN}"
+    assert lines[0] == "**1.50x faster than the baseline (1.44–1.56)**"
+    assert f"- best layout: t0002, tensor 2 {times} pipeline 1 {times} data 1, micro-batch 1" in lines
+    assert "- tokens per second: 1,500, 95 % 1,470–1,530" in lines
+    assert "- peak memory: 1.5 GiB of the fullest rank" in lines
+    assert any(line.startswith(r"Completed: reached the limit of search.max\_trials") for line in lines)
+    assert any("2 measured, 1 failed" in line for line in lines)
+
+
+def test_the_best_trials_stand_in_a_table_fastest_first_ten_at_most():
+    search = SearchUnderTest()
+    for size in range(1, 13):
+        search.measure(search.start(replace(TODAY, tensor_parallel=size)), 100.0 * size)
+    text = note(search.record)
+    assert "The best 10 of 12 measured layouts" in text
+    rows = [line.split("&")[0] for line in text.splitlines() if line.startswith("| t0")]
+    assert rows == [f"| t{number:04d}" for number in range(12, 2, -1)]
+
+
+def test_a_layout_that_was_measured_again_is_one_row_over_all_its_runs():
+    search = compared()
+    search.measure(search.start(search.record.trial("t0002").layout, "finalist"), 1400.0)
+    rows = [line.split("&")[0] for line in note(search.record).splitlines() if line.startswith("| t0")]
+    assert rows == ["| t0002", "| t0001"]
+    assert "| t0002&ensp; | 1,449&ensp; |" in note(search.record)
+
+
+def test_a_trial_leads_to_its_run():
+    assert "| [t0002](#/experiments/1/runs/2)&ensp; | 1,500&ensp; |" in note(
+        compared().record, t0002="#/experiments/1/runs/2"
+    )
+
+
+def test_without_a_measured_trial_it_says_so():
+    search = SearchUnderTest()
+    assert note(search.record).startswith("**No layout has been measured yet**")
+    search.fail(search.start(TODAY), FailureReason.GPU_OOM)
+    search.end("failed", "no_feasible_layout")
+    ended = note(search.record)
+    assert ended.startswith("**No layout was measured: 1 trial failed, out of GPU memory**")
+    assert "|" not in ended
+
+
+def test_what_others_wrote_is_no_markdown_and_no_html():
+    search = SearchUnderTest()
+    search.end("failed", "site_refused")
+    detail = "<img src=x onerror=alert(1)> [here](http://x) | *bold* `code`\x1b[31m\n# heading"
+    text = note(replace(search.record, detail=detail))
+    said = text.splitlines()[0]
+    assert said.startswith(
+        r"**The cluster rejected a job: \<img src=x onerror=alert(1)\> \[here\](http://x) \| \*bold\* \`code\`"
+    )
+    assert "\x1b" not in text
+    assert r"\# heading" in said

@@ -1,0 +1,87 @@
+"""Shapley values of the surrogate: against their definition, and against speeds whose causes are known."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from dashboards.report.figures import importance
+from dashboards.report.figures.importance import importance_of
+
+
+def grid():
+    """48 layouts; the speed follows from the first two axes alone."""
+    axes = product((1, 2, 4, 8), ("none", "full"), (1, 2, 4), (False, True))
+    layouts = [dict(zip(("tensor", "recompute", "micro", "compiled"), values, strict=True)) for values in axes]
+    speeds = [1000 / layout["tensor"] * (1.2 if layout["recompute"] == "none" else 1.0) for layout in layouts]
+    return layouts, speeds
+
+
+def test_what_moves_the_speed_comes_first_and_what_does_not_is_nothing():
+    found = importance_of(*grid())
+    assert list(found.effects)[:2] == ["tensor", "recompute"]
+    # Halved with each of three doublings, so off the geometric mean by 2^1.5, 2^0.5, 2^0.5, 2^1.5.
+    assert found.effects["tensor"] == pytest.approx(1.0, abs=0.1)
+    assert found.effects["recompute"] == pytest.approx(math.sqrt(1.2) - 1, abs=0.02)
+    assert max(found.effects["micro"], found.effects["compiled"]) < 0.01
+    assert found.explained > 0.95
+    assert found.num_layouts == 48
+
+
+def test_the_values_are_those_of_the_definition():
+    """The polynomial's coefficients give what the sum over all coalitions gives."""
+    random = np.random.default_rng(7)
+    kernels, weights = random.uniform(0.1, 1.0, (4, 6, 6)), random.normal(size=6)
+    kernels = (kernels + kernels.transpose(0, 2, 1)) / 2
+    averages = np.broadcast_to(kernels.mean(axis=1, keepdims=True), kernels.shape)
+
+    def value(coalition):
+        inside = [kernels[axis] if axis in coalition else averages[axis] for axis in range(4)]
+        return np.prod(inside, axis=0) @ weights
+
+    expected = np.zeros((4, 6))
+    for axis in range(4):
+        others = [other for other in range(4) if other != axis]
+        for size in range(4):
+            share = math.factorial(size) * math.factorial(3 - size) / math.factorial(4)
+            for coalition in combinations(others, size):
+                expected[axis] += share * (value({*coalition, axis}) - value(set(coalition)))
+    found = importance._shapley(importance._Surrogate(kernels, weights, 1.0))
+    assert found == pytest.approx(expected)
+    assert found.sum(axis=0) == pytest.approx(value({0, 1, 2, 3}) - value(set()))
+
+
+def test_what_is_left_out_is_foretold_as_by_a_fit_without_it():
+    """The closed form of the left-out residuals against fits that were made without each layout."""
+    random = np.random.default_rng(3)
+    places, targets = random.uniform(size=12), random.normal(size=12)
+    kernel, noise = np.exp(-0.5 * (places[:, None] - places[None, :]) ** 2 / 0.09), 0.1
+    off = []
+    for left in range(12):
+        kept = np.arange(12) != left
+        fitted = np.linalg.solve(kernel[np.ix_(kept, kept)] + noise * np.eye(11), targets[kept])
+        off.append(targets[left] - kernel[left, kept] @ fitted)
+    surrogate = importance._ridge(kernel[None], noise, targets)
+    assert surrogate.explained == pytest.approx(1 - np.square(off).sum() / np.square(targets).sum())
+
+
+def test_noise_explains_nothing_and_is_not_telling():
+    random = np.random.default_rng(11)
+    layouts, _ = grid()
+    found = importance_of(layouts, list(random.lognormal(size=len(layouts))))
+    assert not found.is_telling
+
+
+@pytest.mark.parametrize("count", [0, 9])
+def test_below_ten_layouts_nothing_is_said(count):
+    layouts, speeds = grid()
+    assert importance_of(layouts[:count], speeds[:count]) is None
+
+
+def test_one_speed_or_one_layout_has_no_causes():
+    layouts, speeds = grid()
+    assert importance_of(layouts, [1000.0] * len(layouts)) is None
+    assert importance_of([layouts[0]] * 12, speeds[:12]) is None

@@ -1,0 +1,151 @@
+"""What the figures draw, and that each says in words what it shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from dashboards.report.data import report_data
+from dashboards.report.figures import registry
+from dashboards.report.figures.tradeoffs import memory_front
+from dashboards.report.page import report_without_scripts
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.report.searches import TODAY, a_search, a_told_search, spec
+from tests.dashboards.searches import START, SearchUnderTest
+from trials.trial import FailureReason
+
+
+def figures_of(search):
+    return registry.figures_of(report_data(search.record, START + 3600))
+
+
+def only_running():
+    search = SearchUnderTest(spec())
+    search.start(TODAY)
+    return search
+
+
+def only_failed():
+    search = SearchUnderTest(spec())
+    for reason in FailureReason:
+        search.fail(search.start(TODAY), reason)
+    search.end("failed", "no_feasible_layout")
+    return search
+
+
+@pytest.mark.parametrize(
+    "search",
+    [SearchUnderTest, only_running, only_failed, a_search, partial(a_search, 18)],
+    ids=["empty", "running", "failed", "ended", "larger"],
+)
+def test_every_figure_has_words_and_only_finite_numbers(search):
+    for figure in figures_of(search()).values():
+        assert figure.summary.endswith(".")
+        json.dumps(figure.plot, allow_nan=False)
+
+
+def test_figures_are_in_the_order_of_the_page():
+    data = report_data(a_told_search().record, START + 3600)
+    drawn = [key for key, figure in registry.figures_of(data).items() if figure.plot]
+    page = report_without_scripts(data).text
+    assert drawn == re.findall(r'data-figure="(\w+)"', page)
+
+
+def test_the_line_of_the_best_follows_the_trials():
+    traces = {trace["name"]: trace for trace in figures_of(a_search())["progress"].plot["data"]}
+    assert traces["measured"]["y"] == [1000.0, 1500.0]
+    assert traces["best so far"]["y"] == [1000.0, 1000.0, 1500.0]
+    assert traces["baseline"]["y"] == [1000.0, 1000.0]
+    assert len(traces["failed"]["x"]) == 1
+
+
+def test_the_pareto_line_has_what_nothing_beats_in_both():
+    trial = report_data(a_search().record, START).trials[0]
+    points = [(1.0, 10.0), (2.0, 30.0), (2.0, 20.0), (3.0, 25.0), (4.0, 40.0), (1.0, 5.0)]
+    trials = [replace(trial, peak_memory_gib=memory, speed=speed) for memory, speed in points]
+    assert [(t.peak_memory_gib, t.speed) for t in memory_front(trials)] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
+
+
+def test_the_heat_map_has_the_best_of_each_cell_and_a_cross_where_all_failed():
+    plot = figures_of(a_search())["heat"].plot
+    (heat,) = plot["data"]
+    assert plot["layout"]["xaxis"]["ticktext"] == ["1", "2", "4"]
+    assert plot["layout"]["yaxis"]["ticktext"] == ["1", "2"]
+    assert heat["z"] == [[None, None, 1000.0], [None, 1500.0, None]]
+    (cross,) = plot["layout"]["annotations"]
+    assert (cross["x"], cross["y"]) == (0, 0)
+
+
+def test_the_heat_map_does_not_speak_of_sizes_that_failed_where_none_did():
+    assert figures_of(a_told_search())["heat"].summary.endswith("5 combinations measured.")
+
+
+def test_the_fastest_fifth_of_the_layouts_is_drawn_strongest_and_says_what_it_has_in_common():
+    figure = figures_of(a_search(18))["parallel"]
+    assert [trace["line"]["color"] for trace in figure.plot["data"]] == ["@s0", "@s1", "@s2", "@s3", "@s4"]
+    assert figure.summary.endswith("The fastest 20 % have no setting in common.")
+    first = figures_of(a_search(2))["parallel"]
+    assert [trace["line"]["color"] for trace in first.plot["data"]] == ["@s2", "@s4"]
+    assert "The fastest 20 % all have tensor 2" in first.summary
+
+
+def test_failures_are_counted_by_reason():
+    search = a_search()
+    search.dominate(search.start(Layout(data_parallel=8, micro_batch_size=1)), 500.0)
+    figure = figures_of(search)["failures"]
+    assert {bar["name"]: sum(bar["y"]) for bar in figure.plot["data"]} == {"out of GPU memory": 1}
+    assert figure.summary.startswith("1 trial of 4 failed: 1 out of GPU memory. 1 trial stopped early")
+    assert "stopped early" not in figures_of(a_search())["failures"].summary
+
+
+def test_importance_says_what_it_rests_on_and_nothing_below_ten():
+    assert figures_of(a_search(9))["importance"].plot is None
+    figure = figures_of(a_search(18))["importance"]
+    assert figure.plot["data"][0]["y"][-1] == "tensor"
+    assert "18 measured layouts" in figure.summary
+
+
+def test_predictions_are_those_of_the_proposal():
+    search = a_search()
+    trials = tuple(replace(t, prediction={"step_time_s": 1.1, "peak_memory_gib": 1.5}) for t in search.record.trials)
+    search.records[-1] = replace(search.record, trials=trials)
+    figure = figures_of(search)["predictions"]
+    dots = [trace for trace in figure.plot["data"] if trace["mode"] == "markers"]
+    assert dots[0]["x"] == [1.0, pytest.approx(1000 / 1500)]
+    assert dots[0]["y"] == [1.1, 1.1]
+    assert "in time (2 trials)" in figure.summary
+    assert "in memory (2 trials)" in figure.summary
+
+
+def test_the_ticks_of_a_logarithmic_axis_say_their_whole_value():
+    axis = figures_of(a_told_search())["predictions"].plot["layout"]["xaxis"]
+    assert axis["type"] == "log"
+    ticks = dict(zip(axis["ticktext"], axis["tickvals"], strict=True))
+    assert ticks.items() >= {"0.5": 0.5, "1": 1.0, "5": 5.0, "10": 10.0}.items()
+
+
+def test_what_more_nodes_bring_is_drawn_where_several_numbers_of_nodes_were_measured():
+    assert "nodes" not in figures_of(a_search())
+    search = SearchUnderTest(spec(objective=["tokens_per_sec", "node_hours_per_billion_tokens"]))
+    for nodes, speed in ((1, 900.0), (2, 1500.0), (4, 1400.0)):
+        search.measure(search.start(replace(TODAY, num_nodes=nodes)), speed)
+    figure = figures_of(search)["nodes"]
+    assert figure.summary.startswith(
+        "Measured on 1, 2 and 4 nodes. 2 layouts are worth considering, from t0001 on 1 node"
+    )
+    assert figure.summary.endswith("1.67 times the speed for 2 times the nodes.")
+    by_name = {trace["name"]: trace for trace in figure.plot["data"]}
+    assert (by_name["answers"]["x"], by_name["answers"]["y"]) == ([1, 2], [900.0, 1500.0])
+    assert (by_name["in proportion"]["x"], by_name["in proportion"]["y"]) == ([1, 4], [900.0, 3600.0])
+    assert by_name["best layout"]["x"] == [2]
+
+
+def test_colours_are_the_pages_own():
+    """A colour that is written out would be wrong in the dark."""
+    text = json.dumps([figure.plot for figure in figures_of(a_search(18)).values()])
+    assert "#" not in text
+    assert "rgb" not in text

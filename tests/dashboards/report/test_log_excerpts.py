@@ -1,0 +1,48 @@
+"""What trials wrote is hostile: it is cut, masked and spelled out before it stands on a page."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboards.report.log_excerpts import Excerpts, shown_excerpt
+from tests.dashboards.report.searches import TODAY, spec
+from tests.dashboards.searches import SearchUnderTest
+from trials.trial import FailureReason
+
+
+def test_the_end_of_a_long_text_is_kept():
+    shown = shown_excerpt("begin\n" + "x" * 5_000_000 + "\nRuntimeError: the end", 200)
+    assert shown.startswith("...")
+    assert shown.endswith("RuntimeError: the end")
+    assert len(shown) == 203
+
+
+def test_colours_go_and_other_control_characters_are_spelled_out():
+    text = "\x1b[31mred\x1b[0m\x00 \u202egnol\r\nnext"
+    assert shown_excerpt(text, 200) == "red\\x00 \\u202egnol\nnext"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HF_TOKEN=hf_abcdefgh end", "HF_TOKEN=*** end"),
+        ("WANDB_API_KEY: '0123 4567'", "WANDB_API_KEY: ***"),
+        ('{"password": "hunter22"}', '{"password": ***}'),
+        ("git clone https://me:pass@host/x", "git clone https://***@host/x"),
+        ("Authorization: Bearer abcdefgh end", "Authorization: Bearer *** end"),
+        ("{'authorization': 'Basic bWU6cGFzcw=='}", "{'authorization': ***}"),
+        ("tokens_per_sec 1200, 4096 tokens", "tokens_per_sec 1200, 4096 tokens"),
+        ("max_tokens = 4096", "max_tokens = 4096"),
+    ],
+)
+def test_what_may_be_a_secret_is_masked(text, shown):
+    assert shown_excerpt(text, 200) == shown
+
+
+def test_all_excerpts_together_stay_small():
+    search = SearchUnderTest(spec())
+    for _ in range(3):
+        search.fail(search.start(TODAY), FailureReason.SCRIPT_ERROR, excerpt="x" * 10_000)
+    few, many = Excerpts.of(search.record.trials), Excerpts.of(search.record.trials * 400)
+    assert few.longest == 2000
+    assert many.longest * 1200 <= 400_000

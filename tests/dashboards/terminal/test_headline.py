@@ -1,0 +1,85 @@
+"""The answer in a sentence or two, and how far the search is."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from dashboards.terminal.headline import answer_line
+from dashboards.terminal.live_table import LiveView, progress_line, results_table
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.compared import BASELINE, BATCH, asking_for_room, compared_search, ranking_of, shown
+from tests.dashboards.searches import SearchUnderTest
+from trials.analysis.ranking import Objective, rank
+from trials.analysis.verdict import verdict_of
+from trials.ledger.events import SearchState
+
+
+def headline(search, ranking, baseline_key):
+    return answer_line(verdict_of(search, ranking, baseline_key))
+
+
+def test_the_headline_compares_all_runs_of_both():
+    search = compared_search()
+    for layout, rate in ((search.record.trial("t0002").layout, 300_000.0), (BASELINE, 100_000.0)):
+        for _ in range(2):
+            search.measure(search.start(layout, "finalist"), rate)
+    words = headline(search.record, ranking_of(search.record), BASELINE.key)
+    assert words.startswith("best: t0002, ")
+    assert "3.00x faster than the baseline" in words
+
+
+def test_the_headline_compares_with_what_runs_today_and_names_ties():
+    search = compared_search().record
+    words = headline(search, ranking_of(search), BASELINE.key)
+    assert words.startswith("best: t0002, n1.tp2.pp1.dp1.mb2.ga8.z0.")
+    assert "160,000 (156,800–163,200) tokens/s" in words
+    assert "1.60x faster than the baseline (1.54–1.67)" in words
+    assert words.endswith("statistically tied with t0003")
+
+
+def test_the_headline_says_of_a_layout_chosen_for_its_memory_why_and_how_much():
+    search, layouts = SearchUnderTest(), (BASELINE, Layout(micro_batch_size=4, grad_accum_steps=4))
+    for kind in ("search", "finalist", "finalist"):
+        for layout, rate, peak_gib in zip(layouts, (100_000.0, 99_900.0), (3.0, 2.0), strict=True):
+            search.measure(search.start(layout, kind), rate, peak_memory_gib=peak_gib)
+    words = headline(search.record, ranking_of(search.record), BASELINE.key)
+    assert words.startswith("best: t0002, ")
+    assert "; no clear winner yet: 1.00x (0.93–1.08); " in words
+    assert words.endswith("; statistically tied with t0001, the fastest, and needs 33 % less memory: 2 GiB, not 3")
+    rows = shown(results_table(search.record, ranking_of(search.record), BASELINE.key))[1:]
+    assert [row.split()[:2] for row in rows] == [["t0001", "=b"], ["t0002", "*"]]
+
+
+def test_the_headline_says_where_no_layout_leaves_the_memory_asked_for():
+    search, stream = asking_for_room(), io.StringIO()
+    with LiveView(Objective.TOKENS_PER_SEC, BATCH, None, stream) as view:
+        view.begin(search.record)
+    assert "t0001 comes nearest and leaves 1 GiB" in stream.getvalue()
+
+
+def test_the_headline_says_when_nothing_beats_today_or_was_measured():
+    search = SearchUnderTest()
+    assert headline(search.record, ranking_of(search.record), None) == "no layout has been measured yet"
+    ended = replace(search.record, state=SearchState.FAILED)
+    assert headline(ended, ranking_of(ended), None) == "no layout was measured"
+    search.measure(search.start(BASELINE), 5.0)
+    assert "only the baseline has been measured so far" in headline(
+        search.record, ranking_of(search.record), BASELINE.key
+    )
+
+
+def test_the_headline_says_where_what_beats_today_leaves_too_little_memory():
+    search, today = asking_for_room(), Layout(micro_batch_size=4, grad_accum_steps=4)
+    search.measure(search.start(today), 80_000.0, peak_memory_gib=6.0)
+    ranking = rank(search.record.trials, Objective.TOKENS_PER_SEC, BATCH, MemoryFloor.of_search(search.record.spec))
+    words = headline(search.record, ranking, today.key)
+    assert "no measured layout that leaves 4 GiB free is faster than the baseline" in words
+
+
+def test_progress_counts_trials_and_names_the_best():
+    search = compared_search()
+    search.start(Layout(micro_batch_size=16))
+    line = progress_line(search.record, ranking_of(search.record))
+    assert line == "tiny-abcdef: 3 measured, 1 failed, 1 in flight, best t0002, 1.000+0.167 node-hours"

@@ -1,0 +1,127 @@
+"""How far a search is, in words: limits, pace, and what is in flight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dashboards.terminal.progress import clock_text, flight_words, pace_words, shares
+from search_spaces.layouts.layout import Layout
+from tests.dashboards.searches import START, SearchUnderTest
+from trials.ledger.events import EventKind
+from trials.trial import TrialState
+
+LIMITS = {"max_trials": 10, "budget_node_hours": 4.0, "max_wall_time": "7200s"}
+
+
+def searched(num_ended: int, num_in_flight: int = 0, spec: dict[str, Any] | None = None) -> SearchUnderTest:
+    """Trials one after the other, each 60 s from its proposal to its end, and then some that still run."""
+    search = SearchUnderTest({"search": LIMITS} if spec is None else spec)
+    for _ in range(num_ended):
+        search.measure(search.start(Layout()), 1000.0)
+    for _ in range(num_in_flight):
+        search.start(Layout())
+    return search
+
+
+def test_every_limit_has_its_share_and_what_has_no_limit_has_none():
+    record = searched(3, 1).record
+    told = {share.name: share for share in shares(record, START + 10 + 1800)}
+    assert list(told) == ["layouts", "node-hours", "time"]
+    assert (told["layouts"].used, told["layouts"].limit, told["layouts"].words) == (4, 10, "4 of at most 10")
+    assert told["node-hours"].used == record.node_hours_used
+    assert told["node-hours"].words == f"{record.node_hours_used:.3f} of 4, 0.167 reserved"
+    assert (told["time"].used, told["time"].limit, told["time"].words) == (1800, 7200, "30:00 of 2:00:00")
+    assert shares(searched(1, spec={"search": {}}).record, START) == []
+
+
+def test_the_time_of_an_ended_search_stands_still():
+    search = searched(1)
+    search.end()
+    early, late = (shares(search.record, START + moment)[-1].used for moment in (10_000, 20_000))
+    assert early == late == search.record.ended_at - search.record.created_at
+
+
+def test_repeats_are_no_layouts():
+    search = searched(2)
+    search.start(Layout(), "finalist")
+    assert shares(search.record, START)[0].used == 2
+
+
+class TestPace:
+    def test_it_is_that_of_the_trials_before_while_something_was_in_flight(self):
+        record = searched(4).record
+        now = record.trials[-1].last_attempt.ended_at
+        busy_s = sum(t.last_attempt.ended_at - t.last_attempt.submitted_at for t in record.trials)
+        words = f"all 10 layouts would take {clock_text(busy_s / 4 * 6)} more at this pace; it may end sooner"
+        assert pace_words(record, now) == words
+        assert pace_words(record, now + 86_400) == words, "a day without a driver is no slower pace"
+
+    def test_trials_side_by_side_are_counted_once(self):
+        search = SearchUnderTest({"search": LIMITS})
+        names = [search.start(Layout()) for _ in range(3)]
+        for name in names:
+            search.measure(name, 1000.0)
+        attempts = [trial.last_attempt for trial in search.record.trials]
+        busy_s = attempts[-1].ended_at - attempts[0].submitted_at
+        assert clock_text(busy_s / 3 * 7) in pace_words(search.record, 0.0)
+
+    @pytest.mark.parametrize(
+        "spec", [{"search": {}}, {"search": LIMITS, "launcher": {"kind": "recorded"}}, {"search": {"max_trials": 4}}]
+    )
+    def test_there_is_none_without_a_limit_on_a_simulated_clock_and_when_all_have_ended(self, spec):
+        assert pace_words(searched(4, spec=spec).record, START) is None
+
+    def test_there_is_none_of_too_few_trials_among_finalists_and_after_the_end(self):
+        assert pace_words(searched(2).record, START) is None
+        search = searched(4)
+        search.start(Layout(), "finalist")
+        assert pace_words(search.record, START) is None
+        ended = searched(4)
+        ended.end()
+        assert pace_words(ended.record, START) is None
+
+
+class TestFlight:
+    def test_one_that_runs_says_where_and_since_when_it_runs(self):
+        (attempt,) = searched(0, 1).record.in_flight
+        assert flight_words(attempt, attempt.started_at + 75) == "t0001.a1 running for 1:15 on node1 node2"
+
+    def test_one_that_waits_says_as_what_and_since_when_it_waits(self):
+        search = SearchUnderTest()
+        layout = Layout().to_json()
+        search.event(EventKind.TRIAL_PROPOSED, trial="t0001", layout=layout, kind="search", prediction=None)
+        which = {"trial": "t0001", "attempt": "a1"}
+        search.submit("t0001", "a1")
+        (attempt,) = search.record.in_flight
+        assert flight_words(attempt, attempt.submitted_at + 5) == "t0001.a1 submitted for 0:05"
+        search.event(EventKind.ATTEMPT_LAUNCHED, **which, job_id="4711")
+        (attempt,) = search.record.in_flight
+        assert flight_words(attempt, attempt.submitted_at + 3700) == "t0001.a1 queued for 1:01:40 as 4711"
+
+    def test_one_that_does_not_go_on_says_why(self):
+        (attempt,) = searched(0, 1).record.in_flight
+        held = replace(attempt, waits_for="suspended")
+        words = "t0001.a1 running (suspended) for 1:15 on node1 node2"
+        assert flight_words(held, attempt.started_at + 75) == words
+
+    def test_one_that_cannot_be_seen_says_since_when_and_of_many_nodes_some_are_named(self):
+        (attempt,) = searched(0, 1).record.in_flight
+        nodes = tuple(f"n{number}" for number in range(9))
+        lost = replace(attempt, nodes=nodes, unknown_since=attempt.started_at + 60)
+        words = flight_words(lost, attempt.started_at + 90)
+        assert words == "t0001.a1 running for 1:30 on n0 n1 n2 n3 and 5 more, not seen for 0:30"
+
+    def test_on_a_simulated_clock_no_time_is_told(self):
+        (attempt,) = searched(0, 1).record.in_flight
+        assert attempt.state is TrialState.RUNNING
+        assert flight_words(attempt, START, is_simulated=True) == "t0001.a1 running on node1 node2"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-3, "0:00"), (0.9, "0:00"), (61, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")]
+)
+def test_a_span_of_time_is_written_as_a_clock_shows_it(seconds, text):
+    assert clock_text(seconds) == text

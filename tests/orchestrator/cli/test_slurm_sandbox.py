@@ -1,0 +1,118 @@
+"""parlay slurm-sandbox: a Slurm started and stopped by commands, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from orchestrator.cli.slurm_sandbox import cloud_like
+from slurm.sandbox.apt_packages import program_path
+from slurm.sandbox.config_files import CLOUD_CPUS, CloudNodes
+from slurm.sandbox.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import TINY_SEARCH, parlay, parlay_here
+from tests.slurm.sandboxes import require_slurm, short_folder
+
+pytestmark = pytest.mark.timeout(120)  # each a command line or a few
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_what_start_prints_is_all_it_takes_to_use_it(tmp_path):
+    require_slurm(accounting=False)
+    with short_folder() as folder:
+        started = parlay("slurm-sandbox", "start", folder, "--nodes", "3", "--gpus-per-node", "2", cwd=tmp_path)
+        assert started.code == 0, started.err
+        try:
+            assert "3 nodes of 4 CPUs and 2 GPUs" in started.out
+            script = "\n".join(line for line in started.out.splitlines() if not line.startswith("parlay run"))
+            asked = subprocess.run(
+                ["sh", "-e", "-c", f"{script}\nsinfo --noheader --format='%D %G'"],
+                env={"PATH": program_path(os.environ)},
+                capture_output=True,
+                text=True,
+            )
+            assert asked.stdout.split() == ["3", "gpu:2"], asked.stderr
+
+            again = parlay("slurm-sandbox", "start", folder, "--json", cwd=tmp_path).json
+            assert again == {
+                "schema": "parlay.slurm_sandbox/1",
+                "folder": str(folder),
+                "slurm_conf": f"{folder}/slurm.conf",
+                "nodes": 3,
+                "cpus_per_node": 4,
+                "gpus_per_node": 2,
+                "accounting": False,
+                "cloud": [],
+                "running": True,
+            }
+            another = parlay("slurm-sandbox", "start", folder, "--nodes", "2", "--json", cwd=tmp_path)
+            assert another.code == 6
+            assert "stop it first" in another.json["error"]["message"]
+        finally:
+            stopped = parlay("slurm-sandbox", "stop", folder, "--json", cwd=tmp_path)
+        assert (stopped.code, stopped.json["running"]) == (0, False)
+        assert not SlurmSandbox.found_in(folder).running()
+
+
+def test_a_searchs_nodes_are_those_of_its_cluster_in_its_own_partition(tmp_path):
+    named = "launcher: {kind: slurm, slurm: {partition: batch, cpus_per_task: 7, usable_cpus: 56}}"
+    big = TINY_SEARCH.replace("cpu, gpus_per_node: 2, num_nodes: 1", "a100-80gb, gpus_per_node: 8, num_nodes: 300")
+    big = big.replace("global_batch_size: 8", "global_batch_size: 2400").replace("launcher: {kind: local}", named)
+    paths = [tmp_path / f"{name}.yaml" for name in ("cpu", "big", "same")]
+    for path, text in zip(paths, [TINY_SEARCH, big, big], strict=True):
+        path.write_text(text)
+    assert cloud_like(paths) == (
+        CloudNodes("tiny", nodes=1, gpus_per_node=0, cpus_per_node=CLOUD_CPUS),
+        CloudNodes("batch", nodes=300, gpus_per_node=8, cpus_per_node=56),
+    )
+
+
+def test_two_searches_with_other_nodes_in_one_partition_are_bad_input(tmp_path):
+    for name, nodes in (("one", 1), ("two", 2)):
+        (tmp_path / f"{name}.yaml").write_text(TINY_SEARCH.replace("num_nodes: 1", f"num_nodes: {nodes}"))
+    words = ["slurm-sandbox", "start", "box", "--like", "one.yaml", "--like", "two.yaml", "--json"]
+    refused = parlay_here(*words, cwd=tmp_path)
+    assert (refused.code, refused.json["error"]["message"]) == (2, "partition tiny is described twice")
+    assert not (tmp_path / "box").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nodes", "0"], "nodes is 0, a sandbox has 1 to 64"),
+        (["--cpus-per-node", "9999"], "cpus_per_node is 9999, a sandbox has 1 to 1024"),
+        (["a b"], "can only name letters"),
+        (["x" * 99], "a shorter path"),
+    ],
+)
+def test_what_a_sandbox_cannot_be_is_bad_input(tmp_path, words, message):
+    refused = parlay_here("slurm-sandbox", "start", *words, "--json", cwd=tmp_path)
+    assert refused.code == 2
+    assert message in refused.json["error"]["message"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_its_place_is_bad_input(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    require_slurm(accounting=False)
+    refused = parlay_here("slurm-sandbox", "start", "notes", cwd=tmp_path)
+    assert refused.code == 2
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_stopping_what_never_was_is_bad_input(tmp_path):
+    refused = parlay_here("slurm-sandbox", "stop", "nowhere", "--json", cwd=tmp_path)
+    assert refused.code == 2
+    assert refused.json["error"]["message"] == "no sandbox was ever started there"
+
+
+def test_without_slurm_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused = parlay_here("slurm-sandbox", "start", tmp_path / "s", "--json", cwd=tmp_path)
+    assert refused.code == 6
+    error = refused.json["error"]
+    assert "slurm-client" in error["message"]
+    assert "apt-get install --no-install-recommends" in error["fix"]
+    assert not (tmp_path / "s").exists()

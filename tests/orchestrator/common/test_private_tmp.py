@@ -1,0 +1,151 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.common import private_tmp
+from orchestrator.common.private_tmp import make_private_folder, own, remove_abandoned, remove_unfinished
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(private_tmp, "_parent", lambda: tmp_path)
+    return tmp_path
+
+
+def owned_by(folder: Path, **changes: object) -> Path:
+    """The folder as this process made it, with another owner."""
+    file = folder / "owner.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return folder
+
+
+@pytest.mark.security("ray")
+def test_a_folder_is_private_and_stays_while_its_owner_lives() -> None:
+    folder = make_private_folder()
+    remove_abandoned()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
+def test_a_folder_whose_owner_is_gone_is_removed_whole(changes: dict[str, object]) -> None:
+    folder = owned_by(make_private_folder(), **changes)
+    (folder / "r" / "session").mkdir(parents=True)
+    remove_abandoned()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host": "another", "boot_id": "another"},
+        {"pid_namespace": "pid:[1]", "start_ticks": 1},
+        {"pid": None, "boot_id": "an earlier one"},
+    ],
+)
+def test_of_an_owner_that_cannot_be_seen_from_here_nothing_is_removed(changes: dict[str, object]) -> None:
+    folder = owned_by(make_private_folder(), **changes)
+    remove_abandoned()
+    assert folder.exists()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}"])
+def test_a_folder_that_names_no_owner_stays(text: str | None) -> None:
+    folder = make_private_folder()
+    (folder / "owner.json").unlink()
+    if text is not None:
+        (folder / "owner.json").write_text(text)
+    remove_abandoned()
+    assert folder.exists()
+
+
+def test_another_users_folder_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = owned_by(make_private_folder(), start_ticks=1)
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    remove_abandoned()
+    assert folder.exists()
+
+
+def unfinished(parent: Path, **changes: object) -> Path:
+    """The folder of a search that is being made, by this process or another owner."""
+    folder = parent / ".tiny-abcdef.part"
+    (folder / "code").mkdir(parents=True)
+    own(folder)
+    return owned_by(folder, **changes)
+
+
+def aged(folder: Path) -> Path:
+    a_day_ago = time.time() - 25 * 3600
+    os.utime(folder, (a_day_ago, a_day_ago))
+    return folder
+
+
+class TestSearchesThatWereNeverMadeToTheEnd:
+    @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "an earlier one"}])
+    def test_one_whose_maker_is_gone_is_removed(self, parent: Path, changes: dict[str, object]) -> None:
+        folder = unfinished(parent, **changes)
+        remove_unfinished(parent)
+        assert not folder.exists()
+
+    @pytest.mark.parametrize("changes", [{}, {"host": "another", "boot_id": "another"}])
+    def test_one_that_may_still_be_made_stays(self, parent: Path, changes: dict[str, object]) -> None:
+        folder = unfinished(parent, **changes)
+        remove_unfinished(parent)
+        assert folder.exists()
+
+    def test_one_of_which_nothing_can_be_seen_is_removed_once_it_is_a_day_old(self, parent: Path) -> None:
+        folder = unfinished(parent)
+        (folder / "owner.json").unlink()
+        remove_unfinished(parent)
+        assert folder.exists()
+        aged(folder)
+        remove_unfinished(parent)
+        assert not folder.exists()
+
+    def test_another_users_stays_and_so_does_what_a_link_leads_to(
+        self, parent: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = aged(unfinished(parent, start_ticks=1))
+        (parent / ".link-abcdef.part").symlink_to(folder)
+        (parent / ".file-abcdef.part").touch()
+        aged(parent / ".file-abcdef.part")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+            remove_unfinished(parent)
+            assert (folder / "code").exists()
+        remove_unfinished(parent)
+        assert sorted(path.name for path in parent.iterdir()) == [".file-abcdef.part", ".link-abcdef.part"]
+
+
+@pytest.mark.security("paths")
+def test_links_are_neither_believed_nor_followed(parent: Path) -> None:
+    elsewhere = parent / "elsewhere"
+    elsewhere.mkdir()
+    abandoned = owned_by(make_private_folder(), start_ticks=1)
+    (elsewhere / "owner.json").write_text((abandoned / "owner.json").read_text())
+    (parent / "parlay-link").symlink_to(elsewhere)
+    borrowed = make_private_folder()
+    (borrowed / "owner.json").unlink()
+    (borrowed / "owner.json").symlink_to(elsewhere / "owner.json")
+    (abandoned / "link").symlink_to(elsewhere)
+    remove_abandoned()
+    assert not abandoned.exists()
+    assert (elsewhere / "owner.json").exists()
+    assert borrowed.exists()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_killed_processs_folder_is_removed_by_the_next(parent: Path) -> None:
+    program = (
+        "import sys, os\nfrom pathlib import Path\nfrom orchestrator.common import private_tmp as p\n"
+        "p._parent = lambda: Path(sys.argv[1])\np.make_private_folder()\nos.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(parent)], check=False)
+    [folder] = parent.glob("parlay-*")
+    remove_abandoned()
+    assert (killed.returncode, folder.exists()) == (-9, False)

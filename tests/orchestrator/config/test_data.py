@@ -1,0 +1,112 @@
+"""What a search trains on: checked before anything is launched, written down, and the same ever after."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import prepare
+from orchestrator.lifecycle.drive import program_of
+from search_spaces.errors import InputError
+from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
+from tests.trials.token_files import write_tokens
+from trials.files.folders import SearchFolder
+from trials.trial import Attempt, Trial
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Where the search file lies, with 200 tokens of a vocabulary of 64 beside it."""
+    monkeypatch.chdir(tmp_path)
+    write_tokens(tmp_path / "tokens.bin", [i % 64 for i in range(200)])
+    return tmp_path
+
+
+def searching(folder: Path, data: str, *overrides: str) -> SearchSpec:
+    return load_search_file(write_search(folder, f"{TINY_SEARCH}trainer:\n  data: {data}\n"), overrides)
+
+
+TOKENS = "{kind: tokens, path: tokens.bin}"
+
+
+def test_the_default_is_synthetic_and_needs_nothing(folder):
+    spec = load_search_file(write_search(folder))
+    assert spec.trainer.data.kind == "synthetic"
+    assert spec_json_of(spec)["data"] == {"kind": "synthetic"}
+
+
+def test_the_files_place_and_content_are_written_down_for_all_trials(folder):
+    header = write_tokens(folder / "tokens.bin", range(64))
+    spec = searching(folder, TOKENS)
+    path = str(folder / "tokens.bin")
+    written = {"kind": "tokens", "path": path, "num_tokens": 64, "checksum": header.checksum}
+    assert spec_json_of(spec)["data"] == written
+    again = SearchSpec.from_json(json.loads(json.dumps(spec.to_json())))
+    assert again.trainer == spec.trainer
+
+
+def spec_json_of(spec: SearchSpec) -> dict:
+    """The trainer of a trial's spec.json."""
+    trial = Trial("t0001", spec.baseline)
+    attempt = Attempt("t0001", "a1", "0" * 32, 1, 100.0)
+    return program_of(SearchFolder(Path("x")), spec).spec(trial, attempt).to_json()["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("data", "overrides", "words"),
+    [
+        ("{kind: tokens, path: absent.bin}", [], "absent.bin cannot be read"),
+        (TOKENS, ["model.vocab_size=32"], "vocabulary of 64, the model one of 32"),
+        (TOKENS, ["model.seq_length=200"], "too few for one sequence of 200"),
+        ("{kind: tokens, path: search.yaml}", [], "is no token file"),
+        ("{kind: tokens, path: tokens.bin, num_tokens: 7}", [], "its num_tokens is 200, not 7"),
+        ("{kind: tokens, path: tokens.bin, checksum: " + f"'sha256:{'0' * 64}'" + "}", [], "another file"),
+    ],
+)
+def test_a_file_that_cannot_be_trained_on_is_refused_in_its_line(folder, data, overrides, words):
+    with pytest.raises(InputError, match=words) as caught:
+        searching(folder, data, *overrides)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.key, problem.line) == ("token_file", "trainer.data.path", TINY_SEARCH.count("\n") + 2)
+    assert problem.fix
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "words"),
+    [
+        ("{kind: tokens}", "trainer.data.path", "required with kind tokens"),
+        ("{path: tokens.bin}", "trainer.data.path", "given with kind synthetic"),
+        ("{num_tokens: 3}", "trainer.data.num_tokens", "given with kind synthetic"),
+        ("{kind: token}", "trainer.data.kind", "did you mean tokens"),
+        ("{kind: tokens, path: ''}", "trainer.data.path", "at least 1 characters"),
+        ("{kind: tokens, path: [a]}", "trainer.data.path", "text"),
+        ("{kind: tokens, path: a, checksum: abc}", "trainer.data.checksum", "sha256"),
+        ("{kind: tokens, file: a}", "trainer.data.file", "unknown key"),
+    ],
+)
+def test_keys_that_make_no_sense_are_refused(folder, data, key, words):
+    with pytest.raises(InputError, match=words) as caught:
+        searching(folder, data)
+    assert caught.value.problems[0].key == key
+
+
+def test_a_file_that_changed_or_went_since_then_keeps_a_search_from_going_on(folder):
+    spec = SearchSpec.from_json(searching(folder, TOKENS).to_json())
+    prepare(spec)
+    write_tokens(folder / "tokens.bin", [(i + 1) % 64 for i in range(200)])
+    with pytest.raises(InputError, match="is another file than it was: its checksum"):
+        prepare(spec)
+    os.unlink(folder / "tokens.bin")
+    with pytest.raises(InputError, match="No such file"):
+        prepare(spec)
+
+
+def test_a_search_that_was_written_down_can_be_looked_at_without_its_tokens(folder):
+    data = searching(folder, TOKENS).to_json()
+    os.unlink(folder / "tokens.bin")
+    assert SearchSpec.from_json(data).trainer.data.num_tokens == 200

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.config.init import render_example, render_from
+from orchestrator.config.loader import load_search_file
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from tests.trials.trainers.samples import DEEPSPEED, HF_GPT2, HF_LLAMA, MEGATRON_DEEPSPEED, MEGATRON_LM
+
+
+def started_from(tmp_path, name: str, text: str):
+    """(the search it makes, the notes, the YAML)."""
+    source = tmp_path / name
+    source.write_text(text)
+    yaml_text, notes = render_from(source)
+    return loaded(tmp_path, yaml_text), notes, yaml_text
+
+
+def loaded(tmp_path, yaml_text: str):
+    """The search, once its user has said which accelerator it is for."""
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml_text.replace("accelerator: FILL_IN", "accelerator: h100-80gb"))
+    return load_search_file(file)
+
+
+def test_the_accelerator_is_asked_for_and_never_guessed(tmp_path):
+    (tmp_path / "x.sh").write_text(MEGATRON_LM)
+    text, notes = render_from(tmp_path / "x.sh")
+    assert "cluster.accelerator is not in the file: fill it in." in notes
+    (tmp_path / "search.yaml").write_text(text)
+    with pytest.raises(InputError, match="FILL_IN") as refused:
+        load_search_file(tmp_path / "search.yaml")
+    assert refused.value.problems[0].key == "cluster.accelerator"
+    assert refused.value.problems[0].fix.startswith("fill this in: one of v100-16gb, ")
+
+
+def test_the_example_is_valid_as_it_is_and_has_layouts_to_try(tmp_path):
+    spec = loaded(tmp_path, render_example())
+    space = candidates_of(spec)
+    assert len(space.feasible) > 12
+    assert space.baseline is not None
+    assert spec.baseline.tensor_parallel == 4
+
+
+def test_the_example_explains_every_section():
+    blocks = render_example().split("\n\n")
+    assert all(
+        block.startswith("# ") for block in blocks if block != "schema: parlay.search/1" and "sampler" not in block
+    )
+
+
+def test_a_megatron_lm_script_becomes_a_search_around_the_layout_it_runs(tmp_path):
+    spec, notes, text = started_from(tmp_path, "pretrain_gpt.sh", MEGATRON_LM)
+    assert (spec.name, spec.global_batch_size, spec.cluster.num_gpus) == ("pretrain-gpt", 64, 16)
+    assert spec.model.hidden_size == 1024
+    assert spec.baseline == Layout(
+        num_nodes=2,
+        tensor_parallel=2,
+        pipeline_parallel=4,
+        data_parallel=2,
+        micro_batch_size=2,
+        grad_accum_steps=16,
+        zero_stage=1,
+        activation_checkpointing="full",
+        sequence_parallel=True,
+        pipeline_schedule="1f1b",
+        precision="bf16",
+        engine="torch",
+    )
+    space = candidates_of(spec)
+    assert spec.baseline in space.feasible
+    assert len(space.feasible) > 20
+    assert "To measure with that one, write trainer: {kind: megatron-lm, script: ...}; docs/trainers.md." in notes
+    assert not [note for note in notes if "cannot be measured" in note]
+    assert "# - To measure with that one, write trainer" in text
+
+
+def test_a_megatron_deepspeed_script_keeps_its_engine_and_zero_stage(tmp_path):
+    spec, _, _ = started_from(tmp_path, "ds_pretrain.sh", MEGATRON_DEEPSPEED)
+    assert (spec.baseline.engine, spec.baseline.zero_stage, spec.baseline.data_parallel) == ("deepspeed", 1, 4)
+    assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_a_deepspeed_config_alone_asks_for_the_model_and_loads_once_it_is_there(tmp_path):
+    (tmp_path / "ds_config.json").write_text(DEEPSPEED)
+    text, notes = render_from(tmp_path / "ds_config.json")
+    assert "The file says nothing about the model: fill the model section in." in notes
+    with pytest.raises(InputError, match="num_layers: is 'FILL_IN'"):
+        loaded(tmp_path, text)
+    head, _, rest = text.partition("model:\n")
+    spec = loaded(tmp_path, head + "model: gpt2-tiny\n" + rest[rest.index("\n\n") :])
+    assert (spec.global_batch_size, spec.baseline.zero_stage, spec.baseline.data_parallel) == (16, 1, 2)
+    assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_what_is_run_today_is_among_the_values_of_every_axis(tmp_path):
+    config = {
+        "train_batch_size": 256,
+        "train_micro_batch_size_per_gpu": 4,
+        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": True},
+        "bf16": {"enabled": True},
+    }
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
+    assert "zero_stage: [0, 1, 2]" in render_from(tmp_path / "ds_config.json")[0]
+    selective = MEGATRON_LM.replace("--recompute-granularity full", "--recompute-granularity selective")
+    spec, _, text = started_from(tmp_path, "x.sh", selective)
+    assert spec.baseline.activation_checkpointing == "selective"
+    assert "activation_checkpointing: [none, full, selective]" in text
+
+
+def test_a_hugging_face_gpt2_config_becomes_a_search_without_a_baseline(tmp_path):
+    spec, notes, _ = started_from(tmp_path, "config.json", HF_GPT2)
+    assert spec.model.num_layers == 12
+    assert spec.baseline is None
+    assert candidates_of(spec).feasible
+    assert any("four CPU ranks were taken" in note for note in notes)
+
+
+def test_a_llama_like_model_is_one_that_our_engines_run(tmp_path):
+    spec, notes, text = started_from(tmp_path, "config.json", HF_LLAMA)
+    assert spec.model.position_embedding == "rotary"
+    assert not [note for note in notes if "cannot run" in note]
+    assert {layout.precision for layout in candidates_of(spec).feasible} == {"bf16"}
+    assert "  precision: bf16\n" in text
+    assert (spec.baseline, spec.cluster.accelerator.name, spec.global_batch_size) == (None, "cpu", 32)
+    assert any("four CPU ranks were taken" in note for note in notes)
+
+
+def test_a_model_our_engines_cannot_run_is_said_to_be_one(tmp_path):
+    odd = json.loads(HF_LLAMA) | {"hidden_size": 32 * 127}
+    _, notes, _ = started_from(tmp_path, "config.json", json.dumps(odd))
+    assert "Parlay's trainer cannot run this model: heads of size 127." in notes
+
+
+def test_what_cannot_be_measured_is_replaced_by_the_nearest_and_noted(tmp_path):
+    spec, notes, _ = started_from(tmp_path, "x.sh", MEGATRON_DEEPSPEED.replace("ZERO_STAGE=1", "ZERO_STAGE=0"))
+    assert (spec.baseline.zero_stage, spec.baseline.precision) == (0, "fp32")
+    assert "precision fp16 cannot be measured by deepspeed; baseline has fp32." in notes
+    candidates_of(spec)
+
+
+def test_a_layout_that_is_only_partly_known_is_no_baseline(tmp_path):
+    script = MEGATRON_LM.replace("--micro-batch-size 2", "--micro-batch-size $MBS")
+    spec, notes, _ = started_from(tmp_path, "x.sh", script)
+    assert spec.baseline is None
+    assert "There is no baseline, the layout run today: micro_batch_size is not known." in notes
+
+
+def test_a_value_only_the_user_knows_keeps_the_file_from_loading(tmp_path):
+    (tmp_path / "x.sh").write_text(MEGATRON_LM.replace("GPUS_PER_NODE=8", ""))
+    text, notes = render_from(tmp_path / "x.sh")
+    assert "cluster.gpus_per_node is not in the file: fill it in." in notes
+    with pytest.raises(InputError, match="gpus_per_node: is 'FILL_IN'") as refused:
+        loaded(tmp_path, text)
+    assert refused.value.problems[0].fix == "fill this in: a whole number"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("My Script_v2.sh", "my-script-v2"), ("---.sh", "search"), ("a" * 60, "a" * 41)]
+)
+def test_the_search_is_named_after_the_file(tmp_path, name, expected):
+    assert started_from(tmp_path, name, MEGATRON_LM)[0].name == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"", "a Megatron launch script, a DeepSpeed config, a Hugging Face config.json"),
+        (b'{"a": ' * 5000, "nested too deep"),
+        (b'{"model_type": "gpt2", "n_embd": 1e400}', "1e400 is not a finite number"),
+        (b'{"model_type": "gpt2", "n_embd": NaN}', "NaN is not a finite number"),
+        (b'{"model_type": "gpt2", "n_embd": ' + b"9" * 400 + b"}", "a number of 400 digits"),
+        (b'{"model_type": "gpt2", "n_embd": 768, "n_embd": 12}', "the key 'n_embd' stands twice"),
+        (b'{"a": 1}', "neither a DeepSpeed config nor a Hugging Face"),
+        (b"echo hello", "no command with Megatron's options"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"{" + b" " * 2**20, "larger than"),
+        (b" " * 2**20 + "\u00e4".encode(), "larger than"),  # that is cut within a letter
+    ],
+)
+def test_a_file_of_no_known_kind_is_refused_with_its_name(tmp_path, content, words):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match=words) as error:
+        render_from(tmp_path / "file")
+    assert error.value.problems[0].file == str(tmp_path / "file")
+    assert error.value.problems[0].rule or error.value.problems[0].fix
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [("[]", "holds a list"), ("null", "holds null"), ("3", "holds a number"), ("x", "not JSON")]
+)
+def test_a_json_file_that_holds_no_object_is_refused_with_what_was_expected(tmp_path, content, words):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(InputError, match=words) as error:
+        render_from(tmp_path / "config.json")
+    assert error.value.problems[0].rule == "a DeepSpeed config or a Hugging Face config.json is a JSON object"
+
+
+def test_a_model_whose_sizes_contradict_each_other_is_refused_with_the_files_name(tmp_path):
+    (tmp_path / "config.json").write_text(HF_GPT2.replace('"n_embd": 768', '"n_embd": 770'))
+    with pytest.raises(InputError, match="hidden_size 770 must be a multiple of num_attention_heads 12") as error:
+        render_from(tmp_path / "config.json")
+    assert error.value.problems[0].file == str(tmp_path / "config.json")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        render_from(tmp_path / "nothing.sh")
+
+
+@pytest.mark.parametrize("site", ["lumi", "./our site.toml"])
+def test_a_search_for_a_site_names_it_and_is_one_on_slurm(tmp_path, site):
+    (tmp_path / "our site.toml").write_text('title = "Ours"\nsources = []\n[slurm]\npartition = "gpu"\n')
+    spec = loaded(tmp_path, render_example(site))
+    assert spec.launcher.kind == "slurm"
+    assert spec.launcher.slurm.partition in ("standard-g", "gpu")
+    (tmp_path / "x.sh").write_text(MEGATRON_LM)
+    text, _ = render_from(tmp_path / "x.sh", site)
+    assert loaded(tmp_path, text).launcher == spec.launcher

@@ -1,0 +1,222 @@
+"""Other programs' grids as search files: what is taken over, what is said, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.init import render_from
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.errors import InputError
+
+NEMO = """\
+train_settings:
+  model_size_in_b: 5 # unit in billion parameters
+  num_nodes: 2
+  gpus_per_node: 8
+  gpu_memory_gb: 80
+  max_training_days: 5
+  limit_search_runs: 100
+  tflops_per_gpu: 140
+  vocab_size: 51200
+  seq_length: 2048
+  logs: ${base_results_dir}/${search_config_value}_${.gpu_memory_gb}gb
+  tensor_parallel_sizes: [1, 2, 4]
+  pipeline_parallel_sizes: auto
+  context_parallel_sizes: [1, 2]
+  min_model_parallel_size: 2
+  max_model_parallel_size: auto
+  micro_batch_sizes: [1, 2]
+  act_ckpt_layers: [0, 1]
+
+inference_settings:
+  run:
+    tensor_parallel_sizes: [64]
+"""
+CLOUDAI = """\
+name = "grid"
+test_template_name = "NeMoRun"
+
+[cmd_args]
+task = "pretrain"
+recipe_name = "llama3_8b"
+num_layers = 32
+
+  [cmd_args.data]
+  micro_batch_size = [1, 2, 4]
+  global_batch_size = [128, 256]
+
+  [cmd_args.trainer]
+  max_steps = 5
+  num_nodes = 1
+
+    [cmd_args.trainer.strategy]
+    tensor_model_parallel_size = [1, 2]
+    pipeline_model_parallel_size = 2
+    virtual_pipeline_model_parallel_size = [2]
+    context_parallel_size = [1]
+"""
+BRIDGE = """\
+name = "bridge"
+test_template_name = "MegatronBridge"
+
+[cmd_args]
+gpu_type = "h100"
+hf_token = "not-to-be-copied"
+model_recipe_name = "30b_a3b"
+gpus_per_node = 8
+num_gpus = 16
+compute_dtype = "fp8_cs"
+tp = [1, 2]
+mb = "2"
+gb = 512
+ep = [8]
+"""
+
+
+def started_from(folder: Path, name: str, text: str) -> tuple[str, list[str]]:
+    (folder / name).write_text(text)
+    return render_from(folder / name)
+
+
+def loaded(folder: Path, text: str, **filled: str) -> SearchSpec:
+    """The search, once its user has filled in what the grid did not say."""
+    sizes = {"num_layers": "32", "hidden_size": "4096", "num_attention_heads": "32", "num_key_value_heads": "32"}
+    sizes |= {"ffn_hidden_size": "16384", "gated_mlp": "false", "vocab_size": "51200", "seq_length": "2048"}
+    sizes |= {"tied_embeddings": "false", "position_embedding": "learned", "norm": "layernorm"}
+    sizes |= {"accelerator": "a100-80gb", "gpus_per_node": "8", "num_nodes": "1"}
+    for key, value in (sizes | filled).items():
+        text = text.replace(f"{key}: FILL_IN", f"{key}: {value}")
+    (folder / "search.yaml").write_text(text)
+    return load_search_file(folder / "search.yaml")
+
+
+def test_a_grid_of_nemo_becomes_the_axes_of_a_search(tmp_path):
+    text, notes = started_from(tmp_path, "5b.yaml", NEMO)
+    spec = loaded(tmp_path, text.replace("global_batch_size: FILL_IN", "global_batch_size: 256"))
+    axes = spec.space.given_axes()
+    assert axes["tensor_parallel"] == (1, 2, 4)
+    assert axes["pipeline_parallel"] == (1, 2, 4, 8, 16)
+    assert axes["micro_batch_size"] == (1, 2)
+    assert axes["activation_checkpointing"] == ("none", "full")
+    assert (spec.cluster.num_nodes, spec.cluster.gpus_per_node, spec.name) == (2, 8, "5b")
+    assert (spec.model.vocab_size, spec.model.seq_length) == (51200, 2048)
+    assert candidates_of(spec).feasible
+    told = " ".join(notes)
+    assert "a model of 5 billion parameters: num_layers, hidden_size" in told
+    assert "fill in the GPU, which has 80 GB" in told
+    assert "The global batch is not in the file" in told
+    assert "Of context_parallel_sizes only 1 is tried" in told
+    assert "min_model_parallel_size is left out" in told
+    assert "max_model_parallel_size" not in told
+
+
+def test_a_test_of_cloudai_becomes_the_axes_of_a_search(tmp_path):
+    text, notes = started_from(tmp_path, "grid.toml", CLOUDAI)
+    spec = loaded(tmp_path, text)
+    axes = spec.space.given_axes()
+    assert (axes["tensor_parallel"], axes["pipeline_parallel"]) == ((1, 2), (2,))
+    assert (axes["virtual_pipeline_stages"], axes["pipeline_schedule"]) == ((1, 2), ("1f1b", "interleaved_1f1b"))
+    assert (spec.global_batch_size, spec.model.num_layers, spec.cluster.num_nodes) == (128, 32, 1)
+    assert "A search has one global batch: of global_batch_size [128, 256] the first was taken." in notes
+    assert any("the recipe llama3_8b" in note for note in notes)
+    assert not any("context" in note for note in notes)
+
+
+def test_a_scenario_that_holds_its_test_says_how_many_nodes(tmp_path):
+    lines = CLOUDAI.replace("[cmd_args", "[Tests.test_spec.cmd_args").splitlines()
+    text = 'name = "s"\n[[Tests]]\nid = "a"\nnum_nodes = "4"\n[Tests.test_spec]\n' + "\n".join(lines[1:])
+    made, _ = started_from(tmp_path, "scenario.toml", text)
+    assert loaded(tmp_path, made).cluster.num_nodes == 4
+
+
+def test_of_megatron_bridge_the_gpu_is_known_and_no_secret_is_copied(tmp_path):
+    text, notes = started_from(tmp_path, "bridge.toml", BRIDGE)
+    spec = loaded(tmp_path, text)
+    assert (spec.cluster.accelerator.name, spec.cluster.num_nodes) == ("h100-80gb", 2)
+    assert (spec.global_batch_size, spec.space.given_axes()["micro_batch_size"]) == (512, (2,))
+    assert "not-to-be-copied" not in text
+    told = " ".join(notes)
+    assert "Of ep only 1 is tried: expert parallelism is no axis of a search." in told
+    assert "The precision fp8_cs is none of Parlay's trainer: bf16 was taken." in told
+
+
+def test_eight_bits_are_a_precision_of_the_file_that_parlay_has_not(tmp_path):
+    _, notes = started_from(tmp_path, "grid.toml", CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = "hybrid"\n')
+    assert "The precision fp8 is none of Parlay's trainer: bf16 was taken." in notes
+    _, notes = started_from(tmp_path, "plain.toml", CLOUDAI)
+    assert "The grid says nothing of the precision: bf16 was taken." in notes
+
+
+def test_eight_bits_beside_a_precision_that_parlay_has_are_said_too(tmp_path):
+    both = 'compute_dtype = "fp16"\nfp8 = "hybrid"'
+    text, notes = started_from(tmp_path, "bridge.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', both))
+    assert loaded(tmp_path, text).space.given_axes()["precision"] == ("fp16",)
+    assert "The precision fp8 is none of Parlay's trainer: fp16 was taken." in notes
+
+
+def test_precisions_may_be_a_list_as_any_value_of_the_grid(tmp_path):
+    eight = CLOUDAI + '[cmd_args.trainer.plugins]\nfp8 = ["hybrid", "none"]\n'
+    assert (
+        "The precision fp8 is none of Parlay's trainer: bf16 was taken." in started_from(tmp_path, "a.toml", eight)[1]
+    )
+    several = 'compute_dtype = ["bf16", "fp8_mx", "fp16"]'
+    text, notes = started_from(tmp_path, "b.toml", BRIDGE.replace('compute_dtype = "fp8_cs"', several))
+    assert loaded(tmp_path, text).space.given_axes()["precision"] == ("bf16", "fp16")
+    assert "The precision fp8_mx is none of Parlay's trainer: bf16 and fp16 were taken." in notes
+
+
+@pytest.mark.bad_input(12)
+@pytest.mark.parametrize(
+    ("name", "text", "key", "told"),
+    [
+        ("a.yaml", NEMO.replace("[1, 2, 4]", "[1, two]"), "tensor_parallel_sizes", "is [1, 'two']"),
+        ("a.yaml", NEMO.replace("[1, 2, 4]", "[]"), "tensor_parallel_sizes", "is []"),
+        ("a.yaml", NEMO.replace("[1, 2, 4]", "1.5"), "tensor_parallel_sizes", "is 1.5"),
+        ("a.yaml", NEMO.replace("num_nodes: 2", "num_nodes: true"), "num_nodes", "is True"),
+        ("a.yaml", "space: {tensor_parallel: [1]}\n", "train_settings", "needs no --from"),
+        ("a.yaml", "train_settings: {num_nodes: 1}\n", None, "says nothing of a layout"),
+        ("a.yaml", "train_settings: !!python/object/apply:os.system [id]\n", "train_settings", "a.yaml:1"),
+        ("a.toml", CLOUDAI.replace("= [1, 2]", "= [0]"), "tensor_model_parallel_size", "is [0]"),
+        ("a.toml", CLOUDAI.replace("= 2\n", "= 1e99\n"), "pipeline_model_parallel_size", "is 1e+99"),
+        ("a.toml", 'name = "x"\n[[Tests]]\ntest_name = "y"\n', "cmd_args", "name the file of the test"),
+        ("a.toml", "cmd_args = [[[", None, "not TOML"),
+        ("a.toml", "a = " + "[" * 5000, None, "a.toml"),
+        ("a.toml", "#" * 2**20 + "\n", None, "give the script, config or grid itself"),
+    ],
+    ids=[
+        "word",
+        "empty",
+        "fraction",
+        "switch",
+        "ours",
+        "nothing",
+        "object",
+        "zero",
+        "huge",
+        "named",
+        "broken",
+        "deep",
+        "large",
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused_with_its_key(tmp_path, name, text, key, told):
+    with pytest.raises(InputError) as refused:
+        started_from(tmp_path, name, text)
+    assert told in str(refused.value)
+    assert refused.value.problems[0].key == key
+    assert refused.value.problems[0].file == str(tmp_path / name)
+
+
+def test_a_grid_that_is_not_there_is_said_so(tmp_path):
+    for name in ("nobody.toml", "nobody.yaml"):
+        with pytest.raises(InputError, match="cannot be read"):
+            render_from(tmp_path / name)
+
+
+def test_what_steers_a_terminal_does_not_get_into_the_notes(tmp_path):
+    text, notes = started_from(tmp_path, "bridge.toml", BRIDGE.replace('"30b_a3b"', '"\\u001b[31mred"'))
+    assert "\x1b" not in text + "".join(notes)

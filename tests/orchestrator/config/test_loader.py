@@ -1,0 +1,228 @@
+"""A search file is read: what is given, what follows, and which layouts may be tried."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from orchestrator.config.loader import json_schema, load_search_file
+from orchestrator.config.spec import SearchSpec, located
+from orchestrator.planning.candidates import candidates_of, require_affordable
+from search_spaces import search_space
+from search_spaces.errors import InputError, Problem
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from search_spaces.schema import presets
+from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
+from trials.analysis.ranking import Objective
+
+
+def test_a_few_lines_are_a_search_and_the_rest_is_default(tmp_path: Path):
+    spec = loaded(tmp_path)
+    assert spec.model.ffn_hidden_size == 4 * spec.model.hidden_size
+    assert spec.cluster.num_gpus == 4
+    assert spec.objective is Objective.TOKENS_PER_SEC
+    assert (spec.search.sampler, spec.search.max_trials, spec.search.parallel_trials) == ("guided", 30, 1)
+    assert (spec.launcher.kind, spec.tracking.experiment, spec.trainer.kind) == ("ray", "parlay", "parlay")
+    assert spec.measure.time_limit_s == 600
+    assert spec.work_dir == Path.cwd() / "runs"
+    assert spec.baseline is None
+    assert len(candidates_of(spec).feasible) == 2
+
+
+def test_the_quickstart_has_many_layouts_and_a_legal_baseline_among_them():
+    path = Path(presets.__file__).parents[1] / "searches" / "quickstart.yaml"
+    spec = load_search_file(path)
+    layouts = candidates_of(spec).feasible
+    assert spec.baseline in layouts
+    assert len(layouts) > spec.search.max_trials >= 8
+    assert {layout.global_batch_size for layout in layouts} == {spec.global_batch_size}
+    for field in ("tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size", "grad_accum_steps"):
+        assert len({getattr(layout, field) for layout in layouts}) >= 3
+
+
+@pytest.mark.parametrize(
+    ("measure", "steps"),
+    [
+        ("{}", (8, 40, 20)),
+        ("{max_steps: 20}", (8, 20, 10)),
+        ("{max_steps: 5}", (5, 5, 2)),
+        ("{max_steps: 90}", (8, 90, 20)),
+    ],
+)
+def test_steps_that_are_not_written_follow_the_most_that_are(tmp_path: Path, measure: str, steps: tuple[int, ...]):
+    rules = loaded(tmp_path, MINIMAL + f"measure: {measure}\n").measure
+    assert (rules.min_steps, rules.max_steps, rules.max_warmup_steps) == steps
+
+
+def test_a_spec_is_frozen(tmp_path: Path):
+    spec = loaded(tmp_path)
+    with pytest.raises(FrozenInstanceError):
+        spec.name = "other"
+    with pytest.raises(ValueError, match="frozen"):
+        spec.search.max_trials = 1
+
+
+def test_every_key_arrives(tmp_path: Path):
+    spec = loaded(tmp_path, EVERYTHING)
+    assert spec.space.tensor_parallel == (1, 2, 4)
+    assert spec.space.micro_batch_size == (2, 4, 6, 8)
+    assert spec.space.bucket_mib == (None, 25)
+    assert spec.search.max_wall_time_s == 36 * 3600
+    assert (spec.search.finalists, spec.search.finalist_repeats) == (4, 3)
+    assert spec.measure.time_limit_s == 90
+    assert spec.measure.memory_limit_gib == 1.5
+    assert spec.trainer.python == "/opt/python"
+    assert spec.work_dir == Path("/scratch/runs")
+    assert spec.constraints.max_nodes == 2
+    assert spec.memory_floor == MemoryFloor(capacity_gib=1.5, min_free_gib=0.5)
+
+
+def test_the_text_that_was_read_is_kept_and_not_written_down(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL, "search.max_trials=3")
+    assert spec.yaml_text == MINIMAL
+    assert "yaml_text" not in spec.to_json()
+
+
+def test_an_error_found_later_gets_file_and_line_of_its_key(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL + "search: {max_trials: 3,\n  seed: 2}\n", "launcher.kind=local")
+    keys = ["search.seed", "search.parallel_trials", "space.tensor_parallel[1]", "launcher.kind", "trainer.python"]
+    found = located(InputError(*(Problem("x", "x", key=key) for key in keys)), spec)
+    file = str(tmp_path / "search.yaml")
+    assert [(p.file, p.line) for p in found.problems] == [
+        (file, 8),
+        (file, 7),
+        (file, 6),
+        ("--set", None),
+        (None, None),
+    ]
+    table = InputError.of("cell", "is bad", key="search", file="table.csv")
+    assert located(table, spec).problems == table.problems
+    assert located(table, SearchSpec.from_json(spec.to_json())).problems == table.problems
+
+
+def test_a_budget_below_one_trial_is_refused_with_the_numbers(tmp_path: Path):
+    text = MINIMAL.replace("this-machine", "{accelerator: cpu, gpus_per_node: 4, num_nodes: 4}")
+    text += "  num_nodes: [2, 4]\nsearch:\n  budget_node_hours: 0.25\n"
+    spec = loaded(tmp_path, text)
+    with pytest.raises(
+        InputError, match=r"0\.25 node-hours do not pay for one trial: num_nodes 2 x \d+ s = 0\.\d+ "
+    ) as caught:
+        require_affordable(spec, candidates_of(spec))
+    assert caught.value.problems[0].line == 9
+    for override in ("search.budget_node_hours=1", "search.budget_node_hours=null"):
+        affordable = loaded(tmp_path, text, override)
+        require_affordable(affordable, candidates_of(affordable))
+
+
+def test_the_baseline_takes_what_it_does_not_say_from_the_space_and_the_batch(tmp_path: Path):
+    text = MINIMAL + "  engine: deepspeed\nbaseline: {tensor_parallel: 2, micro_batch_size: 4}\n"
+    baseline = loaded(tmp_path, text).baseline
+    assert baseline == Layout(
+        tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2, engine="deepspeed"
+    )
+
+
+@pytest.mark.bad_input(10)
+def test_a_baseline_of_another_global_batch_is_refused(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL + "baseline: {micro_batch_size: 1, grad_accum_steps: 3}\n")
+    with pytest.raises(InputError, match="= 12 sequences, but global_batch_size is 16") as caught:
+        candidates_of(spec)
+    assert caught.value.problems[0].line == 7
+
+
+def test_accumulation_as_an_axis_frees_the_global_batch(tmp_path: Path):
+    layouts = candidates_of(loaded(tmp_path, MINIMAL + "  grad_accum_steps: [4, 8]\n")).feasible
+    assert {layout.global_batch_size for layout in layouts} == {8, 16, 32}
+
+
+@pytest.mark.bad_input(14)
+def test_an_empty_space_is_refused_before_anything_runs(tmp_path: Path):
+    spec = loaded(tmp_path, MINIMAL.replace("[1, 2]", "8"))
+    with pytest.raises(InputError, match="world removed 1") as caught:
+        candidates_of(spec)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.key) == (str(tmp_path / "search.yaml"), 5, "space")
+
+
+@pytest.mark.bad_input(15)
+def test_a_space_over_a_million_points_needs_the_switch_and_is_drawn_by_the_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(search_space, "MOST_POINTS", 50)
+    monkeypatch.setattr(search_space, "DRAWN_POINTS", 50)
+    axes = ["space.tensor_parallel=[1, 2, 4]", "space.micro_batch_size={min: 1, max: 30, step: 1}"]
+    with pytest.raises(InputError, match="90 combinations of 3 tensor_parallel x 30 micro_batch_size"):
+        candidates_of(loaded(tmp_path, MINIMAL, *axes))
+    drawn = [loaded(tmp_path, MINIMAL, *axes, "search.sample_space=true", f"search.seed={seed}") for seed in (1, 1, 2)]
+    one, again, other = (candidates_of(spec) for spec in drawn)
+    assert one.is_sampled
+    assert one.rejected_by_rule == again.rejected_by_rule != other.rejected_by_rule
+
+
+@pytest.mark.slow
+def test_several_objectives_are_kept_in_their_order_and_the_first_decides(tmp_path: Path):
+    several = "objective: [node_hours_per_billion_tokens, tokens_per_sec]\n"
+    spec = loaded(tmp_path, MINIMAL + several)
+    assert spec.objectives == (Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC)
+    assert spec.objective is Objective.NODE_HOURS_PER_BILLION_TOKENS
+    written = spec.to_json()
+    assert written["objective"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
+    assert SearchSpec.from_json(written) == spec
+    assert loaded(tmp_path, MINIMAL + "objective: [tokens_per_sec]\n").to_json()["objective"] == "tokens_per_sec"
+    jsonschema.validate(yaml.safe_load(MINIMAL + several), json_schema())
+
+
+@pytest.mark.parametrize(("nodes", "count"), [("2", 1), ("[1, 2]", 2)])
+def test_it_is_known_how_many_numbers_of_nodes_there_are(tmp_path: Path, nodes: str, count: int):
+    two = "cluster={accelerator: cpu, gpus_per_node: 4, num_nodes: 2}"
+    assert loaded(tmp_path, MINIMAL, two, f"space.num_nodes={nodes}").num_node_counts == count
+
+
+@pytest.mark.parametrize("address", ["auto", "node-1.cluster:65535", "10.0.0.1:1"])
+def test_a_running_cluster_is_named_by_its_address(tmp_path: Path, address: str):
+    assert loaded(tmp_path, MINIMAL, f"launcher.address={address}").launcher.address == address
+
+
+def test_a_search_name_of_41_characters_is_the_longest(tmp_path: Path):
+    assert loaded(tmp_path, MINIMAL, f"name={'a' * 41}").name == "a" * 41
+
+
+@pytest.mark.parametrize("url", ["sqlite:////home/me/l.db", "postgresql://me@db/l", "postgresql+psycopg://db/l"])
+def test_a_ledger_in_sqlite_or_postgres_is_accepted(tmp_path: Path, url: str):
+    assert loaded(tmp_path, MINIMAL, f"ledger.url={url}").ledger.url == url
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:///mlflow.db", "http://127.0.0.1:5000", "https://host", "postgresql+psycopg2://db/x", "databricks"]
+)
+def test_a_store_mlflow_has_is_accepted(tmp_path: Path, uri: str):
+    assert loaded(tmp_path, MINIMAL, f"tracking.mlflow_uri={uri}").tracking.mlflow_uri == uri
+
+
+def test_set_wins_over_the_file(tmp_path: Path):
+    assert loaded(tmp_path, MINIMAL, "search.max_trials=3", "model=gpt2-124m").model.num_layers == 12
+
+
+def test_a_ready_made_search_goes_by_its_name_where_no_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_search_file(Path("quickstart")).name == "quickstart"
+    assert load_search_file(Path("twins/frontier")).name == "frontier-twin"
+    Path("quickstart").write_text(MINIMAL.replace("name: ", "name: my-"))
+    assert load_search_file(Path("quickstart")).name.startswith("my-")
+
+
+@pytest.mark.slow
+def test_reading_a_search_file_imports_nothing_heavy():
+    program = (
+        "import sys; from pathlib import Path; from orchestrator.config.loader import load_search_file;"
+        "import search_spaces; load_search_file(Path(sys.argv[1]));"
+        "print([m for m in ('numpy', 'torch', 'ray', 'mlflow', 'deephyper', 'sqlalchemy') if m in sys.modules])"
+    )
+    quickstart = Path(presets.__file__).parents[1] / "searches" / "quickstart.yaml"
+    ran = subprocess.run([sys.executable, "-c", program, str(quickstart)], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

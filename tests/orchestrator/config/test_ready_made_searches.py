@@ -1,0 +1,98 @@
+"""The ready-made searches: what was published of each system lies in its space, and is judged as fitting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.factory import job_options
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.samplers.cost_model_posterior import Task
+from search_spaces.cost_model.memory import stage_memory
+from search_spaces.cost_model.posterior import MemoryBelief
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.schema import presets
+from slurm.option_checks import option_problems
+
+PUBLISHED = {
+    # name: ranks, tensor, pipeline, data, as their authors state them; the last two ran without model parallelism.
+    "mt-nlg-530b": (2240, 8, 35, 8),
+    "yuan-245b": (2128, 8, 38, 7),
+    "frontier-22b": (16, 1, 8, 2),
+    "frontier-175b": (128, 4, 16, 2),
+    "frontier-175b-deephyper": (128, 4, 16, 2),
+    "frontier-1t": (1024, 4, 128, 2),
+    "asc22-yuan": (4, 1, 1, 4),
+    "zero-mini": (2, 1, 1, 2),
+}
+
+
+def path_of(name: str) -> Path:
+    return Path(presets.__file__).parents[1] / presets.SEARCHES / f"{name}.yaml"
+
+
+def ready_made(name: str, *overrides: str) -> SearchSpec:
+    return load_search_file(path_of(name), overrides)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_layout_is_the_baseline_of_its_search_and_fits(name: str):
+    spec = ready_made(name)
+    layout = spec.baseline
+    assert layout is not None
+    found = (layout.num_gpus, layout.tensor_parallel, layout.pipeline_parallel, layout.data_parallel)
+    assert found == PUBLISHED[name]
+    assert layout in candidates_of(spec).feasible
+    assert fits(spec) >= 0.5
+
+
+@pytest.mark.parametrize(("num_nodes", "data_parallel"), [(350, 10), (420, 12)])
+def test_mt_nlg_ran_on_more_nodes_too(num_nodes: int, data_parallel: int):
+    spec = ready_made("mt-nlg-530b", f"space.num_nodes={num_nodes}")
+    assert spec.baseline is not None
+    assert spec.baseline.data_parallel == data_parallel
+    assert spec.baseline in candidates_of(spec).feasible
+
+
+def test_the_studys_own_search_does_not_hold_what_it_shipped_but_for_the_baseline():
+    """Micro batches of 4 to 20: see the file."""
+    layouts = candidates_of(ready_made("frontier-175b-deephyper")).feasible
+    assert min(layout.micro_batch_size for layout in layouts) == 1
+    assert {layout.micro_batch_size for layout in layouts[:-1]} <= {4, 5, 8, 10, 16, 20}
+    assert {layout.num_nodes for layout in layouts} == {12, 16}
+    assert {layout.global_batch_size for layout in layouts} == {640}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_search_of_the_gallery_can_be_one_of_slurm_jobs(name: str):
+    spec = ready_made(name, "launcher.kind=slurm")
+    options = job_options(spec.launcher, spec.cluster)
+    assert options.gpus_per_node == spec.cluster.gpus_per_node
+    assert not list(option_problems(options))
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "offload", "engine"),
+    [
+        (0, "none", "torch"),
+        *((stage, "none", "deepspeed") for stage in (1, 2, 3)),
+        (3, "optimizer", "deepspeed"),
+    ],
+)
+@pytest.mark.parametrize("model", ["gpt2-124m", "gpt2-350m", "gpt2-774m", "gpt2-1.5b"])
+def test_all_runs_of_the_zero_project_are_in_its_space_and_fit(model: str, zero_stage: int, offload: str, engine: str):
+    wanted = {"zero_stage": zero_stage, "offload": offload, "engine": engine}
+    spec = ready_made("zero-mini", f"model={model}", *(f"baseline.{name}={value}" for name, value in wanted.items()))
+    assert spec.baseline in candidates_of(spec).feasible
+    assert fits(spec) >= 0.5
+
+
+def fits(spec: SearchSpec) -> float:
+    """The chance that the baseline fits, before any trial."""
+    assert spec.baseline is not None
+    peak = stage_memory(spec.model, LayoutTable.of([spec.baseline])).peak
+    capacity = Task(spec.model, spec.cluster, spec.objective, spec.measure.memory_limit_gib).capacity_gib
+    return float(MemoryBelief(capacity, []).fits(peak)[0])

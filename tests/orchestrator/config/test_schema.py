@@ -1,0 +1,95 @@
+"""The JSON schema of search files, and the reference page that is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import jsonschema
+import pytest
+import yaml
+
+from orchestrator.config.loader import json_schema
+from orchestrator.config.reference import reference
+from orchestrator.config.schema import SearchSection
+from orchestrator.samplers.factory import SAMPLERS
+from search_spaces.schema import presets
+from tests.orchestrator.search_files import EVERYTHING, MINIMAL, TABLE_SEARCH, loaded, problems
+
+SCHEMA = json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def valid_examples() -> list[str]:
+    quickstart = presets.preset_text(presets.SEARCHES, "quickstart")
+    return [MINIMAL, EVERYTHING, quickstart, TABLE_SEARCH]
+
+
+@pytest.mark.slow
+def test_it_is_a_json_schema():
+    VALIDATOR.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("text", valid_examples())
+def test_the_json_schema_accepts_what_is_read(text: str):
+    VALIDATOR.validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "serch: {}",
+        "search: {sampler: best}",
+        "search: {max_trials: 0}",
+        "search: {finalists: -1}",
+        "search: {finalist_repeats: 0}",
+        "search: {seed: 1.5}",
+        "measure: {min_steps: 4}",
+        "baseline: {data_parallel: 2}",
+        "baseline: {zero_stage: 4}",
+        "launcher: {kind: pbs}",
+        "objective: speed",
+        "constraints: []",
+    ],
+)
+def test_the_json_schema_refuses_what_is_refused(tmp_path: Path, line: str):
+    text = MINIMAL + line + "\n"
+    problems(tmp_path, text)
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("axis", ["[]", "[1, 1]", "{min: 1, max: 2}", "{min: 1, max: 2, factor: 1}", "two", "0", "[x]"])
+def test_the_json_schema_refuses_axes_that_are_refused(tmp_path: Path, axis: str):
+    text = MINIMAL + f"  micro_batch_size: {axis}\n"
+    problems(tmp_path, text)
+    with pytest.raises(jsonschema.ValidationError):
+        VALIDATOR.validate(yaml.safe_load(text))
+
+
+def test_every_key_in_the_json_schema_has_a_description():
+    schema = SCHEMA
+    described = set()
+    for name, section in {"": schema, **schema["$defs"]}.items():
+        for form in section.get("anyOf", [section]):
+            for key, field in form.get("properties", {}).items():
+                target = next((f["$ref"] for f in (field, *field.get("anyOf", [])) if "$ref" in f), "").split("/")[-1]
+                assert field.get("description") or schema["$defs"][target]["description"], f"{name}.{key}"
+                described.add(key)
+    assert {"name", "max_trials", "tensor_parallel", "num_layers", "time_limit", "mlflow_uri"} <= described
+
+
+def test_a_file_may_name_the_samplers_that_there_are():
+    assert get_args(SearchSection.model_fields["sampler"].annotation) == SAMPLERS
+
+
+def test_the_reference_page_says_what_the_schemas_say():
+    page = Path(presets.__file__).parents[2] / "docs" / "search_file.md"
+    assert page.read_text() == reference()
+    assert "| `max_trials` | whole number from 1 to 1000000; default `30` |" in page.read_text()
+    assert "| `time_limit` | duration; default `600s` |" in page.read_text()
+
+
+def test_the_smallest_search_of_the_reference_page_is_a_search(tmp_path: Path):
+    example = reference().split("<<'END'\n")[1].split("END\n")[0]
+    assert loaded(tmp_path, example) == loaded(tmp_path)

@@ -1,0 +1,76 @@
+"""A search written down, and read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config.spec import SEARCH_SCHEMA, SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from search_spaces.errors import InputError
+from tests.orchestrator.search_files import EVERYTHING, MINIMAL, loaded
+
+
+@pytest.mark.parametrize("text", [MINIMAL, EVERYTHING])
+def test_a_search_written_down_is_read_back_the_same(tmp_path: Path, text: str):
+    spec = loaded(tmp_path, text)
+    written = json.loads(json.dumps(spec.to_json(), allow_nan=False))
+    assert written["schema"] == SEARCH_SCHEMA
+    assert SearchSpec.from_json(written) == spec
+    assert candidates_of(SearchSpec.from_json(written)).feasible == candidates_of(spec).feasible
+
+
+def test_what_is_written_down_holds_no_name_of_a_preset_and_every_axis(tmp_path: Path):
+    written = loaded(tmp_path).to_json()
+    assert written["model"]["num_layers"] == 4
+    assert written["cluster"]["accelerator"]["name"] == "cpu"
+    assert written["space"]["engine"] == ["torch"]
+    assert written["search"]["max_trials"] == 30
+
+
+@pytest.mark.parametrize("schema", ["parlay.search/2", "parlay.recipe/1", None])
+def test_a_newer_or_other_search_json_is_refused(tmp_path: Path, schema: str | None):
+    with pytest.raises(InputError, match=r"this Parlay reads parlay\.search/1"):
+        SearchSpec.from_json(loaded(tmp_path).to_json() | {"schema": schema})
+
+
+def test_the_search_record_is_read_like_search_json(tmp_path: Path):
+    spec = loaded(tmp_path)
+    assert SearchSpec.from_json(spec.to_json() | {"folder": "/runs/small-abcdef"}) == spec
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ({"model": None}, "is no search"),
+        ({"cluster": {"gpus_per_node": 4}}, "accelerator is missing"),
+        ({"measure": {"min_step": 3}}, "min_step"),
+        ({"search": []}, "keys and values"),
+        ({"baseline": {"tensor": 1}}, "unknown layout field 'tensor'"),
+        ({"objective": "speed"}, "'speed' is not a valid Objective"),
+        ({"candidates": 3}, "is no search"),
+        ({"name": 3}, "name is 3"),
+        ({"global_batch_size": "16"}, "global_batch_size is '16'"),
+        ({"work_dir": None}, "work_dir is null"),
+    ],
+)
+def test_a_damaged_search_json_is_refused_with_what_is_wrong(tmp_path: Path, damage, words: str):
+    with pytest.raises(InputError, match=words):
+        SearchSpec.from_json(loaded(tmp_path).to_json() | damage)
+
+
+@pytest.mark.parametrize("key", ["name", "model", "space", "launcher", "baseline", "candidates", "work_dir"])
+def test_a_search_json_without_one_of_its_keys_is_refused_by_its_name(tmp_path: Path, key: str):
+    written = loaded(tmp_path).to_json()
+    del written[key]
+    with pytest.raises(InputError, match=f"{key} is missing"):
+        SearchSpec.from_json(written)
+
+
+@pytest.mark.parametrize("data", [[], None, "", {}, {"name": "small"}], ids=json.dumps)
+def test_what_is_no_search_json_is_refused(data: Any):
+    with pytest.raises(InputError):
+        SearchSpec.from_json(data)

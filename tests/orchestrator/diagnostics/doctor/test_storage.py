@@ -1,0 +1,140 @@
+"""What is said of Parlay's home, of ledgers and of MLflow."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+
+import pytest
+
+from dashboards.schema import TrackingSection
+from orchestrator.diagnostics.doctor.finding import Area, Finding, Level
+from orchestrator.diagnostics.doctor.run import findings_in_time
+from orchestrator.diagnostics.doctor.storage import examine_home, examine_ledger, examine_mlflow
+from search_spaces.errors import InputError
+from trials.ledger import place
+from trials.ledger.writer import LedgerWriter
+
+
+def ledger(url: str | None) -> Finding:
+    [finding] = findings_in_time(Area.RECORDS, lambda: examine_ledger(url))
+    return finding
+
+
+def test_home_is_told_and_made(own_home):
+    assert [(f.name, f.level) for f in examine_home()] == [("home", Level.OK)]
+
+
+@pytest.mark.parametrize(
+    ("mount", "words"),
+    [
+        ("nfs4 rw,local_lock=none", "of flock a lock at the server"),
+        ("nfs rw,nolock", "flock on this machine alone"),
+        ("nfs4 rw,local_lock=flock", "flock on this machine alone"),
+        ("lustre rw,flock", "flock between machines"),
+        ("lustre rw,localflock", "flock on this machine alone"),
+        ("lustre rw", "refuses flock"),
+        ("gpfs rw", "may hold flock on this machine alone"),
+    ],
+)
+def test_a_home_on_a_network_file_system_is_not_used_and_what_flock_is_there_is_said(mount, words, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", "/shared/home/ada")
+    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home /shared/home {mount} 0 0\n")
+    (finding,) = [finding for finding in examine_home() if finding.name == "locks"]
+    assert finding.level is Level.NOTE
+    assert "/shared/home/ada lies on" in finding.words
+    assert words in finding.words
+    assert f"/var/tmp/parlay-{os.geteuid()} is used" in finding.words
+
+
+def test_an_mlflow_file_on_a_network_file_system_is_warned_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    tracking = TrackingSection(mlflow_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    findings = {finding.name: finding for finding in examine_mlflow(tracking)}
+    assert findings["mlflow_locks"].level is Level.WARNING
+    assert "nfs4" in findings["mlflow_locks"].words
+
+
+def test_a_ledger_that_is_not_there_yet_is_not_made(own_home):
+    finding = ledger(None)
+    assert finding.level is Level.OK
+    assert "will be made by the first search" in finding.words
+    assert not (own_home / "ledger.db").exists()
+
+
+def test_a_ledger_is_opened_and_counted(tmp_path):
+    url = f"sqlite:///{tmp_path}/mine.db"
+    with closing(LedgerWriter(url)):
+        pass
+    assert ledger(url).level is Level.OK
+    assert "it holds 0 searches" in ledger(url).words
+
+
+@pytest.mark.bad_input(33, 34)
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://host/ledger", "unknown driver"),
+        ("postgresql://me:secret@host/ledger", "holds a password"),
+        ("sqlite:///{folder}/nowhere/ledger.db", "no file can be made in"),
+        ("sqlite:///{folder}/other.db", "file is not a database"),
+    ],
+)
+def test_a_ledger_that_cannot_be_used_is_an_error_with_what_to_do(tmp_path, url, words):
+    (tmp_path / "other.db").write_text("this is no database, " * 100)
+    finding = ledger(url.replace("{folder}", str(tmp_path)))
+    assert finding.level is Level.ERROR
+    assert words in finding.words
+    assert "secret" not in finding.words + (finding.fix or "")
+    assert finding.fix
+
+
+@pytest.mark.bad_input(33)
+def test_sqlite_on_a_network_file_system_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "_mounts", lambda: f"server:/home {tmp_path} nfs4 rw 0 0\n")
+    finding = ledger(f"sqlite:///{tmp_path}/ledger.db")
+    assert (finding.name, finding.level) == ("ledger_url", Level.ERROR)
+    assert "network file system (nfs4)" in finding.words
+
+
+def test_a_postgres_that_does_not_answer_is_an_error(monkeypatch):
+    monkeypatch.setattr("trials.ledger.database._OPENING_PATIENCE_S", 0.0)
+    finding = ledger("postgresql://127.0.0.1:1/ledger")
+    assert (finding.name, finding.level) == ("ledger", Level.ERROR)
+    assert "database" in finding.words
+
+
+def test_mlflow_that_is_not_wanted_or_not_made_yet_is_not_made(own_home):
+    for tracking in (TrackingSection(enabled=False), TrackingSection()):
+        [finding] = examine_mlflow(tracking)
+        assert finding.level is Level.OK
+    assert list(own_home.iterdir()) == []
+
+
+def test_a_server_that_is_away_hinders_no_search(monkeypatch):
+    class Away:
+        def __init__(self, *args: object):
+            pass
+
+        def check(self) -> str:
+            return "MLflow at http://127.0.0.1:1 cannot be reached now; the search goes on without it"
+
+    monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Away)
+    [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
+    assert (finding.level, finding.name) == (Level.WARNING, "mlflow")
+
+
+@pytest.mark.bad_input(36)
+def test_an_experiment_that_was_deleted_or_is_out_of_bounds_is_an_error_with_the_way_back(monkeypatch):
+    class Refusing:
+        def __init__(self, *args: object):
+            pass
+
+        def check(self) -> None:
+            fix = "mlflow experiments restore --experiment-id 7"
+            raise InputError.of("mlflow", "experiment parlay was deleted", key="tracking.experiment", fix=fix)
+
+    monkeypatch.setattr("orchestrator.diagnostics.doctor.storage.MlflowSync", Refusing)
+    [finding] = examine_mlflow(TrackingSection(mlflow_uri="http://127.0.0.1:1"))
+    assert (finding.level, finding.words) == (Level.ERROR, "tracking.experiment: experiment parlay was deleted")
+    assert "restore" in (finding.fix or "")

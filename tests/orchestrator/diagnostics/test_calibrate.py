@@ -1,0 +1,138 @@
+"""Which part of a cluster is measured and in which precisions, and how a job without an answer is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.diagnostics.calibrate import NotMeasured, calibrate, precisions_of, world_of
+from orchestrator.diagnostics.job import JobWatcher
+from orchestrator.launchers.base import LaunchRequest
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
+from trials.attempt_result import Ending, Life
+from trials.files.folders import SearchFolder
+from trials.protocols.calibration import Measurements
+from trials.protocols.parity_cases import SHAPES
+
+SEARCH = """\
+name: mine
+model: gpt2-tiny
+cluster: {accelerator: CARD, gpus_per_node: 4, num_nodes: NODES}
+global_batch_size: 64
+space: {tensor_parallel: [1, 2]}
+"""
+ENDED = Ending(Life.ENDED, started=True)
+FOUND = Measurements(memory_gb_per_s=8.0)
+
+
+def spec_of(tmp_path: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16) -> SearchSpec:
+    path = tmp_path / "mine.yaml"
+    path.write_text(SEARCH.replace("CARD", card).replace("NODES", str(nodes)))
+    return load_search_file(path, sets)
+
+
+def launcher_of(ending: Ending, found: Measurements | None = None, excerpt: str | None = None) -> ScriptedLauncher:
+    """Its ranks leave `found`, or the words of rank 1's failure, before they end."""
+
+    def leave(request: LaunchRequest, number: int) -> None:
+        if found is not None:
+            found.write(request.folder.path)
+        if excerpt is not None:
+            leave_words_of_a_rank(request, excerpt)
+
+    return one_job(ending, leave)
+
+
+def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
+    world = Cluster(ACCELERATORS["cpu"], 2, 1)
+    folder = SearchFolder(tmp_path / "calibrate-abc123")
+    return calibrate(launcher, folder, world, SHAPES["gpt2"], ["fp32", "bf16"], sys.executable, JobWatcher(**watching))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sets", "measured"),
+    [
+        (1, [], 1),
+        (16, [], 16),
+        (16, ["constraints.max_nodes=4"], 4),
+        (16, ["space.num_nodes=[2, 8]"], 8),
+        (16, ["space.num_nodes=1"], 2),
+    ],
+)
+def test_what_a_trial_may_use_is_measured_and_two_nodes_where_there_are(tmp_path, nodes, sets, measured):
+    world = world_of(spec_of(tmp_path, *sets, nodes=nodes))
+    assert (world.num_nodes, world.gpus_per_node) == (measured, 4)
+
+
+def test_fewer_nodes_are_measured_where_it_is_said(tmp_path):
+    assert world_of(spec_of(tmp_path), 3).num_nodes == 3
+
+
+@pytest.mark.parametrize(("nodes", "asked", "rule"), [(16, 1, "from 2 to the"), (16, 17, "16"), (1, 2, "has 1 node")])
+def test_nodes_that_tell_nothing_or_are_not_there_are_refused(tmp_path, nodes, asked, rule):
+    with pytest.raises(InputError) as caught:
+        world_of(spec_of(tmp_path, nodes=nodes), asked)
+    problem = caught.value.problems[0]
+    assert (problem.key, problem.value) == ("--nodes", asked)
+    assert rule in problem.rule
+
+
+@pytest.mark.parametrize(
+    ("card", "sets", "precisions"),
+    [
+        ("cpu", [], ["fp32"]),
+        ("a100-80gb", ["space.precision=[bf16, fp16]"], ["fp32", "bf16", "fp16"]),
+        ("a100-80gb", ["space.precision=bf16"], ["fp32", "bf16"]),
+        ("v100-32gb", ["space.precision=[bf16, fp16]"], ["fp32", "fp16"]),
+    ],
+)
+def test_the_searchs_precisions_are_measured_and_the_optimizers(tmp_path, card, sets, precisions):
+    assert precisions_of(spec_of(tmp_path, *sets, card=card)) == precisions
+
+
+def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path):
+    launcher = launcher_of(ENDED, FOUND)
+    assert run(tmp_path, launcher) == FOUND
+    [request] = launcher.requests
+    assert request.argv[1:3] == ("-m", "trials.train.calibrate")
+    assert (Path(request.code) / "trials/train/calibrate/benchmarks.py").exists()
+    assert (request.spec.model, request.spec.num_gpus) == (SHAPES["gpt2"], 2)
+    assert request.spec.trainer == {"kind": "calibrate", "precisions": ["fp32", "bf16"]}
+
+
+def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
+    launcher = launcher_of(
+        Ending(Life.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
+    )
+    with pytest.raises(NotMeasured) as caught:
+        run(tmp_path, launcher)
+    assert str(caught.value) == "rank 1: script_error: ValueError: no such device"
+    assert caught.value.log == launcher.requests[0].folder.path / "rank-00001.log"
+
+
+def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
+    launcher = launcher_of(Ending(Life.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
+    with pytest.raises(NotMeasured) as caught:
+        run(tmp_path, launcher)
+    assert str(caught.value) == "rank 0 was killed"
+    assert launcher.clock < 5.0
+
+
+def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
+    launcher = launcher_of(ENDED)
+    with pytest.raises(NotMeasured, match="left no measurements"):
+        run(tmp_path, launcher)
+    assert launcher.clock > 90.0
+
+
+def test_measuring_that_is_told_to_stop_is_cancelled(tmp_path):
+    launcher = launcher_of(Ending(Life.ALIVE))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
+    assert launcher.cancelled == ["calibrate-abc123.t0001.a1"]

@@ -1,0 +1,200 @@
+"""DeepHyper's results.csv, read as a measured table."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from orchestrator.config.spec import SearchSpec
+from orchestrator.interop.deephyper_export import results_of
+from orchestrator.interop.deephyper_import import SPEEDS, parse_results
+from orchestrator.interop.import_result import Imported
+from orchestrator.interop.results_import import read_results, table_text
+from search_spaces.errors import InputError
+from search_spaces.tables.measured_table import parse_table
+from tests.orchestrator.past_searches import SEARCH, dominated, failed, layouts, measured, past, spec_in
+from trials.analysis.ranking import Objective
+from trials.trial import FailureReason
+
+THEIRS = """\
+p:TP,p:MBS,objective,job_id,job_status,m:timestamp_submit,m:timestamp_gather
+1,2,256.0,0,DONE,0.5,30.5
+2,4.0,F_oom,1,DONE,31.0,61.0
+2,8,F,2,DONE,62.0,72.0
+1,3,200.0,3,DONE,73.0,93.0
+1,1,F_cancelled_by_user,4,CANCELLED,94.0,95.0
+"""
+
+
+@pytest.fixture
+def spec(tmp_path) -> SearchSpec:
+    baseline = "baseline: {tensor_parallel: 2, pipeline_parallel: 1, micro_batch_size: 1}\n"
+    return spec_in(tmp_path, text=SEARCH + baseline)
+
+
+def parse(text: str, spec: SearchSpec, objective: str | None = "tokens_per_sec", **names: str) -> Imported:
+    return parse_results(text, "results.csv", spec, objective, names)
+
+
+def test_others_names_and_failures_are_understood(spec):
+    found = parse(THEIRS, spec)
+    ran, full, broke = found.rows
+    assert (ran.layout.tensor_parallel, ran.layout.data_parallel, ran.layout.micro_batch_size) == (1, 2, 2)
+    assert (ran.layout.grad_accum_steps, ran.global_batch_size) == (2, 8)
+    assert (ran.outcome, ran.step_time_s, ran.recorded_duration_s) == ("ok", 8 * 16 / 256, 30.0)
+    assert (full.outcome, full.layout.micro_batch_size, full.step_time_s) == ("oom", 4, None)
+    assert (broke.outcome, broke.failure_reason, broke.source) == ("failed", None, "deephyper")
+    assert found.left_out == {"batch": 1, "cancelled": 1}
+
+
+def test_a_file_that_a_spreadsheet_saved_is_read_with_its_first_column(spec, tmp_path):
+    (tmp_path / "results.csv").write_text("p:tp,p:mbs,objective\r\n1,2,256\r\n", encoding="utf-8-sig")
+    (row,) = read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows
+    assert (row.layout.tensor_parallel, row.layout.micro_batch_size) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["# of ours\np:tp,objective\n1,256\n", '# note,"x\np:tp,objective\n1,256\n', "p:tp,objective\r1,256\r"]
+)
+def test_a_remark_at_the_top_and_a_macs_ends_of_line_are_read_over(spec, tmp_path, text):
+    (tmp_path / "results.csv").write_text(text, newline="")
+    assert len(read_results(tmp_path / "results.csv", spec, "tokens_per_sec").rows) == 1
+
+
+@pytest.mark.parametrize(("cell", "stage"), [("True", 1), ("False", 0), ("1", 1), ("2.0", 2)])
+def test_zero_is_a_stage_or_a_switch_of_the_first_one(spec, cell, stage):
+    (row,) = parse(f"p:tp,p:zero1,p:engine,objective\n1,{cell},deepspeed,256\n", spec).rows
+    assert row.layout.zero_stage == stage
+
+
+def test_what_is_read_is_a_measured_table_of_the_searchs_workload(spec):
+    table = parse_table(table_text(parse(THEIRS, spec), spec.work_dir / "results.csv"), "out.csv").require_whole()
+    assert table.observations == parse(THEIRS, spec).rows
+    assert {(row.model, row.cluster) for row in table.observations} == {(spec.model, spec.cluster)}
+    assert {row.layout.engine for row in table.observations} == {"torch"}
+
+
+def test_what_parlay_exported_is_read_without_a_word_more(spec):
+    first, second, third, fourth = layouts()[:4]
+    search = past(
+        spec,
+        measured("t0001", first),
+        dominated("t0002", second, step_time_s=0.9),
+        failed("t0003", third, FailureReason.GPU_OOM),
+        failed("t0004", fourth, FailureReason.NODE_FAILURE),
+    )
+    found = parse(results_of(search, (Objective.TOKENS_PER_SEC,)).content.decode(), spec, None)
+    assert [(row.layout, row.outcome, row.step_time_s, row.failure_reason) for row in found.rows] == [
+        (first, "ok", 0.5, None),
+        (second, "ok", 0.9, "dominated"),
+        (third, "oom", None, "gpu_oom"),
+    ]
+    assert (found.rows[0].peak_memory_gib, found.rows[0].queue_wait_s) == (0.25, 12.0)
+    assert found.left_out == {"node_failure": 1}
+
+
+@pytest.mark.parametrize("objective", SPEEDS)
+def test_every_objective_comes_back_as_the_time_of_a_step(spec, objective):
+    tokens, ranks, step_time_s = 8 * 16, 2, 0.5
+    value = {
+        "step_time_s": -step_time_s,
+        "samples_per_sec": 8 / step_time_s,
+        "tokens_per_sec": tokens / step_time_s,
+        "tokens_per_sec_per_gpu": tokens / step_time_s / ranks,
+        "node_hours_per_billion_tokens": -1e9 / (tokens / step_time_s) / 3600,
+        "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens / step_time_s / ranks / 1e12,
+    }[objective]
+    (row,) = parse(f"p:tensor_parallel,objective\n2,{value:.25f}\n", spec, objective).rows
+    assert row.step_time_s == pytest.approx(step_time_s)
+
+
+def test_accumulation_that_is_told_makes_a_batch_of_its_own(spec):
+    (row,) = parse("p:mbs,p:gas,objective\n2,8,100\n", spec).rows
+    assert (row.global_batch_size, row.layout.grad_accum_steps, row.problem[-6:]) == (16, 8, "-gbs16")
+
+
+def test_a_parameter_that_is_no_layout_field_is_named_or_left_out(spec):
+    text = "p:shards,p:lr,objective\n1,0.1,100\n"
+    with pytest.raises(InputError) as refused:
+        parse(text, spec)
+    assert [problem.key for problem in refused.value.problems] == ["shards", "lr"]
+    assert "--name lr= that it is none" in (refused.value.problems[1].fix or "")
+    (row,) = parse(text, spec, shards="tensor_parallel", lr="").rows
+    assert row.layout.tensor_parallel == 1
+
+
+@pytest.mark.bad_input(43)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("p:tp,objective\n1,fast\n", "results.csv:2: objective: is 'fast'"),
+        ("p:tp,objective\n1,nan\n", "results.csv:2: objective: is 'nan'"),
+        ("p:tp,objective\n1,0.0\n", "results.csv:2: objective: is 0"),
+        ("p:tp,objective\n1,1e-99\n", "results.csv:2: step_time_s: is 1.28e+101 s by these results"),
+        ("p:tp,objective\n1.5,3\n", "results.csv:2: tensor_parallel: is '1.5'"),
+        ("p:tp,objective\n=1+1,3\n", "results.csv:2: tensor_parallel: is '=1+1'"),
+        ("p:tp,objective\n0,3\n", "tensor_parallel"),
+        ("p:engine,objective\n=cmd|x,3\n", "engine"),
+        ("p:tp,objective\n1,3,4\n", "results.csv:2: 3 cells where the header has 2"),
+        ('p:tp,objective\n"1,3\n', "results.csv:2: "),
+        ("p:tp,p:TP,objective\n1,2,3\n", "p:TP is tensor_parallel, and so is another column"),
+        ("p:tp,p:tp,objective\n1,2,3\n", "results.csv:1: p:tp: stands there 2 times"),
+        ("p:tp,objective,objective\n1,3,4\n", "results.csv:1: objective: stands there 2 times"),
+        ("p:tp,score\n1,3\n", "results.csv:1: objective: column objective is missing"),
+        ("p:overlap_comm,objective\nmaybe,3\n", "results.csv:2: overlap_comm: is 'maybe'"),
+        ("# of ours\n\np:tp,score\n1,3\n", "results.csv:3: objective: column objective is missing"),
+        ("# of ours\np:tp,p:tp,objective\n1,2,3\n", "results.csv:2: p:tp: stands there 2 times"),
+        ("# of ours\np:tp,p:TP,objective\n1,2,3\n", "results.csv:2: TP: p:TP is tensor_parallel"),
+        ("# of ours\np:shards,objective\n1,3\n", "results.csv:2: shards: p:shards is no layout field"),
+        ("# of ours\np:tp,objective\n1,fast\n", "results.csv:3: objective: is 'fast'"),
+    ],
+    ids=lambda value: None if "\n" in value else value[:40],
+)
+def test_a_cell_that_cannot_be_is_refused_with_its_line(spec, text, told):
+    with pytest.raises(InputError) as refused:
+        parse(text, spec)
+    assert told in str(refused.value)
+    assert all(problem.rule or problem.fix for problem in refused.value.problems)
+
+
+def test_a_row_that_ran_for_nothing_may_say_that_it_failed(spec):
+    with pytest.raises(InputError, match="write F as the objective of a row that failed"):
+        parse("p:tp,objective\n1,0\n", spec)
+    assert parse("p:tp,objective\n1,F\n", spec).rows[0].outcome == "failed"
+
+
+def test_nothing_is_guessed_of_the_objective_or_of_a_field_that_matters(spec, tmp_path):
+    with pytest.raises(InputError, match="--objective samples_per_sec or"):
+        parse("p:tp,objective\n1,3\n", spec, None)
+    with pytest.raises(InputError, match="did you mean tokens_per_sec"):
+        parse("p:tp,objective\n1,3\n", spec, "token_per_sec")
+    with pytest.raises(InputError, match="is no parameter of the file"):
+        parse("p:tp,objective\n1,3\n", spec, PP="pipeline_parallel")
+    without = spec_in(tmp_path, "space.zero_stage=[0, 1]", "space.engine=deepspeed")
+    with pytest.raises(InputError, match="pipeline_parallel, micro_batch_size, zero_stage") as refused:
+        parse("p:tp,objective\n1,3\n", without)
+    assert refused.value.problems[0].fix == "add it to the search file's baseline"
+    (row,) = parse("p:tp,p:pp,p:mbs,p:zero,objective\n1,1,2,1,3\n", without).rows
+    assert (row.layout.zero_stage, row.layout.engine) == (1, "deepspeed")
+
+
+def test_all_bad_rows_are_told_at_once(spec):
+    with pytest.raises(InputError) as refused:
+        parse("p:tp,objective\nx,3\n1,3\n1,y\n", spec)
+    assert [problem.line for problem in refused.value.problems] == [2, 4]
+
+
+def test_an_empty_file_lacks_its_header_in_the_first_line(spec):
+    with pytest.raises(InputError) as refused:
+        parse("", spec)
+    assert [problem.line for problem in refused.value.problems] == [1]
+
+
+def test_the_header_may_be_deephypers_own(spec):
+    """The file that DeepHyper 0.13 writes has its columns in this order."""
+    header = "p:micro_batch_size,objective,job_id,job_status,m:timestamp_submit,m:x,m:timestamp_gather\n"
+    (row,) = parse(header + "2,10.0,0,DONE,0.001,3,0.5\n", spec).rows
+    assert next(csv.reader(io.StringIO(header)))[1] == "objective"
+    assert row.recorded_duration_s == pytest.approx(0.499)

@@ -1,0 +1,52 @@
+"""A rank that stands still under a launcher: the trial program's watchdog and the launcher end all ranks together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.base import LaunchRequest
+from orchestrator.launchers.local.launcher import LocalLauncher
+from orchestrator.launchers.local.processes import Graces
+from search_spaces.layouts.layout import Layout
+from tests.orchestrator.launchers.attempts import is_running, rank_pids, verdict_on, wait_until_ended, written
+from tests.trials.train.trial_processes import ENDLESS, make_spec
+from trials.files.folders import SearchFolder
+from trials.trial import FailureReason
+
+REPOSITORY = Path(__file__).parents[4]
+
+
+@pytest.mark.fault(23)
+@pytest.mark.walks
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):
+    spec = make_spec(Layout(tensor_parallel=2), measure=replace(ENDLESS, time_limit_s=30.0))
+    folder = SearchFolder(tmp_path / spec.search_id).attempt(spec.trial, spec.attempt)
+    request = written(LaunchRequest(spec, folder, sys.executable, str(REPOSITORY), time_limit_s=100.0))
+    launcher = LocalLauncher([[]], Graces(after_failure_s=1.0))
+    launcher.launch(request)
+    _wait_for_steps(request, 2)
+    pids = rank_pids(folder)
+    os.kill(pids[0], signal.SIGSTOP)
+    verdict = verdict_on(request, wait_until_ended(launcher, request))
+    assert verdict.reason is FailureReason.HANG
+    assert verdict.outcome.rank == 1  # who stands still says nothing
+    assert "all_reduce" in verdict.excerpt
+    assert not [pid for pid in pids if is_running(pid)]
+    launcher.close()
+
+
+def _wait_for_steps(request: LaunchRequest, count: int) -> None:
+    deadline = time.monotonic() + 120
+    metrics = request.folder.metrics()
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
+        assert time.monotonic() < deadline, [log.read_text() for log in request.folder.rank_logs()]
+        time.sleep(0.05)

@@ -1,0 +1,279 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.common.process_identity import boot_id, start_ticks
+from orchestrator.launchers.local.processes import (
+    Graces,
+    GroupPlan,
+    GroupReport,
+    RankGroup,
+    RankProcess,
+    count_oom_kills,
+    end_survivors,
+    rank_environment,
+    survivors,
+)
+from tests.orchestrator.launchers.attempts import is_running
+
+GRACES = Graces(after_failure_s=1.0, after_success_s=1.0, after_term_s=1.0)
+
+processes = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+def plan_of(tmp_path: Path, code: str, ranks: int = 2, **changes: object) -> GroupPlan:
+    fields = {
+        "argv": (sys.executable, "-c", "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + code),
+        "directory": str(tmp_path),
+        "logs": tuple(str(tmp_path / f"rank-{rank}.log") for rank in range(ranks)),
+        "first_rank": 0,
+        "world_size": ranks,
+        "time_limit_s": 30.0,
+        "environment": {},
+        "graces": GRACES,
+    }
+    return GroupPlan(**fields | changes)
+
+
+class Group:
+    """A rank group under test, with what it told while it ran."""
+
+    def __init__(self, plan: GroupPlan):
+        self.ranks: tuple[RankProcess, ...] = ()
+        self.running = threading.Event()
+        self._group = RankGroup(plan, on_start=self._note, on_end=self.running.set)
+        self._group.start()
+
+    def _note(self, ranks: tuple[RankProcess, ...]) -> None:
+        self.ranks = ranks
+        self.running.set()
+
+    def kill(self) -> None:
+        self._group.kill()
+
+    def report(self) -> GroupReport:
+        assert self._group.wait(90)
+        assert self._group.report is not None
+        assert not any(is_running(rank.pid) for rank in self.ranks)
+        return self._group.report
+
+    def codes(self) -> dict[int, int | None]:
+        return {e.rank: e.code for e in self.report().exits}
+
+
+READY = "open(f'ready-{rank}', 'w').close()\nwhile True: time.sleep(1)"
+
+
+def report_of_ready_ranks(plan: GroupPlan) -> GroupReport:
+    """The last rank starts, and the time limit is looked at, when the others have said that they are ready."""
+    os.mkfifo(plan.logs[-1])  # holds back the start of the last rank until somebody reads
+    group = Group(plan)
+    while not all(Path(plan.directory, f"ready-{rank}").exists() for rank in range(len(plan.logs) - 1)):
+        time.sleep(0.01)
+    with open(plan.logs[-1], "rb"):
+        return group.report()
+
+
+class TestRankGroup:
+    pytestmark = processes
+
+    def test_reports_every_rank_and_when_they_ran(self, tmp_path: Path) -> None:
+        group = Group(plan_of(tmp_path, "print('rank', rank)"))
+        report = group.report()
+        assert group.codes() == {0: 0, 1: 0}
+        assert report.started_at is not None
+        assert report.started_at <= report.ended_at
+        assert (report.timed_out, report.error, report.oom_kills) == (False, None, 0)
+        assert [Path(log).read_text() for log in plan_of(tmp_path, "").logs] == ["rank 0\n", "rank 1\n"]
+
+    def test_after_a_rank_failed_the_others_have_their_grace_and_are_then_killed(self, tmp_path: Path) -> None:
+        code = (
+            "if rank == 0: open('here', 'w').close()\n"
+            "while not os.path.exists('here' if rank == 1 else 'failing'): time.sleep(0.01)\n"
+            "if rank == 1: open('failing', 'w').close(); sys.exit(3)\n"
+            "if rank == 2: time.sleep(600)"
+        )
+        graces = replace(GRACES, after_failure_s=3.0)
+        exits = Group(plan_of(tmp_path, code, ranks=3, graces=graces)).report().exits
+        assert {e.rank: (e.code, e.killed_by_us) for e in exits} == {
+            0: (0, False),
+            1: (3, False),
+            2: (-signal.SIGKILL, True),
+        }
+
+    def test_a_rank_that_lingers_after_the_others_succeeded_is_killed(self, tmp_path: Path) -> None:
+        assert Group(plan_of(tmp_path, "time.sleep(600 if rank else 0)")).codes() == {0: 0, 1: -signal.SIGKILL}
+
+    def test_the_time_limit_asks_first_and_kills_then(self, tmp_path: Path) -> None:
+        asked = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5) if rank == 0 else None)\n" + READY
+        graces = replace(GRACES, after_failure_s=3.0, after_term_s=3.0)
+        report = report_of_ready_ranks(plan_of(tmp_path, asked, ranks=3, time_limit_s=0.1, graces=graces))
+        assert {e.rank: e.code for e in report.exits if e.rank < 2} == {0: 5, 1: -signal.SIGKILL}
+        assert report.timed_out
+
+    def test_ranks_that_ignore_every_request_are_over_soon_after_the_time_limit(self, tmp_path: Path) -> None:
+        deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY
+        report = report_of_ready_ranks(plan_of(tmp_path, deaf, ranks=3, time_limit_s=0.1))
+        assert report.started_at is not None
+        assert report.ended_at - report.started_at >= 0.1 + GRACES.after_term_s
+        codes = {e.rank: (e.code, e.killed_by_us) for e in report.exits}
+        assert codes[0] == codes[1] == (-signal.SIGKILL, True)
+
+    def test_the_time_limit_counts_from_the_start_of_the_first_rank(self, tmp_path: Path) -> None:
+        plan = plan_of(tmp_path, "time.sleep(2)\nopen(f'lived-{rank}', 'w').close()\ntime.sleep(600)", time_limit_s=2.0)
+        os.mkfifo(plan.logs[1])  # holds back the start of the second rank until somebody reads
+        group = Group(plan)
+        while not (tmp_path / "lived-0").exists():
+            time.sleep(0.01)
+        with open(plan.logs[1], "rb"):
+            report = group.report()
+        assert report.timed_out
+        assert not (tmp_path / "lived-1").exists()
+        assert report.started_at == group.ranks[0].started_at < group.ranks[1].started_at
+
+    def test_a_clock_that_is_set_changes_nothing_in_how_long_the_ranks_ran(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        group = Group(plan_of(tmp_path, "time.sleep(600)"))
+        assert group.running.wait(90)
+        tomorrow = time.time() + 86400
+        monkeypatch.setattr(time, "time", lambda: tomorrow)
+        group.kill()
+        report = group.report()
+        assert report.started_at is not None
+        assert 0 <= report.ended_at - report.started_at < 60
+
+    def test_what_a_rank_started_ends_with_it(self, tmp_path: Path) -> None:
+        code = (
+            "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid, flush=True)\n"
+            "while rank or not (os.path.exists('rank-1.log') and os.path.getsize('rank-1.log')): time.sleep(0.01)"
+        )
+        group = Group(plan_of(tmp_path, code))
+        group.report()
+        assert not any(is_running(int(Path(log).read_text())) for log in plan_of(tmp_path, "").logs)
+
+    def test_killed_before_they_run_the_ranks_end_all_the_same(self, tmp_path: Path) -> None:
+        group = Group(plan_of(tmp_path, "time.sleep(600)"))
+        group.kill()
+        assert all(e.killed_by_us for e in group.report().exits)
+
+    def test_a_missing_interpreter_is_an_error_and_not_an_exit(self, tmp_path: Path) -> None:
+        report = Group(plan_of(tmp_path, "", argv=("/no/such/python", "-c", "pass"))).report()
+        assert report.started_at is None
+        assert report.exits == ()
+        assert "/no/such/python is not an executable" in str(report.error)
+
+    def test_ranks_that_cannot_be_recorded_are_ended(self, tmp_path: Path) -> None:
+        started: list[RankProcess] = []
+
+        def full_disk(ranks: tuple[RankProcess, ...]) -> None:
+            started.extend(ranks)
+            raise OSError(28, "No space left on device")
+
+        group = RankGroup(plan_of(tmp_path, "time.sleep(600)"), on_start=full_disk, on_end=lambda: None)
+        group.start()
+        assert group.wait(90)
+        assert group.report is not None
+        assert "No space left" in str(group.report.error)
+        assert len(started) == 2
+        assert not any(is_running(rank.pid) for rank in started)
+
+    def test_no_rank_outlives_a_killed_supervisor(self, tmp_path: Path) -> None:
+        program = (
+            "import sys\nfrom pathlib import Path\n"
+            "from tests.orchestrator.launchers.local.test_processes import Group, plan_of\n"
+            "group = Group(plan_of(Path(sys.argv[1]), 'time.sleep(600)'))\n"
+            "group.running.wait()\nprint(*(rank.pid for rank in group.ranks), flush=True)\ngroup.report()"
+        )
+        root = Path(__file__).parents[4]
+        arguments = [sys.executable, "-c", program, str(tmp_path)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, cwd=root) as supervisor:
+            assert supervisor.stdout is not None
+            pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+            assert all(is_running(pid) for pid in pids)
+            supervisor.kill()
+            supervisor.stdout.read()  # ends when nobody holds the other side
+        assert len(pids) == 2
+        for pid in pids:
+            wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """The kernel ends a rank together with its supervisor; a moment may pass until it is seen. The test's own time
+    limit is what fails here."""
+    while is_running(pid):
+        time.sleep(0.01)
+
+
+class TestSurvivors:
+    pytestmark = processes
+
+    @pytest.fixture
+    def stranger(self):
+        with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
+            yield process
+            process.kill()
+
+    def identity(self, pid: int, **changes: object) -> RankProcess:
+        ticks = start_ticks(pid)
+        rank = RankProcess(0, os.uname().nodename, pid, ticks or 0, boot_id(), started_at=0.0)
+        return replace(rank, **changes)
+
+    def test_a_survivor_is_ended(self, stranger: subprocess.Popen[bytes]) -> None:
+        assert end_survivors((self.identity(stranger.pid),), timeout_s=60) == ()
+        assert stranger.wait(60) == -signal.SIGKILL
+
+    @pytest.mark.parametrize("changes", [{"start_ticks": 1}, {"boot_id": "another"}, {"host": "another"}])
+    def test_a_stranger_with_the_same_pid_is_left_alone(
+        self, stranger: subprocess.Popen[bytes], changes: dict[str, object]
+    ) -> None:
+        rank = self.identity(stranger.pid, **changes)
+        assert survivors((rank,)) == ()
+        assert end_survivors((rank,), timeout_s=10) == ()
+        assert stranger.poll() is None
+
+    def test_a_process_that_is_gone_is_no_survivor(self, stranger: subprocess.Popen[bytes]) -> None:
+        rank = self.identity(stranger.pid)
+        stranger.kill()
+        stranger.wait(60)
+        assert survivors((rank,)) == ()
+
+
+def test_ranks_see_no_other_launchers_variables(tmp_path: Path) -> None:
+    node = {
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "NCCL_DEBUG": "INFO",
+        **dict.fromkeys(["RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURMD_NODENAME", "PMI_RANK"], "1"),
+        **dict.fromkeys(["PMIX_RANK", "OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "RAY_X"], "1"),
+        **dict.fromkeys(["PYTHONPATH", "PYTHONHOME", "PARLAY_PARENT_PID"], "1"),
+    }
+    environment = rank_environment(node, plan_of(tmp_path, "", environment={"PYTHONPATH": "/code", "MINE": "2"}))
+    assert environment == {
+        "PATH": "/bin",
+        "HOME": "/home/me",
+        "NCCL_DEBUG": "INFO",
+        "PYTHONPATH": "/code",
+        "MINE": "2",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "PARLAY_PARENT_PID": str(os.getpid()),
+    }
+
+
+def test_a_process_is_told_by_when_it_started() -> None:
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    assert ticks > 0
+    assert start_ticks(2**22 + 1) is None  # above the largest pid the kernel gives
+
+
+def test_the_kernel_counts_what_it_killed_for_memory() -> None:
+    assert count_oom_kills() >= 0

@@ -1,0 +1,313 @@
+"""RayLauncher beyond the contract: several nodes, and what becomes of attempts when parts of Ray die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orchestrator.common.code_snapshot import snapshot_code
+from orchestrator.launchers.base import ENDING_ALLOWANCE_S, LaunchRefused, LaunchRequest
+from orchestrator.launchers.local.processes import Graces
+from orchestrator.launchers.local.rank_groups import last_sign_of_life
+from orchestrator.launchers.ray import launcher as launchers_ray
+from orchestrator.launchers.ray.launcher import RayLauncher
+from orchestrator.launchers.ray.node_actor import NodeSupervisor
+from orchestrator.launchers.ray.runtime import SENT_MODULES, RayRuntime, RayUnavailable
+from search_spaces.errors import OutsideRefused
+from tests.orchestrator.launchers.attempts import (
+    attempt_request,
+    is_running,
+    poll_one,
+    rank_pids,
+    verdict_on,
+    wait_until_ended,
+    wait_until_started,
+    with_spec,
+)
+from trials.attempt_result import Life
+from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
+
+GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
+OBJECT_STORE_BYTES = 80 * 2**20
+QUICK_HEALTH_CHECK = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def supervisor_of(request: LaunchRequest) -> int:
+    """The pid of the actor that started the attempt's ranks."""
+    stat = Path(f"/proc/{rank_pids(request.folder)[0]}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def sockets_of(process: psutil.Process) -> list[Any]:
+    """None of one that has ended since it was listed."""
+    try:
+        return process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture(scope="class")
+def loopback() -> Iterator[RayLauncher]:
+    """A launcher on a Ray of our own with room for four ranks."""
+    launcher = RayLauncher(partial(RayRuntime.start_loopback, 4, 0), GRACES)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="class")
+def cluster() -> Iterator[Any]:
+    """A cluster as a user names it by address: two Ray nodes on this machine."""
+    from ray._private import ray_constants, utils
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 2, "object_store_memory": OBJECT_STORE_BYTES}
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="p-", dir="/tmp") as folder:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")  # of the nodes, and so of the ranks
+        patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)  # loopback only
+        patch.setattr(utils, "write_ray_address", lambda *_: None)  # or others' `address: auto` would find it
+        head = {"temp_dir": f"{folder}/r", "_system_config": QUICK_HEALTH_CHECK} | node
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(**node)
+        yield cluster
+        cluster.shutdown()
+
+
+class TestOnLoopback:
+    @pytest.mark.security("ray")
+    def test_ray_listens_on_loopback_alone(self, loopback: RayLauncher) -> None:
+        this = psutil.Process()
+        sockets = [socket for p in (this, *this.children(recursive=True)) for socket in sockets_of(p)]
+        addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+        assert addresses
+        assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+    @pytest.mark.security("ray")
+    def test_a_process_without_the_token_is_refused(self, loopback: RayLauncher) -> None:
+        import ray
+
+        address = ray.get_runtime_context().gcs_address
+        program = "import sys, ray._raylet as r\nr.GcsClient(address=sys.argv[1]).internal_kv_keys(b'', None)"
+        with_token = subprocess.run([sys.executable, "-c", program, address], capture_output=True, text=True)
+        without = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        refused = subprocess.run([sys.executable, "-c", program, address], env=without, capture_output=True, text=True)
+        assert with_token.returncode == 0, with_token.stderr
+        assert "AuthenticationError" in refused.stderr
+
+    def test_more_ranks_than_cores_run_at_once(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        request = attempt_request(tmp_path, "meet")
+        layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
+        request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
+        loopback.launch(request)
+        ending = wait_until_ended(loopback, request)
+        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert len(rank_pids(request.folder)) == 4
+
+    def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        running = [attempt_request(tmp_path, "hang", trial=f"t000{i}") for i in (1, 2)]
+        for request in running:
+            loopback.launch(request)
+            wait_until_started(loopback, request)
+        waiting = attempt_request(tmp_path, "hang", trial="t0003")
+        loopback.launch(waiting)
+        loopback.wait(0.5)
+        ending = poll_one(loopback, waiting)
+        assert (ending.life, ending.started) == (Life.ALIVE, False)
+        assert "parlay_rank_slots" in str(ending.detail)
+        assert loopback.cancel(r.spec.attempt_key for r in (*running, waiting)) == set()
+        assert not poll_one(loopback, waiting).started
+
+    @pytest.mark.fault(35)
+    def test_a_supervisor_that_dies_takes_its_ranks_along(self, loopback: RayLauncher, tmp_path: Path) -> None:
+        request = attempt_request(tmp_path, "hang")
+        loopback.launch(request)
+        wait_until_started(loopback, request)
+        os.kill(supervisor_of(request), signal.SIGKILL)
+        ending = wait_until_ended(loopback, request)
+        assert (ending.reason, ending.started) == (FailureReason.NODE_FAILURE, True)
+        assert ending.started_at is not None
+        assert ending.ended_at == last_sign_of_life(request.folder, ending.started_at)
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
+        self, loopback: RayLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        requests = {r.spec.attempt_key: r for r in (attempt_request(tmp_path, "hang", trial=f"t{i}") for i in (1, 2))}
+        for request in requests.values():
+            loopback.launch(request)
+            wait_until_started(loopback, request)
+        waited: list[float] = []
+        with monkeypatch.context() as patch:
+            for what in ("end_ranks", "release"):
+                patch.setattr(RayRuntime, what, lambda runtime, job: None)
+            patch.setattr(RayRuntime, "_await_reports", lambda runtime, nodes, timeout_s: waited.append(timeout_s))
+            assert loopback.cancel(requests) == set(requests)
+        assert sum(waited) == launchers_ray._END_TIMEOUT_S
+        assert loopback.cancel(requests) == set()
+
+    @pytest.mark.walks
+    @pytest.mark.fault(35)
+    def test_when_ray_dies_its_attempts_have_ended_and_the_next_runs_on_a_new_one(
+        self, loopback: RayLauncher, tmp_path: Path
+    ) -> None:
+        request = attempt_request(tmp_path, "hang")
+        loopback.launch(request)
+        wait_until_started(loopback, request)
+        [server] = [child for child in psutil.Process().children() if child.name() == "gcs_server"]
+        server.kill()
+        ending = wait_until_ended(loopback, request)
+        assert ending.reason is FailureReason.NODE_FAILURE
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+        later = attempt_request(tmp_path, "measure", trial="t0002")
+        loopback.launch(later)
+        assert verdict_on(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
+
+
+@pytest.mark.walks
+class TestOnTwoNodes:
+    @pytest.fixture
+    def launcher(self, cluster: Any) -> Iterator[RayLauncher]:
+        launcher = RayLauncher(partial(RayRuntime.connect, cluster.address), GRACES)
+        yield launcher
+        launcher.close()
+
+    def test_the_ranks_of_both_nodes_meet(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
+        launcher.launch(request)
+        ending = wait_until_ended(launcher, request)
+        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert len(ending.nodes) == 2
+        assert len(set(rank_pids(request.folder))) == 4
+
+    def test_the_trial_program_trains_across_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        snapshot_code(tmp_path / "snapshot")
+        request = on_two_nodes(attempt_request(tmp_path), ranks_per_node=1)
+        measure = MeasureRules(min_steps=5, max_steps=6, max_warmup_steps=6)
+        request = replace(
+            with_spec(request, trainer={"kind": "parlay"}, measure=measure),
+            code=str(tmp_path / "snapshot"),
+        )
+        launcher.launch(request)
+        verdict = verdict_on(request, wait_until_ended(launcher, request))
+        assert (verdict.state, verdict.reason, verdict.excerpt) == (TrialState.MEASURED, None, None)
+
+    def test_a_failure_on_one_node_ends_the_other(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "fail", rank=3, others="hang"), ranks_per_node=2)
+        launcher.launch(request)
+        verdict = verdict_on(request, wait_until_ended(launcher, request))
+        assert verdict.reason is FailureReason.SCRIPT_ERROR
+        assert "rank 3 is broken" in str(verdict.excerpt)
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+    def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "ignore_sigterm", time_limit_s=2.0), ranks_per_node=1)
+        launcher.launch(request)
+        ending = wait_until_ended(launcher, request)
+        assert ending.reason is FailureReason.TIME_LIMIT
+        assert (ending.ended_at or 0) - (ending.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
+
+    @pytest.mark.security("ray")
+    def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
+        launcher.close()
+        assert all(not node.dead_processes() for node in cluster.list_all_nodes())
+
+    def test_a_lost_node_is_a_node_failure_and_leaves_no_rank(
+        self, launcher: RayLauncher, cluster: Any, tmp_path: Path
+    ) -> None:
+        request = on_two_nodes(attempt_request(tmp_path, "hang"), ranks_per_node=2)
+        launcher.launch(request)
+        wait_until_started(launcher, request)
+        cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)
+        ending = wait_until_ended(launcher, request)
+        assert ending.reason is FailureReason.NODE_FAILURE
+        assert not any(is_running(pid) for pid in rank_pids(request.folder))
+
+
+def test_a_ray_that_died_and_does_not_come_back_is_a_passing_condition(tmp_path: Path) -> None:
+    class DeadRay:
+        is_alive = False
+
+        def close(self) -> None: ...
+
+    starts = iter([DeadRay()])
+
+    def start() -> Any:
+        for runtime in starts:
+            return runtime
+        raise RayUnavailable("no memory")
+
+    launcher, request = RayLauncher(start), attempt_request(tmp_path)
+    with pytest.raises(OutsideRefused, match="could not be started again: no memory") as refused:
+        launcher.launch(request)
+    assert not isinstance(refused.value, LaunchRefused)
+    assert not request.folder.ranks.exists()
+
+
+def test_ray_leaves_the_processs_own_signal_handlers_in_force() -> None:
+    program = (
+        "import os, signal\nfrom orchestrator.launchers.ray.runtime import RayRuntime\n"
+        "heard = []\n"
+        "def hear(number, frame): heard.append(number)\n"
+        "def check():\n"
+        "    for number in (signal.SIGTERM, signal.SIGINT):\n"
+        "        assert signal.getsignal(number) is hear\n"
+        "        os.kill(os.getpid(), number)\n"
+        "for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, hear)\n"
+        "runtime = RayRuntime.start_loopback(1, 0)\n"
+        "check()\nruntime.close()\ncheck()\n"
+        "print(*heard)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert (done.stdout, done.returncode) == ("15 2 15 2\n", 0), done.stderr
+
+
+@pytest.mark.fault(16)
+def test_a_signal_to_the_whole_process_group_leaves_ray_to_its_process() -> None:
+    program = (
+        "import os, psutil, signal\nfrom orchestrator.launchers.ray.runtime import RayRuntime\n"
+        "heard = []\n"
+        "signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))\n"
+        "runtime = RayRuntime.start_loopback(1, 0)\n"
+        "servers = psutil.Process().children()\n"
+        "assert servers and os.getpgrp() not in [os.getpgid(server.pid) for server in servers]\n"
+        "os.killpg(os.getpgrp(), signal.SIGTERM)\n"
+        "print(*heard, runtime.end_named({'nobody': 1}, 5), runtime.is_alive)\n"
+        "runtime.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, start_new_session=True
+    )
+    assert (done.stdout, done.returncode) == ("15 True True\n", 0), done.stderr
+
+
+def test_a_node_without_parlay_can_run_the_supervisor(tmp_path: Path) -> None:
+    from ray import cloudpickle
+
+    for module in SENT_MODULES:
+        cloudpickle.register_pickle_by_value(module)
+    sent = tmp_path / "sent"
+    sent.write_bytes(cloudpickle.dumps(NodeSupervisor))
+    program = (
+        "import sys\nsys.modules['orchestrator'] = None\nfrom ray import cloudpickle\n"
+        "print(cloudpickle.loads(open(sys.argv[1], 'rb').read()).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(sent)], capture_output=True, text=True, timeout=180)
+    assert done.stdout == "NodeSupervisor\n", done.stderr
+
+
+def on_two_nodes(request: LaunchRequest, ranks_per_node: int) -> LaunchRequest:
+    ranks = 2 * ranks_per_node
+    layout = replace(request.spec.layout, num_nodes=2, data_parallel=ranks, grad_accum_steps=4 // ranks)
+    return with_spec(request, layout=layout, num_gpus=ranks, gpus_per_node=ranks_per_node, rendezvous=Rendezvous("tcp"))

@@ -1,0 +1,304 @@
+"""SlurmLauncher on a simulated cluster: how often it asks, how long it waits, and what it does when in doubt."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from contextlib import suppress
+
+import pytest
+
+from orchestrator.launchers.base import LaunchPostponed
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.search.node_hours import node_hours_of
+from slurm.fake.cluster import FAKE_SETTINGS
+from slurm.fake.jobs import JobPlan
+from slurm.job_state import JobState
+from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
+from slurm.request import JobOptions
+from tests.orchestrator.launchers.attempts import poll_one
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
+from trials.attempt_result import Life
+from trials.trial import Attempt, FailureReason
+
+# -- asking
+
+
+@pytest.mark.slow
+def test_one_question_answers_for_all_attempts(bench):
+    requests = [bench.request(f"t{number:04}") for number in range(1, 30)]
+    for request in requests:
+        bench.launcher.launch(request)
+    bench.poll_for(600.0, *requests)
+    assert 19 <= len(bench.asked["jobs"]) <= 21
+    assert bench.asked["accounted"] == []
+
+
+@pytest.mark.slow
+def test_a_slow_controller_is_asked_less_often_and_a_quick_one_at_the_usual_pace_again(bench):
+    request = bench.launched()
+    bench.slurm.answer_s = 20.0
+    bench.poll_for(1000.0, request)
+    slow = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
+    assert min(slow) >= 100.0
+    bench.slurm.answer_s = 0.0
+    bench.poll_for(300.0, request)
+    quick = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])][-3:]
+    assert max(quick) <= POLL_S + 1
+
+
+def test_a_slow_accounting_is_asked_less_often_about_a_job_that_is_gone_and_the_controller_as_before(bench):
+    request = bench.launched()
+    accounted = bench.slurm.accounted
+
+    def slowly(names, since):
+        bench.cluster.advance(20.0)
+        return accounted(names, since)
+
+    bench.slurm.accounted = slowly
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(400.0, request)
+    asked = bench.asked["accounted"]
+    assert len(asked) >= 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 100.0
+    controller = [later - earlier for earlier, later in itertools.pairwise(bench.asked["jobs"])]
+    assert max(controller) <= POLL_S + 20.0 + 1
+
+
+@pytest.mark.slow
+def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_for_ended(bench):
+    request = bench.launched()
+    poll_one(bench.launcher, request)
+    bench.asked["jobs"].clear()
+    bench.cluster.controller_down(3600.0)
+    bench.poll_for(3000.0, request)
+    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert len(bench.asked["jobs"]) <= 3000 / LONGEST_INTERVAL_S + 5
+    bench.cluster.advance(600.0 + LONGEST_INTERVAL_S)
+    assert poll_one(bench.launcher, request).life is Life.ALIVE
+
+
+def test_settings_that_cannot_be_had_are_not_asked_for_again_and_again(bench):
+    asked, settings = [], bench.slurm.settings
+    bench.slurm.settings = lambda: asked.append(bench.cluster.time) or settings()
+    bench.cluster.controller_hung(600.0)
+    launcher = bench.new_launcher()
+    for _ in range(40):
+        with pytest.raises(LaunchPostponed):
+            launcher.longest_s(600.0)
+    assert len(asked) == 1
+
+
+def test_settings_that_cannot_be_had_are_no_reason_to_guess_what_a_job_may_cost(bench):
+    known = bench.launcher.longest_s(600.0)
+    bench.cluster.controller_down(60.0)
+    anew = bench.new_launcher()
+    with pytest.raises(LaunchPostponed, match="does not tell its settings"):
+        anew.longest_s(600.0)
+    bench.cluster.advance(60.0)
+    assert anew.longest_s(600.0) == known == 600 + 60 + FAKE_SETTINGS.kill_wait_s
+
+
+def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_job_and_no_death_is_guessed(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0, exit_code=1)
+    requests = [bench.request(f"t{number:04}") for number in range(1, 4)]
+    for request in requests:
+        bench.launcher.launch(request)
+    bench.cluster.advance(POLL_S)
+    jobs = bench.slurm.jobs
+
+    def then_silent() -> object:
+        answer = jobs()
+        bench.cluster.controller_hung(60.0)
+        bench.slurm.jobs = jobs
+        return answer
+
+    bench.slurm.jobs = then_silent
+    keys, began = [request.spec.attempt_key for request in requests], bench.cluster.time
+    assert {ending.life for ending in bench.launcher.poll(keys).values()} == {Life.UNKNOWN}
+    assert bench.cluster.time - began == FAKE_SETTINGS.message_timeout_s
+    bench.cluster.advance(60.0 + POLL_S)
+    endings = bench.launcher.poll(keys).values()
+    assert {(ending.life, ending.failed) for ending in endings} == {(Life.ENDED, True)}
+    assert all("exit code 1" in (ending.detail or "") for ending in endings)
+
+
+def test_a_clock_that_is_set_back_stops_no_questions(bench):
+    request = bench.launched()
+    bench.launcher.poll([request.spec.attempt_key])
+    asked = len(bench.asked["jobs"])
+    bench.cluster.clock_ahead_s = -7200.0
+    bench.poll_for(2 * POLL_S, request)
+    assert len(bench.asked["jobs"]) > asked
+
+
+@pytest.mark.parametrize(("partition", "over_time_s"), [(None, 60.0), ("main", 60.0), ("over,main", 300.0)])
+def test_what_is_reserved_is_what_the_jobs_own_partition_allows(tmp_path, partition, over_time_s):
+    bench = SlurmBench(tmp_path, over_time_limit_s=60.0, partition_over_times_s={"over": 300.0})
+    launcher = SlurmLauncher(bench.slurm, JobOptions(partition=partition), PollPace(POLL_S), asking(bench.slurm))
+    assert launcher.longest_s(600.0) == 600 + over_time_s + 60 + FAKE_SETTINGS.kill_wait_s
+
+
+def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp_path):
+    bench = SlurmBench(tmp_path, over_time_limit_s=math.inf)
+    assert 600 + 86400 < bench.launcher.longest_s(600.0) < math.inf
+
+
+# -- jobs that nobody remembers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("min_job_age_s", "grace_s"), [(300.0, 600.0), (900.0, 1800.0)])
+def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
+    bench = SlurmBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
+    request = bench.launched()
+    assert poll_one(bench.launcher, request).life is Life.ALIVE
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(grace_s - POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.reason) == (Life.UNKNOWN, None)
+    bench.poll_for(4 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.reason, ending.started) == (Life.ENDED, FailureReason.LOST, True)
+
+
+def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):
+    request = bench.launched()
+    elder = bench.cluster.jobs()[0]
+    twin = bench.cluster.accept(bench.slurm.user, elder.request)
+    bench.poll_for(2 * POLL_S, request)
+    assert (elder.state, twin.state) == (JobState.RUNNING, JobState.CANCELLED)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.job_id) == (Life.ALIVE, elder.job_id)
+
+
+def test_a_twin_that_runs_stays_whatever_still_waits(bench):
+    request = bench.request()
+    elder = bench.launcher.launch(request)
+    bench.cluster.hold(elder)
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.job(elder).request)
+    bench.cluster.advance(POLL_S)
+    bench.poll_for(2 * POLL_S, request)
+    assert (bench.cluster.job(elder).state, twin.state) == (JobState.CANCELLED, JobState.RUNNING)
+    assert poll_one(bench.launcher, request).job_id == twin.job_id
+
+
+def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
+    bench.cluster.on_start = lambda job: JobPlan(200.0)
+    request = bench.launched()
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)
+    bench.cluster.advance(100.0)
+    held_s = bench.cluster.cluster_time - twin.started_at
+    bench.poll_for(POLL_S, request)
+    assert twin.state is JobState.CANCELLED
+    bench.poll_for(200.0, request)
+    ending = poll_one(bench.launcher, request)
+    assert ending.life is Life.ENDED
+    assert ending.twin_node_s == pytest.approx(held_s, abs=2)
+    assert ending.is_metered
+    attempt = Attempt("t0001", "a1", "0" * 32, 1, 7200.0)
+    assert node_hours_of(attempt, ending, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
+
+
+def test_a_job_that_lives_although_its_attempt_has_ended_is_cancelled(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0 if "t0001" in job.name else None)
+    ended, other = bench.launched("t0001"), bench.launched("t0002")
+    assert poll_one(bench.launcher, ended).life is Life.ENDED
+    bench.cluster.on_start = lambda job: JobPlan()
+    twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)
+    bench.poll_for(2 * POLL_S, other)
+    assert twin.state is JobState.CANCELLED
+    assert poll_one(bench.launcher, other).life is Life.ALIVE
+
+
+def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0, exit_code=3) if job.restart else JobPlan()
+    request = bench.launched()
+    poll_one(bench.launcher, request)
+    bench.cluster.requeue("1")
+    assert "Terminated" in (request.folder.path / "job.log").read_text()
+    bench.poll_for(bench.cluster.requeue_wait_s + 2 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.restart, ending.failed, ending.reason) == (Life.ENDED, 1, True, None)
+    assert "Terminated" not in ending.detail
+
+
+# -- a clock that people set
+
+
+def test_a_clock_set_forward_shortens_no_settle_window(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    request = bench.request()
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(request)
+    bench.cluster.clock_ahead_s = 7200.0
+    job_id = None
+    while job_id is None:
+        with suppress(LaunchPostponed):
+            job_id = bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert [job.job_id for job in bench.cluster.jobs()] == [job_id]
+    assert len(bench.asked["submit"]) == 1
+
+
+def test_a_clock_set_forward_loses_no_job(tmp_path):
+    bench = SlurmBench(tmp_path, has_accounting=False)
+    request = bench.launched()
+    bench.cluster.crash(loses_s=60.0)
+    bench.poll_for(POLL_S, request)
+    bench.cluster.clock_ahead_s = 7200.0
+    bench.poll_for(2 * POLL_S, request)
+    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+
+
+def test_a_clock_set_forward_makes_no_metered_hours(bench):
+    bench.cluster.on_start = lambda job: JobPlan(60.0)
+    request = bench.launched()
+    bench.cluster.clock_ahead_s = 7200.0
+    bench.poll_for(2 * POLL_S, request)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.life, ending.is_metered) == (Life.ENDED, False)
+    assert ending.ended_at - ending.started_at > 7200
+
+
+def test_whole_seconds_of_a_job_that_began_at_once_and_has_ended_just_now_are_metered(bench):
+    bench.cluster.on_start = lambda job: JobPlan(29.2)
+    bench.cluster.advance(0.9)
+    request = bench.request()
+    bench.launcher.launch(request)
+    bench.cluster.advance(30.3)
+    ending = poll_one(bench.launcher, request)
+    assert (ending.ended_at - ending.started_at, ending.is_metered) == (30.0, True)
+
+
+# -- a doubt that only accounting could end
+
+
+def test_while_accounting_does_not_answer_nobody_knows_that_there_was_no_job(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.cluster.accounting_down(300.0)
+    request = bench.request()
+    words = set()
+    while "submitted" not in words:
+        try:
+            bench.launcher.launch(request)
+            words.add("submitted")
+        except LaunchPostponed as postponed:
+            words.add(str(postponed))
+        bench.cluster.advance(0.5)
+    assert any("its accounting does not answer" in word for word in words)
+    assert bench.asked["submit"][1] >= 300.0
+    assert len(bench.asked["accounted"]) <= 300 / POLL_S + 1, "once for every list of jobs"
+
+
+@pytest.mark.slow
+def test_an_accounting_that_never_answers_is_waited_for_as_long_as_a_job_that_is_gone(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.cluster.accounting_down(10**6)
+    request = bench.request()
+    while len(bench.asked["submit"]) < 2:
+        with suppress(LaunchPostponed):
+            bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert 600.0 <= bench.asked["submit"][1] < 700.0

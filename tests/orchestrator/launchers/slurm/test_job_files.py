@@ -1,0 +1,73 @@
+"""What lies in an attempt's folder before its job is submitted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.launchers.slurm.job_files import MAX_SETUP_BYTES, job_request, setup_text, write_job_files
+from orchestrator.launchers.slurm_pilot.allocation import write_pilot_files
+from search_spaces.errors import InputError, OutsideRefused
+from slurm.request import JobOptions
+from tests.orchestrator.launchers.attempts import attempt_request
+
+
+@pytest.mark.security("setup_file")
+def test_what_a_job_sources_is_kept_beside_it_whatever_becomes_of_the_file(tmp_path):
+    setup = tmp_path / "my setup.sh"
+    setup.write_text("module purge\n")
+    job = job_request(attempt_request(tmp_path), JobOptions(setup_file=str(setup)))
+    write_job_files(job)
+    setup.write_text("exit 1\n")
+    kept = job.directory / "setup.sh"
+    assert kept.read_text() == "module purge\n"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert ". ./setup.sh" in job.script.read_text().splitlines()
+    assert str(setup) not in job.script.read_text()
+
+
+def test_without_one_there_is_the_script_alone(tmp_path):
+    job = job_request(attempt_request(tmp_path), JobOptions())
+    write_job_files(job)
+    assert job.script.exists()
+    assert not (job.directory / "setup.sh").exists()
+
+
+@pytest.mark.parametrize("write", [write_job_files, write_pilot_files], ids=["of a trial", "of a pilot"])
+def test_a_setup_file_that_has_gone_stops_the_launch_and_nothing_is_written(tmp_path, write):
+    job = job_request(attempt_request(tmp_path), JobOptions(setup_file=str(tmp_path / "gone.sh")))
+    with pytest.raises(OutsideRefused, match=r"gone\.sh cannot be read: No such file") as caught:
+        write(job)
+    assert caught.value.fix
+    assert not job.script.exists()
+
+
+@pytest.mark.bad_input(38)
+@pytest.mark.security("setup_file")
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"#" * (MAX_SETUP_BYTES + 1)])
+def test_what_is_no_shell_file_is_refused(tmp_path, content):
+    path = tmp_path / "setup.sh"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        setup_text(str(path))
+    [problem] = caught.value.problems
+    assert (problem.key, problem.value) == ("launcher.slurm.setup_file", str(path))
+    assert problem.rule
+    assert problem.fix
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "setup.sh")
+    with pytest.raises(InputError, match="no plain file"):
+        setup_text(str(tmp_path / "setup.sh"))
+
+
+def test_ranks_in_a_container_see_their_search_and_code_that_lies_elsewhere(tmp_path):
+    request = attempt_request(tmp_path)
+    search = request.folder.path.parents[2].absolute()
+    inside = replace(request, code=str(search / "code"))
+    assert job_request(inside, JobOptions()).folders == (str(search),)
+    elsewhere = replace(request, code="/opt/code")
+    assert job_request(elsewhere, JobOptions()).folders == (str(search), "/opt/code")

@@ -1,0 +1,230 @@
+"""SlurmLauncher on a simulated cluster: what it submits and cancels, how often it tries, and what is reserved."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from orchestrator.launchers import factory
+from orchestrator.launchers.base import LaunchPostponed, LaunchRefused
+from orchestrator.launchers.schema import LauncherSection
+from orchestrator.launchers.slurm.launcher import SlurmLauncher
+from orchestrator.launchers.slurm.submissions import SETTLE_S
+from orchestrator.search.node_hours import longest_attempt_s
+from orchestrator.search.trial_program import LAUNCHER_GRACE_S
+from slurm.fake.jobs import JobPlan
+from slurm.job_state import JobState
+from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
+from slurm.request import JobOptions
+from tests.orchestrator.launchers.attempts import poll_one
+from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
+from tests.orchestrator.search.rig import RULES
+from tests.orchestrator.search.slurm_rig import slurm_rig
+from trials.attempt_result import Life
+from trials.trial import FailureReason
+
+# -- submitting
+
+
+@pytest.mark.slow
+def test_a_busy_slurm_is_left_alone_longer_each_time_by_all_attempts(bench):
+    bench.slurm.submissions_busy()
+    requests = [bench.request(trial) for trial in ("t0001", "t0002")]
+    for _ in range(2 * 1500):
+        for request in requests:
+            with pytest.raises(LaunchPostponed, match="Slurm takes no more jobs just now"):
+                bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["submit"])]
+    assert waits[:5] == [15.0, 30.0, 60.0, 120.0, 240.0]
+    assert max(waits) == 300.0
+
+
+def test_a_slurm_that_leaves_one_submission_in_doubt_is_not_sent_the_others_at_once(bench):
+    bench.cluster.controller_hung(120.0)
+    for number in range(1, 21):
+        with pytest.raises(LaunchPostponed):
+            bench.launcher.launch(bench.request(f"t{number:04}"))
+    assert len(bench.asked["submit"]) == 1
+    assert bench.cluster.time - bench.began < 30, "twenty time limits are longer than a lease lasts"
+
+
+@pytest.mark.slow
+def test_a_settled_doubt_asks_accounting_once_however_long_the_queue_stays_full(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+    bench.slurm.submissions_busy()
+    doubtful, waiting = bench.request("t0001"), bench.request("t0002")
+    for _ in range(2 * 300):
+        for request in (doubtful, waiting):
+            with pytest.raises(LaunchPostponed):
+                bench.launcher.launch(request)
+        bench.cluster.advance(0.5)
+    assert len(bench.asked["accounted"]) == 1
+
+
+def test_after_a_success_the_next_refusal_is_waited_for_from_the_beginning(bench):
+    bench.slurm.submissions_busy(times=3)
+    first, second = bench.request("t0001"), bench.request("t0002")
+    for wait_s in (15.0, 30.0, 60.0):
+        with pytest.raises(LaunchPostponed):
+            bench.launcher.launch(first)
+        bench.cluster.advance(wait_s)
+    assert bench.launcher.launch(first)
+    bench.slurm.submissions_busy(times=1)
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(second)
+    bench.cluster.advance(15.0)
+    assert bench.launcher.launch(second)
+
+
+def test_nodes_to_keep_away_from_are_used_all_the_same_where_too_few_are_left(bench):
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    job_id = bench.launcher.launch(request)
+    bench.cluster.advance(POLL_S)
+    assert poll_one(bench.launcher, request).job_id == job_id
+    refused, accepted = bench.cluster.jobs()
+    assert (refused.reason, accepted.job_id, accepted.state) == ("BadConstraints", job_id, JobState.RUNNING)
+    assert "--exclude" not in (request.folder.path / "job.sh").read_text()
+    assert bench.notes == ["t0001.a1 may run on n[1-4] again: too few others are left"]
+
+
+def test_nodes_to_keep_away_from_are_kept_away_from_where_enough_are_left(bench):
+    request = bench.launched(exclude=("n1", "n2", "n3"))
+    assert poll_one(bench.launcher, request).nodes == ("n4",)
+    assert len(bench.asked["submit"]) == 1
+    assert bench.notes == []
+
+
+def test_what_is_refused_with_and_without_them_is_refused(bench):
+    bench.slurm.submissions_refused("Invalid qos specification")
+    with pytest.raises(LaunchRefused, match="Invalid qos specification"):
+        bench.launcher.launch(bench.request(exclude=("n1",)))
+    assert len(bench.asked["submit"]) == 2
+
+
+def test_the_record_that_a_refusal_left_is_not_taken_for_the_attempts_job(bench):
+    """The job without the excluded nodes was submitted too, but nobody heard whether it was accepted: it was not."""
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    submit, answers = bench.slurm.submit, []
+
+    def lose_the_second(job):
+        answers.append(None)
+        if len(answers) == 2:
+            bench.slurm.submissions_time_out(times=1, appears_after_s=None)
+        return submit(job)
+
+    bench.slurm.submit = lose_the_second
+    with pytest.raises(LaunchPostponed, match="no answer from Slurm"):
+        bench.launcher.launch(request)
+    bench.cluster.advance(SETTLE_S / 2)
+    with pytest.raises(LaunchPostponed, match="looking for it by its name"):
+        bench.launcher.launch(request)
+    bench.cluster.advance(SETTLE_S)
+    job_id = bench.launcher.launch(request)
+    assert bench.cluster.job(job_id).reason != "BadConstraints"
+
+
+def test_a_driver_that_comes_after_adopts_the_job_and_not_the_record_of_a_refusal(bench):
+    bench.cluster.on_start = lambda job: JobPlan(5.0)
+    request = bench.request(exclude=("n1", "n2", "n3", "n4"))
+    job_id = bench.launcher.launch(request)
+    bench.cluster.advance(60.0)
+    key = request.spec.attempt_key
+    assert bench.new_launcher().adopt({key: request}) == {key: job_id}
+
+
+@pytest.mark.parametrize(("interval_s", "turn_s"), [(1.0, 0.5), (15.0, 1.0), (600.0, 2.0)])
+def test_a_turn_is_longer_where_slurm_is_asked_seldom(bench, interval_s, turn_s):
+    launcher = SlurmLauncher(bench.slurm, JobOptions(), PollPace(interval_s), asking(bench.slurm))
+    assert launcher.turn_s == turn_s
+
+
+# -- cancelling
+
+
+@pytest.mark.slow
+def test_a_cancel_that_does_not_help_is_repeated_at_the_pace_of_questions(bench):
+    request = bench.launched()
+    bench.slurm.failing_cancels = 10**6
+    began = bench.cluster.time
+    for _ in range(1200):
+        assert bench.launcher.cancel([request.spec.attempt_key]) == {request.spec.attempt_key}
+        bench.cluster.advance(0.5)
+    waits = [later - earlier for earlier, later in itertools.pairwise(bench.asked["cancel"])]
+    assert min(waits) >= POLL_S
+    assert 5 < len(bench.asked["cancel"]) <= (bench.cluster.time - began) / POLL_S
+    bench.slurm.failing_cancels = 0
+    bench.cluster.advance(POLL_S)
+    assert bench.launcher.cancel([request.spec.attempt_key]) == set()
+
+
+def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
+    requests = [bench.launched(trial) for trial in ("t0001", "t0002")]
+    never = bench.request("t0003").spec.attempt_key
+    keys = {request.spec.attempt_key for request in requests}
+    bench.cluster.controller_down(120.0)
+    assert bench.launcher.cancel([*keys, never]) == keys
+    assert {poll_one(bench.launcher, request).life for request in requests} == {Life.UNKNOWN}
+    bench.cluster.advance(120.0)
+    assert bench.launcher.cancel(keys) == set()
+    assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}
+
+
+@pytest.mark.slow
+def test_a_silent_controller_is_not_asked_oftener_because_something_is_to_be_cancelled(bench):
+    request = bench.launched()
+    key = request.spec.attempt_key
+    bench.asked["jobs"].clear()
+    bench.cluster.controller_down(3000.0)
+    for _ in range(2 * 1500):
+        assert bench.launcher.cancel([key]) == {key}
+        bench.launcher.poll([key])
+        bench.cluster.advance(0.5)
+    assert len(bench.asked["jobs"]) <= 1500 / LONGEST_INTERVAL_S + 5
+    bench.cluster.advance(1500.0 + LONGEST_INTERVAL_S)
+    assert bench.launcher.cancel([key]) == set()
+
+
+def test_many_attempts_are_cancelled_with_one_request(bench):
+    requests = [bench.launched(f"t{number:04}") for number in range(1, 9)]
+    assert bench.launcher.cancel([request.spec.attempt_key for request in requests]) == set()
+    assert len(bench.asked["cancel"]) == 1
+    assert {poll_one(bench.launcher, request).reason for request in requests} == {FailureReason.CANCELLED_BY_SEARCH}
+
+
+def test_a_submission_nobody_knows_about_is_not_called_cancelled_before_it_is_certain(bench):
+    bench.slurm.submissions_time_out(times=1, appears_after_s=SETTLE_S - 5)
+    request = bench.request()
+    key = request.spec.attempt_key
+    with pytest.raises(LaunchPostponed):
+        bench.launcher.launch(request)
+    assert bench.launcher.cancel([key]) == {key}
+    bench.cluster.advance(SETTLE_S)
+    assert bench.launcher.cancel([key]) == set()
+    assert [job.state for job in bench.cluster.jobs()] == [JobState.CANCELLED]
+
+
+def test_a_cluster_that_is_away_refuses_no_launch_for_good(bench):
+    bench.cluster.controller_down(60.0)
+    request = bench.request()
+    with pytest.raises(LaunchPostponed, match="Unable to contact slurm controller"):
+        bench.launcher.launch(request)
+    bench.cluster.advance(60.0)
+    assert bench.launcher.launch(request)
+
+
+def test_what_a_trial_costs_at_most_is_the_same_before_the_search_and_in_it(tmp_path, monkeypatch):
+    rig = slurm_rig(tmp_path, kill_wait_s=45.0, over_time_limit_s=120.0)
+    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+    section = LauncherSection.model_validate({"kind": "slurm"})
+    rig.open_driver()
+    assert factory.longest_s(section, 150.0) == rig.launcher.longest_s(150.0) == 3 * 60 + 120 + 60 + 45
+    assert longest_attempt_s(RULES, section) == rig.launcher.longest_s(RULES.time_limit_s + LAUNCHER_GRACE_S)
+
+
+def test_what_a_trial_costs_under_a_slurm_that_does_not_answer_is_reckoned_with_its_own_defaults(tmp_path, monkeypatch):
+    rig = slurm_rig(tmp_path)
+    rig.cluster.controller_down(600.0)
+    monkeypatch.setattr(factory, "SlurmClient", lambda: rig.slurm)
+    assert factory.longest_s(LauncherSection.model_validate({"kind": "slurm"}), 60.0) == 60 + 60 + 30

@@ -1,0 +1,159 @@
+"""Pilots on a simulated Slurm: which is asked for when, who runs where, and who waits for it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from orchestrator.launchers.slurm_pilot.allocations import SILENT_S
+from orchestrator.launchers.slurm_pilot.sizing import SLOW_START_S, STARTUP_S, least_s
+from slurm.fake.jobs import JobPlan
+from slurm.job_state import JobState
+from slurm.request import Container, Runtime
+from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
+from trials.attempt_result import Life
+from trials.pilot.files import StepSign, StepStart, write
+from trials.trial import FailureReason
+
+
+def test_one_pilot_for_all_and_each_attempt_on_nodes_of_its_own(rig):
+    first, second, third = (rig.launch(f"t000{n}") for n in (1, 2, 3))
+    folder = rig.serve()
+    assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001"]
+    assert [nodes_asked(folder, name) for name in ("t0001.a1", "t0002.a1")] == [("n1",), ("n2",)]
+    assert (rig.ending(third).started, rig.ending(third).detail) == (False, "Resources")
+    finish(folder, "t0002.a1")
+    assert rig.ending(second).job_id == f"{rig.job().job_id}.0"
+    assert nodes_asked(folder, "t0003.a1") == ("n2",)
+    assert rig.ending(first).life is Life.ALIVE
+
+
+def test_while_slurm_is_silent_steps_go_on_and_end(rig):
+    first = rig.launch()
+    folder = rig.serve()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.look(30.0)
+    write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "0"))
+    folder.heartbeat.write_text("again")
+    assert rig.ending(first).started
+    finish(folder, "t0001.a1")
+    assert rig.ending(first).life is Life.ENDED
+
+
+@pytest.mark.slow
+def test_a_pilot_whose_agent_gives_no_sign_of_life_leaves_its_steps_unknown(rig):
+    first = rig.launch()
+    rig.serve()
+    rig.look(SILENT_S + 1)
+    assert rig.ending(first).life is Life.UNKNOWN
+    assert rig.launcher.cancel([first.key]) == {first.key}  # and with its pilot it then ends
+    rig.look()
+    rig.look()
+    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_SEARCH
+
+
+def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
+    rig.launch()
+    folder = rig.serve()
+    finish(folder, "t0001.a1")
+    rig.cluster.advance(rig.job().limit_s - LIMIT_S)
+    folder.heartbeat.write_text("again")
+    second = rig.launch("t0002")
+    assert folder.let_go.exists()
+    assert rig.ending(second).job_id == rig.job(2).job_id
+    assert "t0002.a1" not in folder.signs()
+
+
+def test_where_too_few_nodes_are_left_the_next_pilot_keeps_away_from_the_bad_ones(rig):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1")
+    rig.look()
+    rig.launch("t0002", exclude=("n1",))
+    assert rig.job().request.exclude == ()
+    finish(rig.pilot(), "t0002.a1")
+    rig.look()
+    rig.launch("t0003", exclude=("n1", "n2"))
+    assert rig.pilot().let_go.exists()
+    assert rig.job(2).request.exclude == ("n1", "n2")
+    assert nodes_asked(rig.serve(2), "t0003.a1") == ("n3",)
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_asked_for(tmp_path, exit_code):
+    rig = PilotBench(tmp_path)
+    rig.plan = JobPlan(1.0, exit_code=exit_code)
+    first = rig.launch()
+    for _ in range(5):
+        rig.look(10.0)
+    assert (rig.ending(first).life, rig.ending(first).reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp_path):
+    rig = PilotBench(tmp_path)
+    rig.cluster.drain_node("n1")
+    rig.cluster.drain_node("n2")
+    rig.cluster.drain_node("n3")
+    first = rig.launch()
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_USER
+
+
+def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_another_has_begun_there(rig):
+    rig.launch()
+    folder = rig.serve()
+    second = rig.launch("t0002")
+    rig.look()
+    assert StepSign.REQUESTED in folder.signs()["t0002.a1"]
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    assert StepSign.WITHDRAWN in folder.signs()["t0002.a1"]
+    assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
+    assert rig.ending(second).life is Life.ALIVE
+
+
+def test_it_asks_for_what_is_left_to_try(tmp_path):
+    rig = PilotBench(tmp_path, attempts=5)
+    rig.launch()
+    assert least_s(LIMIT_S) < 5 * LIMIT_S < rig.job().limit_s
+
+
+def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
+    first = rig.launch()
+    rig.look()
+    assert rig.ending(first).detail == "Resources"
+    rig.look(SLOW_START_S)
+    assert "p0001 runs, and its agent does not come to life" in (rig.ending(first).detail or "")
+
+
+def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig):
+    first = rig.launch()
+    reserved_s = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.look(STARTUP_S - 30.0)
+    assert rig.job().state is JobState.RUNNING
+    for _ in range(3):
+        rig.look(35.0)
+    assert rig.job().state is JobState.CANCELLED
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert "its agent did not come to life within 5 minutes: see " in (ending.detail or "")
+    assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not come to life" in note]) == 1
+    assert 2 * STARTUP_S <= ending.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
+
+
+def test_one_that_comes_to_life_late_is_not(rig):
+    rig.launch()
+    rig.look(STARTUP_S - 30.0)
+    rig.serve()
+    rig.look(60.0)
+    assert rig.job().state is JobState.RUNNING
+
+
+def test_beside_a_container_the_agent_runs_in_the_python_that_runs_parlay(rig):
+    rig.launcher = rig.new_launcher(Container(Runtime.APPTAINER, "/images/x.sif"))
+    rig.launch(python="/opt/of-the-image/python3")
+    assert rig.job().request.argv[:3] == (sys.executable, "-m", "trials.pilot")

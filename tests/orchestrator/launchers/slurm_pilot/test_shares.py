@@ -1,0 +1,163 @@
+"""Who pays for what pilots hold: before a step, after it, and where nothing was begun."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.launchers.base import EndedPilot, LaunchPostponed
+from orchestrator.launchers.slurm.monitor import Watch
+from orchestrator.launchers.slurm_pilot.allocations import Pilots
+from orchestrator.launchers.slurm_pilot.sizing import TAIL_S, WorkLeft
+from slurm.fake.jobs import JobPlan
+from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s
+from trials.attempt_result import Life
+from trials.pilot.files import StepSign
+from trials.trial import FailureReason
+
+
+def test_what_was_asked_of_a_pilot_that_ended_before_it_began_anything_is_tried_again_and_pays_what_that_held(rig):
+    first = rig.launch()
+    folder = rig.pilot()
+    folder.heartbeat.write_text("alive")
+    rig.look()
+    assert StepSign.REQUESTED in folder.signs()["t0001.a1"]
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    assert StepSign.WITHDRAWN in folder.signs()["t0001.a1"]
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    assert ending.twin_node_s == held_node_s(rig.job()) > 0.0
+    assert len(rig.cluster.jobs()) == 1
+
+
+def test_a_claimed_step_ends_with_its_pilot_and_pays_what_nobody_else_did(rig):
+    first, _ = rig.launch(), rig.launch("t0002")
+    folder = rig.serve()
+    finish(folder, "t0002.a1", node_s=100.0)
+    rig.cluster.advance(500.0)
+    folder.heartbeat.write_text("again")
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    rig.look()
+    ending = rig.ending(first)
+    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.INTERRUPTED)
+    job = rig.job()
+    assert job.ended_at is not None
+    assert job.started_at is not None
+    assert ending.twin_node_s == 2 * (job.ended_at - job.started_at) - 100.0
+
+
+def test_what_a_pilot_holds_and_no_step_pays_is_reserved_until_its_end_is_booked(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain, "who waits for it would pay"
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + TAIL_S
+    assert rig.launcher.ended_pilots() == []
+    rig.cluster.advance(200.0)
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    held = held_node_s(rig.job())
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + held / 2
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, held, 2 * TAIL_S)]
+    rig.work = replace(rig.work, booked=("p0001",))
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain
+    assert held > 400
+
+
+def test_of_a_pilot_whose_times_nobody_knows_its_tail_is_told(rig, monkeypatch):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    monkeypatch.setattr(Watch, "_can_have_lasted", lambda *_: False)  # a clock was set between them
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+    rig.launcher = rig.new_launcher()
+    rig.launcher.longest_s(LIMIT_S, 2)
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+
+
+def test_what_is_given_back_is_waited_for_while_slurm_answers_and_a_minute_where_it_does_not(rig):
+    rig.launch()
+    folder = rig.serve()
+    finish(folder, "t0001.a1")
+    rig.look()
+    assert not rig.launcher.give_back()
+    assert folder.let_go.exists()
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.look(10.0)
+    assert not rig.launcher.give_back()
+    assert rig.launcher.ended_pilots() == []
+    rig.look(60.0)
+    assert rig.launcher.give_back()
+    assert rig.launcher.ended_pilots() == [EndedPilot("p0001", rig.job().job_id, None, 2 * TAIL_S)]
+
+
+def test_a_pilot_whose_agent_does_not_end_when_it_is_given_back_is_cancelled(rig):
+    rig.launch()
+    finish(rig.serve(), "t0001.a1")
+    assert not rig.launcher.give_back()
+    rig.cluster.advance(6.0)
+    assert not rig.launcher.give_back()
+    rig.cluster.advance(6.0)
+    assert rig.launcher.give_back()
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
+
+
+def test_what_is_in_no_book_yet_is_reserved_by_the_next_driver_that_has_nothing_in_flight(rig):
+    plain = rig.launcher.longest_s(LIMIT_S, 2)
+    rig.launch()
+    rig.serve()
+    finish(rig.pilot(), "t0001.a1", node_s=10.0)
+    rig.look()
+    rig.cluster.cancel(rig.job().job_id)
+    rig.look(30.0)
+    unbooked_s = (held_node_s(rig.job()) - 10.0) / 2
+    rig.launcher = rig.new_launcher()
+    assert rig.launcher.longest_s(LIMIT_S, 2) == plain + unbooked_s > plain
+
+
+def test_a_reservation_waits_while_the_pilots_cannot_be_read(rig, monkeypatch):
+    monkeypatch.setattr(Pilots, "open", lambda *_: (_ for _ in ()).throw(OSError("stale")))
+    with pytest.raises(LaunchPostponed, match="stale"):
+        rig.launcher.longest_s(LIMIT_S, 2)
+
+
+def test_attempts_that_waited_for_a_pilot_in_vain_share_what_it_held_once(rig):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first, second = rig.launch(), rig.launch("t0002")
+    rig.look(120.0)
+    rig.look()
+    assert [rig.ending(one).twin_node_s for one in (first, second)] == [100.0, 100.0]
+    assert held_node_s(rig.job()) == 200.0
+    rig.launcher = rig.new_launcher()  # after one that was killed before it had written down how they ended
+    again = [replace(first, job_id=None), replace(second, job_id=rig.job().job_id)]
+    assert set(rig.launcher.adopt({one.key: one for one in again})) == {first.key, second.key}
+    assert [rig.ending(one).twin_node_s for one in again] == [100.0, 100.0]
+
+
+def test_shares_that_cannot_be_written_down_are_not_told_yet(rig, monkeypatch):
+    rig.plan = JobPlan(100.0, exit_code=1)
+    first = rig.launch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Pilots, "charge", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        rig.look(120.0)
+        rig.look()
+        assert (rig.ending(first).life, rig.ending(first).detail) == (Life.ALIVE, "disk full")
+    assert (rig.ending(first).life, rig.ending(first).twin_node_s) == (Life.ENDED, 200.0)
+
+
+def test_a_pilot_is_asked_for_no_longer_than_what_the_ones_before_it_left_of_the_budget(tmp_path):
+    rig = PilotBench(tmp_path)
+    rig.work, rig.plan = WorkLeft(1000, 1, node_hours=4.0), JobPlan(5400.0, exit_code=1)
+    rig.launch()
+    assert rig.job().limit_s == 2 * 3600.0
+    finish(rig.serve(), "t0001.a1", node_s=0.0)
+    rig.look(5400.0)
+    rig.look(30.0)
+    rig.launch("t0002")
+    assert rig.job(2).limit_s <= (4.0 * 3600 - 2 * 5400.0) / 2 + 60.0

@@ -1,0 +1,132 @@
+"""What a step's end means: the reasons that the same words would have under a job of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.slurm_pilot.step_status import ended_step, lost_step, sick_nodes, step_job
+from slurm.request import JobOptions, Launch
+from slurm.script import render_script
+from tests.orchestrator.launchers.attempts import attempt_request
+from trials.attempt_result import Ending, Life
+from trials.files.folders import write_json
+from trials.pilot.files import StepEnd, StepFate, StepStart
+from trials.trial import FailureReason
+
+NODES = ("n1", "n2")
+END = StepEnd(StepFate.ENDED, 1000.0, 1010.0, exit_code=0, signal=0, node_s=50.0, step="3")
+START = StepStart(1001.0, "3")
+KILLED = "srun: error: n1: task 0: Killed\n"
+CANCELLED = "slurmstepd-n1: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T02:42:19 ***\n"
+OF_THE_NODE = CANCELLED.replace(" ***\n", " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n")
+
+
+@pytest.fixture
+def request_(tmp_path: Path):
+    return attempt_request(tmp_path)
+
+
+def ending(request, log: str = "", **changes) -> Ending:
+    Path(request.folder.path, "job.log").write_text(log)
+    return ended_step(request, "7", NODES, replace(END, **changes))
+
+
+def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(request_):
+    found = ending(request_)
+    assert (found.life, found.started, found.failed, found.reason) == (Life.ENDED, True, False, None)
+    assert (found.job_id, found.nodes, found.started_at, found.ended_at) == ("7.3", NODES, 1000.0, 1010.0)
+    assert found.is_metered
+    assert found.twin_node_s == 50.0 - 2 * 10.0
+
+
+@pytest.mark.parametrize(
+    ("log", "changes", "reason"),
+    [
+        ("srun: error: n1: task 0: Exited with exit code 1\n", {"exit_code": 1}, None),
+        (KILLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
+        (KILLED + CANCELLED, {"exit_code": 137}, FailureReason.NODE_FAILURE),
+        (CANCELLED + KILLED, {"exit_code": 137}, FailureReason.CANCELLED_BY_USER),
+        (CANCELLED + KILLED, {"exit_code": 137, "fate": StepFate.CANCELLED}, FailureReason.CANCELLED_BY_SEARCH),
+        (CANCELLED + KILLED, {"exit_code": 137, "fate": StepFate.TIME_LIMIT}, FailureReason.TIME_LIMIT),
+        (OF_THE_NODE, {"exit_code": 1}, FailureReason.NODE_FAILURE),
+        ("slurmstepd: error: Detected 1 oom-kill event(s)\n" + KILLED, {"exit_code": 137}, FailureReason.HOST_OOM),
+        ("srun: error: Unable to create step for job 7: Busy\n", {"exit_code": 1, "step": None}, "launch_failure"),
+        ("job.sh: line 20: exec: srun: not found\n", {"exit_code": 127, "step": None}, "launch_failure"),
+        ("ModuleNotFoundError\n", {"exit_code": 1, "step": None}, None),
+    ],
+)
+def test_why_it_ended(request_, log, changes, reason):
+    assert ending(request_, log, **changes).reason == reason
+
+
+def test_the_words_of_a_failure_are_kept(request_):
+    assert "Exited with exit code 5" in (
+        ending(request_, "srun: error: n1: task 0: Exited with exit code 5", exit_code=5).detail or ""
+    )
+
+
+def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(request_):
+    found = ending(request_, exit_code=1, step=None, fate=StepFate.CANCELLED)
+    assert (found.started, found.started_at, found.nodes, found.twin_node_s) == (False, None, (), 50.0)
+
+
+@pytest.mark.parametrize(
+    ("pilot", "log", "reason"),
+    [
+        (FailureReason.CANCELLED_BY_USER, "", FailureReason.INTERRUPTED),
+        (FailureReason.TIME_LIMIT, "", FailureReason.INTERRUPTED),
+        (FailureReason.PREEMPTED, "", FailureReason.PREEMPTED),
+        (FailureReason.NODE_FAILURE, OF_THE_NODE, FailureReason.NODE_FAILURE),
+        (FailureReason.NODE_FAILURE, "", FailureReason.INTERRUPTED),
+        (None, "", FailureReason.LAUNCH_FAILURE),
+    ],
+)
+def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(request_, pilot, log, reason):
+    Path(request_.folder.path, "job.log").write_text(log)
+    of_pilot = Ending(Life.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
+    found = lost_step(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
+    assert (found.reason, found.job_id, found.nodes, found.ended_at) == (reason, "7.3", NODES, 1020.0)
+    assert found.twin_node_s == 100.0 - 2 * (1020.0 - 1001.0)
+    asked_for = lost_step(request_, NODES, START, of_pilot, cancelled=True, node_s=100.0)
+    assert asked_for.reason is FailureReason.CANCELLED_BY_SEARCH
+
+
+def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queue(request_):
+    again = Ending(Life.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
+    assert not lost_step(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sick"),
+    [
+        ({}, ()),
+        ({"reason": "gpu_oom", "rank": 1}, ()),
+        ({"reason": "dirty_gpu", "rank": 3}, ("n2",)),
+        ({"reason": "hang", "rank": 3}, ("n1", "n2")),
+        ({"flags": ["suspect_node"], "fingerprint": {"probe_ms_by_rank": [1.0, 1.0, 1.0, 2.0]}}, ("n2",)),
+        ({"flags": ["suspect_node"], "fingerprint": {}}, ("n1", "n2")),
+    ],
+)
+def test_the_nodes_that_an_outcome_makes_doubtful(request_, outcome, sick):
+    if outcome:
+        write_json(request_.folder.outcome(), outcome)
+    assert sick_nodes(request_.folder, NODES, tasks_per_node=2) == sick
+
+
+def test_a_steps_script_is_that_of_a_job_with_more_words_for_srun(request_):
+    options = JobOptions(gpus_per_node=2, cpus_per_task=3, launch=Launch(srun=("--cpu-bind=cores",)))
+    script = render_script(step_job(request_, options, ("n2",), Path("/pilot/step-number.sh")))
+    line = next(line for line in script.splitlines() if line.startswith("exec srun"))
+    for word in ("--exact", "--nodelist=n2", "--nodes=1", "--ntasks=2", "--gpus-per-node=2", "--cpus-per-task=3"):
+        assert word in line
+    assert f"--job-name={request_.key} --prolog=/pilot/step-number.sh" in line
+    assert line.index("--exact") < line.index("--cpu-bind=cores") < line.index("trials.train")
+    assert "--overlap" not in line
+
+
+def test_of_whole_nodes_a_step_takes_all_cpus_as_a_job_would(request_):
+    whole = step_job(request_, JobOptions(exclusive=True), ("n2",), Path("/x"))
+    assert "--exact" not in whole.options.launch.srun

@@ -1,0 +1,50 @@
+"""Who watches a search, and what is kept while it runs, share no fate."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.drive import Watcher, drive
+from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from trials.ledger.commands import request_cancel
+from trials.ledger.events import SearchState
+from trials.ledger.place import ledger_url
+from trials.ledger.reader import LedgerReader
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_command_that_a_driver_killed_at_the_very_end_left_pending_is_settled_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_recorded_search(tmp_path, OK))
+    folder = create_search(spec, ledger_url())
+    request_cancel(ledger_url(), folder.search_id, 1000.0)
+    with monkeypatch.context() as killed:
+        killed.setattr("orchestrator.lifecycle.drive._settle_commands", lambda hold, search: None)
+        assert drive(folder, spec, prepare(spec).feasible, None, ledger_url(), Watcher()).state.is_ended
+    with closing(LedgerReader(ledger_url())) as reader:
+        assert len(reader.pending_commands(folder.search_id)) == 1
+        drive(folder, spec, (), None, ledger_url(), Watcher())
+        assert reader.pending_commands(folder.search_id) == []
+
+
+def test_a_view_that_breaks_ends_neither_the_search_nor_what_is_kept_in_its_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLAY_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_recorded_search(tmp_path, OK, OK))
+    folder, seen, kept = create_search(spec, ledger_url()), [], []
+
+    def breaks(search, event) -> None:
+        seen.append(event.kind)
+        raise OSError("the terminal is gone")
+
+    watcher = Watcher(on_event=breaks, keep=lambda: kept.append(len(seen)))
+    record = drive(folder, spec, prepare(spec).feasible, None, ledger_url(), watcher)
+    assert record.state is SearchState.COMPLETED
+    assert len(seen) == 1
+    assert kept.count(1) >= 2, "in every turn, also after the view's last word"

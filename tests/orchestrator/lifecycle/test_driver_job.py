@@ -1,0 +1,195 @@
+"""The chain of a driver's jobs against a simulated Slurm: one waits, whatever the submission met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import driver_job as as_job
+from orchestrator.lifecycle import driver_job
+from orchestrator.lifecycle.drive import Watcher
+from orchestrator.lifecycle.driver_job import (
+    RETRY_S,
+    AlreadyQueued,
+    DriverChain,
+    end_all,
+    living,
+    own_job_id,
+    submit_first,
+)
+from search_spaces.errors import OutsideRefused
+from slurm.driver_script import DriverJob
+from slurm.fake.client import FakeSlurm
+from slurm.fake.cluster import FakeCluster
+from slurm.fake.placement import FakeNode
+from tests.orchestrator.search_files import MINIMAL, loaded
+from trials.files.folders import SearchFolder
+
+NAME = "tiny-abc234.driver"
+
+
+@dataclass
+class ChainBench:
+    """One driver runs on the only node; what it submits waits. `now` is the chain's clock."""
+
+    folder: Path
+    now: float = 1000.0
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cluster = FakeCluster([FakeNode("n1", cpus=1)])
+        self.slurm = FakeSlurm(self.cluster)
+        self.job = DriverJob(NAME, self.folder, 1, 1, 3600.0, ("parlay", "resume"))
+        self.own_id = submit_first(self.slurm, self.job)
+        self.cluster.advance(1.0)
+
+    def chain(self) -> DriverChain:
+        return DriverChain(self.slurm, replace(self.job, after=self.own_id), self.notes.append, lambda: self.now)
+
+    @property
+    def waiting(self) -> list[str]:
+        return [job.job_id for job in living(self.slurm, NAME) if job.state.waits]
+
+
+@pytest.fixture
+def bench(tmp_path) -> ChainBench:
+    return ChainBench(tmp_path)
+
+
+def test_one_link_waits_however_often_it_is_asked_for(bench):
+    for chain in (bench.chain(), bench.chain()):
+        chain.keep_next()
+        chain.keep_next()
+        assert chain.has_next
+    assert len(bench.waiting) == 1
+    assert "afterany:" + bench.own_id in bench.job.script.read_text()
+
+
+def test_a_queue_that_takes_no_more_jobs_is_asked_again_a_minute_later(bench):
+    bench.slurm.submissions_busy(times=1)
+    chain = bench.chain()
+    chain.keep_next()
+    chain.keep_next()
+    assert (chain.has_next, len(bench.notes)) == (False, 1)
+    bench.now += RETRY_S
+    chain.keep_next()
+    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+
+
+def test_a_submission_without_an_answer_is_found_by_its_name_and_of_twins_the_elder_stays(bench):
+    chain = bench.chain()
+    bench.slurm.submissions_time_out()
+    chain.keep_next()
+    assert (chain.has_next, len(bench.waiting)) == (False, 1)
+    [elder] = bench.waiting
+    bench.cluster.accept(bench.slurm.user, bench.job)  # a twin that appeared late
+    bench.now += RETRY_S
+    chain.keep_next()
+    assert (chain.has_next, bench.waiting) == (True, [elder])
+
+
+def test_a_controller_that_is_away_ends_no_driver(bench):
+    bench.cluster.controller_down(for_s=3600.0)
+    chain = bench.chain()
+    with chain.driving(object()):  # type: ignore[arg-type]
+        assert not chain.has_next
+    assert "Unable to contact slurm controller" in bench.notes[0]
+
+
+def test_a_terminal_that_is_gone_keeps_no_link_from_being_submitted(bench):
+    """The view's failure is its last word (`session.drive`); the link is seen to in a turn of its own."""
+
+    def broken(search: object, event: object) -> None:
+        raise OSError("the terminal is gone")
+
+    bench.slurm.submissions_busy(times=1)
+    chain = bench.chain()
+    watcher = chain.kept_by(Watcher(on_event=broken))
+    watcher.keep()
+    assert not chain.has_next
+    with pytest.raises(OSError, match="the terminal is gone"):
+        watcher.on_event(None, None)  # type: ignore[arg-type]
+    bench.now += RETRY_S
+    watcher.keep()
+    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+
+
+def test_a_disk_that_is_full_is_said_and_the_link_submitted_later(bench, monkeypatch):
+    chain = bench.chain()
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_job, "write_text", _full_disk)
+        chain.keep_next()
+    assert (chain.has_next, len(bench.notes)) == (False, 1)
+    assert "No space left" in bench.notes[0]
+    bench.now += RETRY_S
+    chain.keep_next()
+    assert (chain.has_next, len(bench.waiting)) == (True, 1)
+
+
+def _full_disk(path: Path, text: str) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_search_that_has_ended_leaves_no_link(bench):
+    chain = bench.chain()
+    chain.keep_next()
+    chain.settle(has_ended=True)
+    assert (chain.has_next, bench.waiting) == (False, [])
+    assert [job.job_id for job in living(bench.slurm, NAME)] == [bench.own_id]
+
+
+def test_a_driver_that_ends_by_a_bug_takes_its_successor_with_it(bench):
+    def drive() -> None:
+        with bench.chain().driving(object()):  # type: ignore[arg-type]
+            assert len(bench.waiting) == 1
+            raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError):
+        drive()
+    assert bench.waiting == []
+
+
+def test_a_driver_that_only_meets_a_database_that_is_away_leaves_its_successor(bench):
+    def drive() -> None:
+        with bench.chain().driving(object()):  # type: ignore[arg-type]
+            raise OutsideRefused("the ledger's database refused")
+
+    with pytest.raises(OutsideRefused):
+        drive()
+    assert len(bench.waiting) == 1
+
+
+def test_a_search_gets_one_driver_in_a_job_until_it_is_cancelled(bench):
+    with pytest.raises(AlreadyQueued, match=f"job {bench.own_id} .* runs on n1"):
+        submit_first(bench.slurm, bench.job)
+    assert end_all(bench.slurm, "tiny-abc234") == set()
+    assert submit_first(bench.slurm, bench.job) != bench.own_id
+
+
+def test_another_users_job_of_that_name_is_nobodys_driver(bench):
+    stranger = FakeSlurm(bench.cluster, user="bob")
+    assert living(stranger, NAME) == []
+    assert end_all(stranger, "tiny-abc234") == set()
+    assert [job.job_id for job in living(bench.slurm, NAME)] == [bench.own_id]
+
+
+def test_only_the_job_of_this_search_is_its_own():
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": NAME}
+    assert own_job_id(environ, "tiny-abc234") == "7"
+    assert own_job_id(environ, "tiny-xyz234") is None
+    assert own_job_id({}, "tiny-abc234") is None
+
+
+@pytest.mark.parametrize(("budget", "is_told"), [("search.budget_node_hours=2", True), ("search.seed=1", False)])
+def test_who_sets_a_budget_is_told_that_the_drivers_own_job_is_not_in_it(
+    tmp_path, monkeypatch, capsys, budget, is_told
+):
+    monkeypatch.setattr(driver_job, "submit_first", lambda *_: "4711")
+    spec = loaded(tmp_path, MINIMAL, "launcher.kind=slurm", budget)
+    folder = SearchFolder(tmp_path / "tiny-abc234")
+    folder.path.mkdir()
+    assert as_job.submit_driver(folder, spec, "sqlite:///x.db", 7200.0, as_json=False) == "4711"
+    words = "the driver's own job, one task for up to 2 hours at a time, is not in search.budget_node_hours"
+    assert (words in capsys.readouterr().err) is is_told

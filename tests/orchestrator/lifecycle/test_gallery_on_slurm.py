@@ -1,0 +1,71 @@
+"""The gallery's searches before a real Slurm that has as many nodes of their shape, none of which is there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.slurm_sandbox import cloud_like, cloud_of
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.dry_run import DryJob, write_first_jobs
+from orchestrator.planning.candidates import candidates_of
+from slurm.sandbox.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import COMMAND, environment
+from tests.orchestrator.config.test_ready_made_searches import PUBLISHED, path_of, ready_made
+from tests.slurm.sandboxes import require_slurm, short_folder
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def big_slurm() -> Iterator[SlurmSandbox]:
+    """One Slurm with a partition for the nodes of each system."""
+    require_slurm(accounting=False)
+    with short_folder() as folder:
+        made = SlurmSandbox(folder, nodes=1, cloud=cloud_like([path_of(name) for name in PUBLISHED]))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+def on_its_nodes(name: str) -> SearchSpec:
+    partition = cloud_of(ready_made(name)).partition
+    return ready_made(name, "launcher.kind=slurm", f"launcher.slurm.partition={partition}")
+
+
+def refusal(slurm: SlurmSandbox, job: DryJob, *more: str) -> str | None:
+    """What Slurm says against this script, with more options than it has itself; None where it would run it."""
+    asked = slurm.ask("sbatch", "--test-only", *more, str(job.script))
+    return asked.stderr if asked.returncode else None
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_slurm_would_run_the_published_recipe_and_parlays_own_choice(tmp_path: Path, big_slurm, name: str):
+    spec = on_its_nodes(name)
+    jobs = write_first_jobs(spec, candidates_of(spec), tmp_path)
+    assert jobs[0].layout == spec.baseline
+    nodes, gpus = spec.cluster.num_nodes, spec.cluster.gpus_per_node
+    for job in jobs:
+        assert refusal(big_slurm, job) is None
+        assert "not available" in (refusal(big_slurm, job, f"--nodes={nodes + 1}") or "")
+        assert "not available" in (refusal(big_slurm, job, f"--gpus-per-node={gpus + 1}") or "")
+
+
+@pytest.mark.walks
+def test_a_dry_run_of_the_largest_asks_that_slurm_and_leaves_its_scripts(tmp_path: Path, big_slurm):
+    command = [*COMMAND, "run", str(path_of("frontier-1t")), "--dry-run", "--scripts", "out"]
+    variables = environment() | big_slurm.environment
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was launched" in done.stdout
+    assert len(list(tmp_path.glob("out/frontier-1t-dry-run/trials/*/a1/job.sh"))) == 2
+    command = [*command[:-1], "more", "--set", "launcher.slurm.gpus_per_node=9"]
+    refused = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "Slurm refuses a job of 128 nodes x 8 ranks" in refused.stderr
+    assert not (tmp_path / "more").exists()

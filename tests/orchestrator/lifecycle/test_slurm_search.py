@@ -1,0 +1,291 @@
+"""Whole searches on a real Slurm, while what they stand on breaks: every trial once, every job accounted for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from slurm.sandbox.daemons import living_processes
+from slurm.sandbox.sandbox import SLURMCTLD, SlurmSandbox
+from tests.orchestrator.slurm_searches import SEARCH, Bench, num_ended, record_of, until
+from tests.slurm.sandboxes import sandbox
+from trials.analysis.ranking import Objective, rank
+from trials.files.folders import SearchFolder, read_json
+from trials.ledger.events import SearchRecord, SearchState, fold
+from trials.ledger.journal import Journal
+from trials.trial import Attempt, FailureReason, Trial, TrialState
+
+pytestmark = [pytest.mark.processes, pytest.mark.minutes, pytest.mark.timeout(1200)]
+
+BUDGET_NODE_HOURS = 0.5
+ON_SLURM = "launcher: {kind: slurm, slurm: {poll_interval: 1s}}"
+THIRTY = SEARCH.replace("max_trials: 30", f"max_trials: 30, budget_node_hours: {BUDGET_NODE_HOURS}")
+CALM = THIRTY.replace(ON_SLURM, "launcher: {kind: local}")
+# A node that dies takes one trial along, and none is being started on it.
+ROUGH = THIRTY.replace(ON_SLURM, "launcher: {kind: slurm, slurm: {poll_interval: 1s, exclusive: true}}")
+EIGHT = SEARCH.replace("max_trials: 30, parallel_trials: 4", "max_trials: 8, parallel_trials: 2")
+
+# Trials, by their place in the search, that do not end before something has happened to them; as many as may run at a
+# time are there when the controller is killed, so that nothing is being submitted.
+END_WHILE_SLURMCTLD_IS_DOWN = (6, 7)
+END_WHEN_SLURMCTLD_IS_BACK = (8, 9)
+ON_A_NODE_THAT_DIES = 14
+REQUEUED = 22
+DOWN, BACK, DEAD, AGAIN = "down", "back", "dead", "again"
+HELD = {
+    **dict.fromkeys(END_WHILE_SLURMCTLD_IS_DOWN, DOWN),
+    **dict.fromkeys(END_WHEN_SLURMCTLD_IS_BACK, BACK),
+    ON_A_NODE_THAT_DIES: DEAD,
+    REQUEUED: AGAIN,
+}
+
+LONGEST_S = 300.0
+"""A job whose step ended without a controller is a minute in ending; so long is a submission looked for of which a
+killed driver left no word."""
+
+SAVED_AFTER_S = 6.0
+"""A controller writes its state down within five seconds; killed before, it forgets jobs that it accepted."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmSandbox]:
+    """With accounting, and of its own: its daemons are killed."""
+    with sandbox(accounting=True) as started:
+        yield started
+
+
+class DisturbedSearch:
+    """A search and its driver of the moment, which may be killed at any time."""
+
+    def __init__(self, bench: Bench, search_file: Path):
+        self.bench = bench
+        self.driver = bench.start("run", search_file, tabled=True)
+        self.folder: SearchFolder = bench.the_search()
+
+    def kill_driver(self) -> None:
+        self.driver.kill()
+        self.driver.wait()
+
+    def resume(self) -> None:
+        self.driver = self.bench.start("resume", self.folder.path)
+
+    def is_at(self, ended: int) -> None:
+        """Returns when so many trials have ended."""
+        until(lambda: num_ended(self.folder), lambda found: found >= ended, LONGEST_S)
+
+    def running(self, number: int) -> Attempt:
+        """The attempt of the search's trial of this number, once it runs: not its job alone, of which srun may still
+        have to ask the controller for its step, but the trial program."""
+
+        def look() -> Attempt | None:
+            trials = record_of(self.folder).trials
+            last = trials[number].last_attempt if number < len(trials) else None
+            return last if last is not None and last.state is TrialState.RUNNING else None
+
+        attempt = until(look, lambda found: found is not None, LONGEST_S)
+        assert attempt is not None
+        until(self.folder.attempt(attempt.trial, attempt.attempt).metrics().exists, bool)
+        return attempt
+
+    def has_measured(self, attempt: Attempt) -> None:
+        """Returns when the trial program has written its outcome, whoever takes note of that."""
+        until(self.folder.attempt(attempt.trial, attempt.attempt).outcome().exists, bool)
+
+    def end(self) -> SearchRecord:
+        assert self.driver.wait(300) == 0, (self.bench.place / "driver.out").read_text()[-2000:]
+        return record_of(self.folder)
+
+
+def kill_controller(search: DisturbedSearch) -> None:
+    """Jobs end while it is down, others live on, and the driver asks in vain."""
+    cluster = search.bench.cluster
+    ending = [search.running(number) for number in END_WHILE_SLURMCTLD_IS_DOWN]
+    for number in END_WHEN_SLURMCTLD_IS_BACK:
+        search.running(number)
+    time.sleep(SAVED_AFTER_S)  # not for anything to happen, but for what is to be lost not to be
+    cluster.kill(SLURMCTLD)
+    search.bench.let_go(DOWN)
+    for attempt in ending:
+        search.has_measured(attempt)
+    until(lambda: [a.unknown_since for a in record_of(search.folder).in_flight], any)
+    cluster.start_daemon(SLURMCTLD)
+    search.bench.let_go(BACK)
+
+
+def kill_node(search: DisturbedSearch) -> str:
+    """The name of a node that dies under a trial, with its slurmd and all it ran: nobody is left to tell of it."""
+    attempt, cluster = search.running(ON_A_NODE_THAT_DIES), search.bench.cluster
+    [node] = attempt.nodes
+    assert attempt.job_id is not None
+    cluster.kill(node)
+    for look in (search.bench.steps_of, search.bench.processes_of):
+        until(partial(killed, look, attempt.job_id), lambda found: not found)
+    return node
+
+
+def killed(look: Callable[[str], list[int]], job: str) -> list[int]:
+    """Those processes of the job that were found, and have been killed."""
+    found = look(job)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def requeue(search: DisturbedSearch) -> None:
+    """As an operator does it, without the two minutes that Slurm lets such a job wait. Only its next run may end."""
+    job, bench = str(search.running(REQUEUED).job_id), search.bench
+    until(lambda: bench.steps_of(job), bool)
+    for command in (("update", f"JobId={job}", "Requeue=1"), ("requeue", job)):
+        done = bench.cluster.ask("scontrol", *command)
+        assert done.returncode == 0, done.stderr
+    waits = ("squeue", "--noheader", f"--jobs={job}", "--format=%T|%r")
+    until(lambda: bench.cluster.ask(*waits).stdout.strip(), lambda words: words == "PENDING|BeginTime")
+    bench.let_go(AGAIN)
+    # The two minutes are there for this: the node revoked every credential of the job up to the second of the requeue,
+    # and a run that starts in that same second is refused there, which Slurm records as FAILED with exit code 1.
+    bench.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now+1")
+
+
+@pytest.mark.walks
+@pytest.mark.fault(2, 9, 14, 18, 19)
+def test_a_search_of_thirty_trials_survives_what_happens_to_slurm_and_to_its_driver(tmp_path, cluster):
+    undisturbed = run_undisturbed(Bench(tmp_path / "calm", cluster))
+    bench = Bench(tmp_path / "rough", cluster)
+    bench.place.mkdir()
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=ROUGH, held=HELD))
+    search.is_at(3)
+    search.kill_driver()
+    search.resume()
+    kill_controller(search)
+    node = kill_node(search)
+    search.is_at(16)
+    search.kill_driver()
+    search.resume()
+    until(lambda: record_of(search.folder).trials[ON_A_NODE_THAT_DIES].attempts[0].state.is_ended, bool, LONGEST_S)
+    bench.let_go(DEAD)
+    requeue(search)
+    search.kill_driver()
+    search.resume()
+    record = search.end()
+    cluster.start_daemon(node)
+
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 30
+    assert [trial.layout for trial in record.trials] == [trial.layout for trial in undisturbed.trials]
+    assert len({trial.layout.key for trial in record.trials}) == 30
+    assert best_of(record) == best_of(undisturbed)
+    assert_traced(bench, search.folder, record)
+    assert_within_budget(search.folder)
+    assert_nothing_left(bench, search.folder)
+    hurt, put_back = record.trials[ON_A_NODE_THAT_DIES], record.trials[REQUEUED]
+    assert [attempt.reason for attempt in hurt.attempts] == [FailureReason.NODE_FAILURE, None]
+    assert node in hurt.attempts[1].exclude
+    assert node not in hurt.attempts[1].nodes
+    assert [attempt.restart for attempt in put_back.attempts] == [1]
+    assert [len(trial.attempts) for trial in record.trials if trial is not hurt] == [1] * 29
+
+
+@pytest.mark.fault(2, 9, 10)
+def test_without_accounting_a_search_survives_a_restarted_controller_and_a_killed_driver(tmp_path, slurm_sandbox):
+    bench = Bench(tmp_path, slurm_sandbox)
+    search = DisturbedSearch(bench, bench.write(takes_s=0.2, text=EIGHT, held={2: DOWN, 3: BACK}))
+    attempt, _ = search.running(2), search.running(3)  # both slots: nothing is being submitted
+    slurm_sandbox.kill(SLURMCTLD, signal.SIGTERM)
+    search.kill_driver()
+    search.resume()
+    bench.let_go(DOWN)
+    search.has_measured(attempt)  # it ended while there was no controller to say so
+    slurm_sandbox.start_daemon(SLURMCTLD)
+    bench.let_go(BACK)
+    record = search.end()
+    assert [trial.state for trial in record.trials] == [TrialState.MEASURED] * 8
+    assert [len(trial.attempts) for trial in record.trials] == [1] * 8
+    assert set(bench.jobs(f"{search.folder.search_id}.")) == {trial.attempts[0].job_id for trial in record.trials}
+    assert_nothing_left(bench, search.folder)
+
+
+# -- what must hold
+
+
+def run_undisturbed(bench: Bench) -> SearchRecord:
+    """The same search where nothing can happen to it: as plain processes of this machine."""
+    bench.place.mkdir()
+    driver = bench.start("run", bench.write(takes_s=0.0, text=CALM), tabled=True)
+    assert driver.wait(240) == 0, (bench.place / "driver.out").read_text()[-2000:]
+    return record_of(bench.the_search())
+
+
+def best_of(record: SearchRecord) -> tuple[str | None, str, float]:
+    best = rank(record.trials, Objective.TOKENS_PER_SEC, 32).best
+    assert best is not None
+    assert best.measured is not None
+    assert record.state is SearchState.COMPLETED
+    return record.best_trial, best.layout.key, best.measured["tokens_per_sec"]
+
+
+def accounted_runs(bench: Bench, folder: SearchFolder) -> list[tuple[str, str]]:
+    """Id and name of every run of every job of the search that Slurm's accounting knows, requeued ones too."""
+    columns = ("sacct", "--duplicates", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,JobName")
+    rows = [line.split("|") for line in bench.cluster.ask(*columns, "--starttime=now-1hour").stdout.splitlines()]
+    return sorted((job, name) for job, name in rows if name.startswith(f"{folder.search_id}."))
+
+
+def assert_traced(bench: Bench, folder: SearchFolder, record: SearchRecord) -> None:
+    """Every run that Slurm accounted is an attempt's or one of its restarts, and the other way round; every number
+    leads to the job that measured it, and to its log."""
+    known = [
+        (attempt.job_id, f"{folder.search_id}.{attempt.trial}.{attempt.attempt}")
+        for trial in record.trials
+        for attempt in trial.attempts
+        for _ in range(1 + attempt.restart)
+    ]
+    until(lambda: accounted_runs(bench, folder), lambda runs: runs == sorted(known))  # accounting lags behind
+    for trial in record.trials:
+        assert_number_is_its_own(folder, trial)
+
+
+def assert_number_is_its_own(folder: SearchFolder, trial: Trial) -> None:
+    attempt = trial.attempts[-1]
+    files = folder.attempt(attempt.trial, attempt.attempt)
+    outcome = read_json(files.outcome(attempt.restart))
+    assert outcome is not None
+    assert attempt.outcome is not None
+    assert (outcome["nonce"], outcome["restart"]) == (attempt.nonce, attempt.restart)
+    assert outcome["measured"] == attempt.outcome.measured
+    assert files.metrics(attempt.restart).exists()
+    assert files.rank_log(0).exists()
+    assert (files.path / "job.log").exists()
+
+
+def assert_within_budget(folder: SearchFolder) -> None:
+    """After every single event what is used and what is reserved together fit."""
+    events = Journal(folder.journal).read()
+    for number in range(1, len(events) + 1):
+        record = fold(folder.search_id, events[:number])
+        assert record is not None
+        assert record.node_hours_used + record.node_hours_reserved <= BUDGET_NODE_HOURS
+    assert record.node_hours_reserved == 0
+    assert record.node_hours_used > 0
+
+
+def assert_nothing_left(bench: Bench, folder: SearchFolder) -> None:
+    until(lambda: bench.jobs(f"{folder.search_id}.", "PENDING", "RUNNING", "COMPLETING"), lambda jobs: not jobs)
+    until(lambda: processes_in(folder), lambda found: not found)
+
+
+def processes_in(folder: SearchFolder) -> list[str]:
+    """Command lines that name the search's folder: drivers, batch scripts, ranks."""
+    found = []
+    for pid in living_processes():
+        try:
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [command for command in found if str(folder.path) in command]

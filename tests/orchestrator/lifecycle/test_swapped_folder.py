@@ -1,0 +1,51 @@
+"""A folder that is put in the place of a search's while its driver runs: nothing is launched there, nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.lifecycle.create import create_search, prepare
+from orchestrator.lifecycle.drive import Watcher, drive
+from search_spaces.errors import InputError
+from tests.orchestrator.cli.recorded import OK, write_recorded_search
+from trials.files.folders import SearchFolder
+from trials.ledger.events import EventKind, SearchState
+from trials.ledger.place import ledger_url
+
+pytestmark = [pytest.mark.slow, pytest.mark.security("paths")]
+
+
+def swapped(path: Path) -> Path:
+    """Put a copy in the place of this folder; where the folder is now."""
+    aside = path.rename(path.with_name("aside"))
+    shutil.copytree(aside, path)
+    return aside
+
+
+def test_a_search_launches_nothing_there_and_goes_on_when_its_own_is_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = load_search_file(write_recorded_search(tmp_path, OK, OK, OK))
+    folder, launched = create_search(spec, ledger_url()), []
+
+    def swaps(search, event) -> None:
+        if event.kind is EventKind.ATTEMPT_LAUNCHED:
+            launched.append(event.data["trial"])
+        if event.kind is EventKind.TRIAL_ENDED:
+            swapped(folder.path)
+
+    with pytest.raises(InputError) as caught:
+        drive(folder, spec, prepare(spec).feasible, None, ledger_url(), Watcher(on_event=swaps))
+    [problem] = caught.value.problems
+    assert (problem.code, problem.value) == ("folder_swapped", str(folder.path))
+    assert launched == ["t0001"]
+    assert not (folder.path / "trials" / "t0002").exists()
+    aside = SearchFolder(folder.path.with_name("aside"))
+    folder.lease.replace(aside.lease)  # given back there; the process that had it would be gone
+    shutil.rmtree(folder.path)
+    aside.path.rename(folder.path)
+    record = drive(SearchFolder(folder.path), spec, prepare(spec).feasible, None, ledger_url(), Watcher())
+    assert (record.state, record.num_layouts) == (SearchState.COMPLETED, 3)

@@ -1,0 +1,147 @@
+"""Why a plan says what it says: two layouts side by side, what fits, and what refuses the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.plan_table import plan_text
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.explain import explained, how_many_fit, saved_s
+from orchestrator.planning.plan import plan_of
+from search_spaces.layouts.workload import Workload
+from search_spaces.search_space import closed_space
+from tests.orchestrator.cli.parlay import parlay_here, write_search
+
+SEARCH = """\
+name: explained
+model: gpt2-1.3b
+cluster: {accelerator: a100-40gb, gpus_per_node: 8, num_nodes: 2}
+global_batch_size: 64
+baseline: {tensor_parallel: 8, pipeline_parallel: 2, activation_checkpointing: full}
+space:
+  tensor_parallel: [1, 2, 8]
+  pipeline_parallel: [1, 2, 5]
+  micro_batch_size: [1, 2, 32]
+  activation_checkpointing: [none, full]
+  precision: bf16
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SearchSpec:
+    return searched(tmp_path)
+
+
+def searched(folder: Path, text: str = SEARCH) -> SearchSpec:
+    (folder / "search.yaml").write_text(text)
+    return load_search_file(folder / "search.yaml")
+
+
+def test_the_parts_of_both_layouts_add_up_and_their_difference_is_what_is_saved(spec):
+    plan = plan_of(spec, candidates_of(spec))
+    first, baseline = (each.to_json(plan) for each in explained(plan, spec.baseline))
+    assert (first["what"], first["place"], first["layout_key"]) == ("first", 1, plan.layouts[0].key)
+    assert (baseline["what"], baseline["layout_key"]) == ("baseline", spec.baseline.key)
+    assert plan.layouts[baseline["place"] - 1] == spec.baseline
+    saved = saved_s(plan, spec.baseline)
+    assert sum(saved.values()) == pytest.approx(baseline["step_time_s"] - first["step_time_s"])
+    for name, seconds in saved.items():
+        assert seconds == pytest.approx(baseline["time_s"][name] - first["time_s"][name])
+    assert baseline == plan.to_json()[baseline["place"] - 1] | {
+        name: baseline[name] for name in ("what", "place", "hfu", "fullest_stage", "parts_gib")
+    }
+
+
+def test_memory_by_part_is_that_of_the_fullest_stage(spec):
+    plan = plan_of(spec, candidates_of(spec))
+    factor = plan.to_json(1)[0]["peak_memory_gib"]
+    for each in explained(plan, spec.baseline):
+        row, parts = each.to_json(plan), each.parts_gib
+        always = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["buffers"]
+        fullest = always + max(parts["activations"] + parts["logits"], parts["update"])
+        assert each.fullest_stage == row["memory_gib"].index(max(row["memory_gib"]))
+        assert 1.0 < row["peak_memory_gib"] / fullest < 1.2, factor
+
+
+def test_the_share_of_the_peak_with_recomputation_is_larger_only_where_something_is_recomputed(spec):
+    plan = plan_of(spec, candidates_of(spec))
+    for each in explained(plan, spec.baseline):
+        row = each.to_json(plan)
+        recomputes = row["layout"]["activation_checkpointing"] == "full"
+        assert row["hfu"] / row["mfu"] == pytest.approx(1.32 if recomputes else 1.0, abs=0.02)
+
+
+def test_a_baseline_that_is_the_first_is_told_once(spec):
+    plan = plan_of(spec, candidates_of(spec))
+    [only] = explained(plan, plan.layouts[0])
+    assert only.what == "first"
+    assert set(saved_s(plan, plan.layouts[0]).values()) == {0.0}
+    alone = dataclasses.replace(candidates_of(spec), baseline=plan.layouts[0])
+    assert "why it is the first, which the baseline is:" in plan_text(plan, spec, alone, 3, False)
+
+
+def test_without_a_baseline_the_first_is_explained_alone(tmp_path):
+    text = "\n".join(line for line in SEARCH.splitlines() if not line.startswith("baseline"))
+    spec = searched(tmp_path, text)
+    plan, space = plan_of(spec, candidates_of(spec)), candidates_of(spec)
+    assert [each.what for each in explained(plan, None)] == ["first"]
+    assert saved_s(plan, None) is None
+    told = plan_text(plan, spec, space, 3, False)
+    assert "why it is the first:" in told
+    assert "takes less" not in told
+
+
+def test_of_an_unknown_accelerator_parts_are_told_and_no_seconds(tmp_path):
+    spec = searched(tmp_path, SEARCH.replace("a100-40gb", "cpu").replace("bf16", "fp32"))
+    plan = plan_of(spec, candidates_of(spec))
+    assert saved_s(plan, spec.baseline) is None
+    assert how_many_fit(plan) is None
+    assert {each.hfu for each in explained(plan, spec.baseline)} == {None}
+    told = plan_text(plan, spec, candidates_of(spec), 3, False)
+    assert "parts of a step" in told
+    assert "seconds of a step" not in told
+    assert "HFU" not in told
+
+
+def test_a_precision_that_the_data_sheet_does_not_know_has_no_share_of_the_peak(tmp_path):
+    """As a table may hold it: no rule is asked about what was measured."""
+    spec = searched(tmp_path, SEARCH.replace("a100-40gb", "v100-32gb").replace("bf16", "fp16"))
+    known = candidates_of(spec).feasible[0]
+    other = dataclasses.replace(known, precision="bf16")
+    space = closed_space(Workload(spec.model, spec.cluster, 64), [known, other], other)
+    told = plan_text(plan_of(spec, space), spec, space, 3, False)
+    assert re.search(r"^  the first .*% +[\d.]+%$", told, re.MULTILINE)
+    assert re.search(r"^  the baseline .*  -        -$", told, re.MULTILINE)
+
+
+def test_what_fits_is_counted(spec):
+    plan = plan_of(spec, candidates_of(spec))
+    counted = how_many_fit(plan)
+    assert sum(counted.values()) == len(plan.layouts)
+    assert counted["yes"] == sum(plan.fits(row) == "yes" for row in range(len(plan.layouts)))
+
+
+def test_each_rule_that_refuses_has_an_example_with_its_numbers(spec):
+    space = candidates_of(spec)
+    examples = space.examples()
+    assert set(examples) == set(space.rejected_by_rule) == {"world", "batch"}
+    every = list(space.rejected())
+    for rule, example in examples.items():
+        assert example == next(rejected for rejected in every if rejected.problem.code == rule)
+    told = plan_text(plan_of(spec, space), spec, space, 3, False)
+    assert f"  world, for example {examples['world'].problem.message}" in told
+
+
+def test_the_command_tells_all_of_it_as_json(tmp_path):
+    found = parlay_here("plan", write_search(tmp_path, SEARCH), "--top", "1", "--json", cwd=tmp_path).json
+    assert [each["what"] for each in found["explained"]] == ["first", "baseline"]
+    assert found["explained"][0].items() >= found["layouts"][0].items()
+    assert set(found["rejected_examples"]) == set(found["rejected"]) == {"world", "batch"}
+    assert sum(found["fits"].values()) == found["num_layouts"]
+    assert set(found["saved_s"]) == set(found["layouts"][0]["time_s"])

@@ -1,0 +1,205 @@
+"""What is expected of a search before anything has run: order, numbers, memory by stage, hours; what is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.cli.plan_table import plan_text
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.plan import (
+    START_S,
+    Estimates,
+    Fits,
+    Plan,
+    expected_trial_s,
+    plan_of,
+    predictor,
+    stage_memory_gib,
+    task_of,
+)
+from search_spaces.hardware.cluster import Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from trials.trial import MeasureRules
+
+SEARCH = """\
+name: planned
+model: gpt2-1.3b
+cluster: {accelerator: a100-40gb, gpus_per_node: 8, num_nodes: 2}
+global_batch_size: 64
+space:
+  tensor_parallel: [1, 2, 4, 8]
+  pipeline_parallel: [1, 2, 4]
+  micro_batch_size: [1, 2, 4, 8]
+  activation_checkpointing: [none, full]
+  precision: bf16
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SearchSpec:
+    return searched(tmp_path)
+
+
+def searched(folder: Path, *overrides: str, text: str = SEARCH) -> SearchSpec:
+    (folder / "search.yaml").write_text(text)
+    return load_search_file(folder / "search.yaml", overrides)
+
+
+def on_cpu(folder: Path) -> SearchSpec:
+    return searched(folder, text=SEARCH.replace("a100-40gb", "cpu").replace("bf16", "fp32"))
+
+
+def planned(spec: SearchSpec) -> Plan:
+    return plan_of(spec, candidates_of(spec))
+
+
+def test_the_layouts_that_may_fit_come_first_and_the_fast_ones_of_them(spec):
+    plan = planned(spec)
+    assert set(plan.layouts) == set(candidates_of(spec).feasible)
+    fits = [plan.fits(row) for row in range(len(plan.layouts))]
+    assert {Fits.YES, Fits.NO, Fits.UNSURE} == set(fits)
+    assert sorted(fits, key=lambda fit: fit is Fits.NO) == fits
+    sure = plan.estimates.step_time_s[plan.estimates.chance_to_fit > 0.999]
+    assert (np.diff(sure) >= -1e-3 * sure[:-1]).all()
+    assert sure[-1] > 1.2 * sure[0]
+
+
+def test_layouts_of_another_batch_do_not_compete_and_come_last(tmp_path):
+    plan = planned(searched(tmp_path, "space.grad_accum_steps=[1, 2, 4, 8]"))
+    batches = [layout.global_batch_size for layout in plan.layouts]
+    assert batches[0] == 64
+    assert sorted(batches, key=lambda batch: batch != 64) == batches
+    assert set(batches) > {64}
+
+
+def test_a_rows_numbers_agree_with_each_other(spec):
+    plan = planned(spec)
+    rows = plan.to_json()
+    assert [row["layout_key"] for row in rows] == [layout.key for layout in plan.layouts]
+    for row, layout in zip(rows, plan.layouts, strict=True):
+        assert row["tokens_per_sec"] * row["step_time_s"] == pytest.approx(64 * spec.model.seq_length)
+        assert sum(row["time_s"].values()) == pytest.approx(row["step_time_s"])
+        assert min(row["time_s"].values()) >= 0
+        flops = spec.model.model_flops_per_token * row["tokens_per_sec"]
+        assert row["mfu"] * 312e12 * 16 == pytest.approx(flops)
+        assert len(row["memory_gib"]) == layout.pipeline_parallel
+        assert max(row["memory_gib"]) == pytest.approx(row["peak_memory_gib"])
+        assert row["relative_step_time"] == pytest.approx(row["step_time_s"] / rows[0]["step_time_s"])
+
+
+def test_as_many_rows_as_are_asked_for(spec):
+    assert planned(spec).to_json(top=3) == planned(spec).to_json()[:3]
+    assert len(planned(spec).to_json(top=10_000)) == len(planned(spec).layouts)
+
+
+def test_memory_by_stage_is_that_of_each_layout_alone(spec):
+    layouts = planned(spec).layouts[:40]
+    together = stage_memory_gib(task_of(spec), LayoutTable.of(layouts))
+    assert {len(stages) for stages in together} == {1, 2, 4}
+    for layout, stages in zip(layouts, together, strict=True):
+        assert stage_memory_gib(task_of(spec), LayoutTable.of([layout])) == [pytest.approx(stages)]
+
+
+def test_a_larger_share_of_the_memory_limit_fits_less(tmp_path):
+    wide, narrow = (planned(searched(tmp_path, f"measure.memory_limit_gib={limit}")) for limit in (36, 6))
+    assert sum(wide.fits(row) is Fits.YES for row in range(len(wide.layouts))) > sum(
+        narrow.fits(row) is Fits.YES for row in range(len(narrow.layouts))
+    )
+
+
+def test_nothing_fits_is_said(tmp_path):
+    assert any(
+        "expected to fit" in note for note in planned(searched(tmp_path, "measure.memory_limit_gib=0.1")).notes()
+    )
+
+
+def test_memory_that_has_to_stay_free_is_taken_off_what_layouts_are_judged_by_and_said(tmp_path):
+    whole, part = (planned(searched(tmp_path, *more)) for more in ((), ("constraints.min_free_memory_gib=20",)))
+    fitting = [sum(plan.fits(row) is Fits.YES for row in range(len(plan.layouts))) for plan in (whole, part)]
+    assert fitting[0] > fitting[1] > 0
+    words = "a layout fits that leaves 20 of the 37.99 GiB that a rank's allocations may take"
+    assert [any(words in note for note in plan.notes()) for plan in (whole, part)] == [False, True]
+    spec = searched(tmp_path, "constraints.min_free_memory_gib=20")
+    assert "peak GiB of 17.99" in plan_text(part, spec, candidates_of(spec), None, False)
+    full = planned(searched(tmp_path, "constraints.min_free_memory_gib=37.9"))
+    assert "no layout is expected to fit into the ranks' memory and to leave that much free" in full.notes()
+
+
+def test_assumed_links_are_said_and_described_ones_are_not(spec):
+    assert any("links are assumed" in note for note in planned(spec).notes())
+    described = Cluster(spec.cluster.accelerator, 8, 2, spec.cluster.links)
+    assert not any("links" in note for note in planned(replace(spec, cluster=described)).notes())
+
+
+def test_of_an_unknown_accelerator_only_order_and_ratios_are_told(tmp_path):
+    spec = on_cpu(tmp_path)
+    plan = planned(spec)
+    first, second = plan.to_json(top=2)
+    for name in ("step_time_s", "tokens_per_sec", "mfu", "time_s", "fits"):
+        assert first[name] is None
+    assert first["relative_step_time"] == 1 <= second["relative_step_time"]
+    assert (plan.expected.guided, plan.expected.every_layout) == (None, None)
+    assert any("ratios" in note for note in plan.notes())
+    text = plan_text(plan, spec, candidates_of(spec), None, False)
+    assert "seconds/step" not in text
+    assert "1.000x" in text
+    assert "unknown node-hours" in text
+
+
+def test_a_search_by_the_planner_costs_less_than_every_layout_and_more_with_repeats(tmp_path):
+    plain, more = (planned(searched(tmp_path, f"search.finalist_repeats={n}")).expected for n in (2, 20))
+    assert plain.guided_trials == 12
+    assert None not in (plain.guided, plain.every_layout, more.guided)
+    assert plain.guided < plain.every_layout / 3
+    assert more.guided > plain.guided
+    assert planned(searched(tmp_path, "search.max_trials=4")).expected.guided_trials == 4
+
+
+def test_a_trial_takes_its_start_its_warm_up_and_its_steps():
+    layouts = [Layout(), Layout(), Layout(), Layout(grad_accum_steps=240)]
+    estimates = Estimates(np.array([2.0, 2.0, 25.0, 40.0]), {}, np.ones(4), np.array([1.0, 0.0, 1.0, 1.0]))
+    seconds = expected_trial_s(MeasureRules(min_steps=8, time_limit_s=300), layouts, estimates)
+    # A long step is measured by one of 20 micro-batches and one of 40.
+    assert seconds.tolist() == [START_S + 14 * 2, START_S, START_S + 300, START_S + 14 * 40 * 30 / 240]
+
+
+def test_a_prediction_is_what_the_plan_shows(spec):
+    plan = planned(spec)
+    found = predictor(task_of(spec))(plan.layouts[7])
+    assert found is not None
+    row = plan.to_json(top=8)[7]
+    assert found["step_time_s"] == pytest.approx(row["step_time_s"])
+    assert found["peak_memory_gib"] == pytest.approx(row["peak_memory_gib"])
+    assert len(found["model_hash"]) == 64
+
+
+def test_nothing_is_predicted_where_nobody_knows_how_fast_the_accelerator_is(tmp_path):
+    assert predictor(task_of(on_cpu(tmp_path)))(Layout(num_nodes=2, data_parallel=16)) is None
+
+
+def test_the_text_tells_the_first_layouts_their_picture_and_the_cost(spec):
+    plan, space = planned(spec), candidates_of(spec)
+    text = plan_text(plan, spec, space, 3, False)
+    lines = text.splitlines()
+    assert lines[0] == f"{len(space.feasible)} layouts can be tried on 16 ranks, by expected speed and chance to fit:"
+    assert f"  and {len(space.feasible) - 3} more (--top N lists N, --json all)" in lines
+    assert f"the first of them, {plan.layouts[0].key}:" in lines
+    assert "+ node 0 -" in text
+    assert "expected:" in text
+    assert "assuming that a guided search takes 12 trials" in text
+    assert "note: uncalibrated" in text
+    assert max(map(len, lines)) < 200
+
+
+def test_the_stages_of_a_long_pipeline_are_shortened(tmp_path):
+    spec = searched(tmp_path, "space.pipeline_parallel=16", "space.tensor_parallel=1", "space.micro_batch_size=1")
+    text = plan_text(planned(spec), spec, candidates_of(spec), None, False)
+    table = text.split("GiB of a rank")[1].split("\n\n")[0].splitlines()[2:]
+    assert [line.split()[0] for line in table] == ["0", "1", "2", "...", "14", "15"]

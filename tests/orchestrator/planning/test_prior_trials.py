@@ -1,0 +1,350 @@
+"""What earlier searches teach: whose trials are taken, how many of each, that they are frozen, and what is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.planning.candidates import candidates_of
+from orchestrator.planning.plan import Estimates, plan_of, predictor, task_of
+from orchestrator.planning.prior_trials import Earlier, collected, collected_for_plan, freeze, frozen
+from orchestrator.records.observations import observed_in
+from orchestrator.samplers.factory import make_sampler
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import Layout
+from search_spaces.tables.measured_table import render_table
+from tests.orchestrator.past_searches import NOON, failed, layouts, measured, past, spec_in, write_ledger
+from trials.files.folders import SearchFolder
+from trials.trial import FailureReason
+
+LARGE = ("s1-aaaaaa", "s2-aaaaaa", "s3-aaaaaa")
+ON_SLURM = "launcher={kind: slurm}"
+"""Nobody knows on what such a search will run."""
+TWO_NODES = Layout(num_nodes=2, data_parallel=4, micro_batch_size=2)
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return spec_in(tmp_path, ON_SLURM)
+
+
+def three_trials(**changes):
+    return tuple(measured(f"t000{n}", layout, **changes) for n, layout in enumerate(layouts()[:3], 1))
+
+
+def test_the_trials_of_searches_on_such_a_machine_are_taken_newest_first(spec, url, tmp_path):
+    other_model = spec_in(tmp_path, "model.num_layers=4")
+    write_ledger(
+        url,
+        past(spec, *three_trials(), search_id="old-aaaaaa"),
+        past(other_model, measured("t0001", layouts()[3]), search_id="new-bbbbbb", at=NOON + 60),
+    )
+    earlier = collected(spec, url)
+    assert [(row.search_id, row.trial) for row in earlier.observations] == [
+        ("new-bbbbbb", "t0001"),
+        ("old-aaaaaa", "t0003"),
+        ("old-aaaaaa", "t0002"),
+        ("old-aaaaaa", "t0001"),
+    ]
+    assert earlier.words == "4 trials of 2 earlier searches: new-bbbbbb, old-aaaaaa"
+    assert earlier.remarks == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "cluster.accelerator=a100-40gb",
+        "cluster.gpus_per_node=4",
+        "measure.memory_limit_gib=2",
+        "trainer={kind: command, template: 'python train.py {tensor_parallel} {pipeline_parallel} {micro_batch_size}',"
+        " log_rank: 0, patterns: megatron-lm}",
+    ],
+)
+def test_another_machine_trainer_or_limit_teaches_nothing(spec, url, tmp_path, change):
+    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, change), measured("t0001", Layout())))
+    assert collected(spec, url) == Earlier()
+
+
+def test_more_nodes_of_the_same_kind_teach(spec, url, tmp_path):
+    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
+    assert len(collected(spec, url).observations) == 1
+
+
+def test_a_played_search_teaches_nothing_and_learns_nothing_from_the_ledger(spec, url, tmp_path):
+    (tmp_path / "table.csv").write_text(render_table(observed_in(past(spec, *three_trials()), spec).rows))
+    played = spec_in(tmp_path, "launcher={kind: recorded, table: table.csv}")
+    write_ledger(url, past(played, *three_trials(), search_id="played-aaaaaa"))
+    assert collected(spec, url) == Earlier()
+    write_ledger(url, past(spec, *three_trials()))
+    assert len(collected(spec, url).observations) == 3
+    assert collected(played, url) == Earlier()
+
+
+def test_what_ran_here_is_taken_where_the_ranks_run_here(tmp_path, url, monkeypatch):
+    monkeypatch.setattr("orchestrator.planning.prior_trials.cpu_name", lambda: "this CPU")
+    spec, (first, second, third, *_) = spec_in(tmp_path), layouts()
+    here, elsewhere = measured("t0001", first, device="this CPU"), measured("t0001", second, device="another CPU")
+    unknown = measured("t0001", third, device=None)
+    write_ledger(
+        url,
+        past(spec, here, search_id="here-aaaaaa"),
+        past(spec, elsewhere, search_id="elsewhere-aaaaaa", at=NOON + 1),
+        past(spec, unknown, search_id="unknown-aaaaaa", at=NOON + 2),
+    )
+    found = [row.search_id for row in collected(spec, url).observations]
+    assert found == ["unknown-aaaaaa", "here-aaaaaa"]
+
+
+def test_where_nobody_knows_the_device_the_newest_searchs_counts(spec, url):
+    first, second = layouts()[:2]
+    write_ledger(
+        url,
+        past(spec, measured("t0001", first, device="old CPU"), search_id="old-aaaaaa"),
+        past(spec, measured("t0001", second, device="new CPU"), search_id="new-aaaaaa", at=NOON + 1),
+    )
+    assert [row.search_id for row in collected(spec, url).observations] == ["new-aaaaaa"]
+
+
+def test_only_what_ran_or_ran_out_of_memory_teaches(spec, url):
+    reasons = (FailureReason.GPU_OOM, FailureReason.HANG, FailureReason.TIME_LIMIT, FailureReason.LOST)
+    trials = [failed(f"t000{n}", layouts()[n], reason) for n, reason in enumerate(reasons, 1)]
+    write_ledger(url, past(spec, *trials))
+    assert [(row.trial, row.outcome) for row in collected(spec, url).observations] == [("t0001", "oom")]
+
+
+@pytest.mark.slow
+def test_at_most_sixty_are_taken_as_many_of_each_problem_and_each_layout_once(spec, url, tmp_path):
+    searches = []
+    for number, count in enumerate((6, 40, 40, 40)):
+        shape = spec_in(tmp_path, ON_SLURM, f"model.vocab_size={64 * (number + 1)}")
+        buckets = [replace(layouts()[1], bucket_mib=mib) for mib in range(1, count + 1)]
+        trials = [measured(f"t{n:04}", layout) for n, layout in enumerate([*buckets, *buckets], 1)]
+        searches.append(past(shape, *trials, search_id=f"s{number}-aaaaaa", at=NOON + number))
+    write_ledger(url, *searches)
+    rows = collected(spec, url).observations
+    assert Counter(row.search_id for row in rows) == {"s0-aaaaaa": 6, **dict.fromkeys(LARGE, 18)}
+    newest = [row.trial for row in rows if row.search_id == "s3-aaaaaa"]
+    assert newest == [f"t{n:04}" for n in range(80, 62, -1)]
+
+
+@pytest.mark.bad_input(43)
+def test_hostile_rows_are_left_out_and_counted(spec, url, tmp_path):
+    write_ledger(url, past(spec, *three_trials()), past(spec, *three_trials(), search_id="gone-aaaaaa", at=NOON - 1))
+    broken = {"t0001": ("step_time_s", math.nan), "t0002": ("peak_memory_gib", -1.0)}
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+        for trial, (name, value) in broken.items():
+            where = f"search_id = 'past-aaaaaa' AND trial = '{trial}'"
+            (text,) = database.execute(f"SELECT outcome FROM attempt WHERE {where}").fetchone()
+            outcome = json.loads(text)
+            outcome["measured"][name] = value
+            database.execute(f"UPDATE attempt SET outcome = ? WHERE {where}", (json.dumps(outcome),))
+        database.execute("UPDATE trial SET state = 'eaten' WHERE search_id = 'gone-aaaaaa'")
+    earlier = collected(spec, url)
+    assert [row.trial for row in earlier.observations] == ["t0003"]
+    (remark,) = earlier.remarks
+    assert "damaged" in remark
+    assert "3 trials" in remark
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda search: replace(search, search_id="=cmd()"),
+        lambda search: replace(search, trials=(measured("\0", layouts()[0]),)),
+        lambda search: replace(search, trials=(measured("t0001", Layout(pipeline_parallel=2, micro_batch_size=8)),)),
+        lambda search: replace(search, spec={"cluster": "none"}),
+        lambda search: replace(search, spec=search.spec | {"model": {}}),
+    ],
+)
+def test_what_no_search_of_ours_wrote_breaks_none(tmp_path, url, hostile):
+    spec = spec_in(tmp_path, ON_SLURM, "model.num_layers=1", "space.pipeline_parallel=1")
+    write_ledger(url, hostile(past(spec, measured("t0001", layouts()[0]))))
+    earlier = collected(spec, url)
+    assert earlier.observations == ()
+    assert "1 trial" in earlier.remarks[0]
+
+
+VAST = Layout(data_parallel=2, micro_batch_size=10**6, grad_accum_steps=10**7)
+"""A table has no digits for its batch."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "sizes", "is_taken"),
+    [
+        (layouts()[0], {"peak_memory_gib": 0.0}, {}, True),
+        (layouts()[0], {"step_time_s": 1e-200}, {}, False),
+        (VAST, {}, {}, False),
+        (layouts()[0], {}, {"num_layers": 10**9}, False),
+        (layouts()[0], {}, {"hidden_size": 10**9, "ffn_hidden_size": 10**9, "seq_length": 10**9}, False),
+    ],
+)
+def test_numbers_beyond_all_models_and_tables_hinder_no_search(tmp_path, url, layout, change, sizes, is_taken):
+    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb")
+    search = past(spec, measured("t0001", layout, **change))
+    write_ledger(url, replace(search, spec=search.spec | {"model": search.spec["model"] | sizes}))
+    folder, earlier = SearchFolder(tmp_path), collected(spec, url)
+    freeze(folder, earlier)
+    assert frozen(folder) == earlier.observations
+    assert (len(earlier.observations), len(earlier.remarks)) == ((1, 0) if is_taken else (0, 1))
+    assert math.isfinite(plan_of(spec, candidates_of(spec), earlier).tokens_per_sec.sum())
+
+
+def test_a_row_too_deep_to_be_read_is_a_remark(spec, url, tmp_path):
+    write_ledger(url, past(spec, *three_trials()))
+    deep = "[" * 100_000 + "]" * 100_000
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+        database.execute("UPDATE search SET spec = ?", (deep,))
+    (remark,) = collected(spec, url).remarks
+    assert remark.startswith("earlier trials are not used: ")
+
+
+def test_a_single_nodes_links_hinder_no_trial_of_several_nodes(tmp_path, url):
+    write_ledger(url, past(spec_in(tmp_path, ON_SLURM, "cluster.num_nodes=2"), measured("t0001", TWO_NODES)))
+    node = "cluster.links={domains: [{name: node, num_ranks: 2, bus_gb_per_s: 2, latency_us: 100}]}"
+    spec = spec_in(tmp_path, ON_SLURM, node)
+    earlier = collected(spec, url)
+    assert len(earlier.observations) == 1
+    assert plan_of(spec, candidates_of(spec), earlier).speed_is_known
+
+
+def test_a_ledger_that_cannot_be_read_is_a_remark(spec, tmp_path):
+    (tmp_path / "ledger.db").write_text("no database, but long enough to be taken for one, if only for a moment")
+    (remark,) = collected(spec, f"sqlite:///{tmp_path}/ledger.db").remarks
+    assert remark.startswith("earlier trials are not used: ")
+
+
+def test_none_asks_for_nothing(tmp_path, url):
+    spec = spec_in(tmp_path, ON_SLURM, "search.earlier_trials=none")
+    write_ledger(url, past(spec, *three_trials()))
+    assert collected(spec, url) == Earlier()
+
+
+@pytest.mark.slow
+def test_a_table_is_taken_as_evenly_as_the_ledger_and_its_sources_are_told(tmp_path, spec):
+    (row, *_) = observed_in(past(spec, *three_trials()), spec).rows
+    row = replace(row, search_id=None, trial=None, source="somebody", peak_memory_gib=0.0)
+    many = [
+        replace(row, layout=replace(row.layout, bucket_mib=bucket), step_time_s=float(bucket))
+        for bucket in range(1, 301)
+    ]
+    (tmp_path / "table.csv").write_text(render_table(many))
+    earlier = collected(spec_in(tmp_path, "search.earlier_trials=table.csv"), "")
+    assert earlier.words == "60 trials of a table: somebody"
+    times = sorted(row.step_time_s for row in earlier.observations)
+    assert max(later - sooner for sooner, later in zip([0, *times], [*times, 301], strict=True)) < 12
+    assert {row.peak_memory_gib for row in earlier.observations} == {None}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda text: text.replace(",0.5,", ",fast,", 1), "table.csv:2: step_time_s: is 'fast'"),
+        (lambda text: text.replace(",cpu,", ",h100-80gb,"), "no row of cpu with 2 GPUs a node"),
+        (lambda text: text.replace("step_time_s", "step_tim_s", 1), "column step_time_s is missing"),
+    ],
+)
+def test_a_bad_table_is_named_with_its_line_before_anything_is_made(tmp_path, spec, spoil, told):
+    text = render_table(observed_in(past(spec, *three_trials()), spec).rows)
+    (tmp_path / "table.csv").write_text(spoil(text))
+    with pytest.raises(InputError) as caught:
+        spec_in(tmp_path, "search.earlier_trials=table.csv")
+    assert told in str(caught.value)
+
+
+def test_what_a_search_learns_from_is_frozen(spec, url, tmp_path):
+    write_ledger(url, past(spec, *three_trials()))
+    folder, earlier = SearchFolder(tmp_path), collected(spec, url)
+    assert frozen(folder) == ()
+    freeze(folder, earlier)
+    assert frozen(folder) == earlier.observations
+    assert folder.earlier.read_text().startswith("# learnt from 3 trials of 1 earlier search: past-aaaaaa\n")
+    folder.earlier.write_text("no table")
+    with pytest.raises(InputError, match=r"earlier\.csv"):
+        frozen(folder)
+
+
+def test_nothing_earlier_leaves_no_file(tmp_path):
+    freeze(SearchFolder(tmp_path), Earlier())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sampler", ["deephyper_filtered", "random", "grid"])
+def test_samplers_that_are_there_to_compare_with_learn_nothing(spec, sampler):
+    rows = observed_in(past(spec, *three_trials()), spec).rows
+    candidates = candidates_of(spec).feasible
+    asked = [make_sampler(sampler, candidates, task_of(spec, each), 7).ask(4, []) for each in ((), rows)]
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["guided", "model_order"])
+def test_a_sampler_of_the_models_asks_the_same_after_a_restart(spec, sampler, tmp_path):
+    rows = observed_in(past(spec, *three_trials()), spec).rows
+    folder = SearchFolder(tmp_path)
+    freeze(folder, Earlier(rows))
+    candidates = candidates_of(spec).feasible
+    asked = [make_sampler(sampler, candidates, task_of(spec, frozen(folder)), 7).ask(4, []) for _ in range(2)]
+    assert asked[0] == asked[1]
+
+
+def test_a_plan_says_from_how_many_trials_of_whom_it_learnt(spec, url, tmp_path):
+    write_ledger(url, past(spec, *three_trials(step_time_s=0.004)))
+    space = candidates_of(spec)
+    cold, taught = plan_of(spec, space), plan_of(spec, space, collected(spec, url))
+    assert "uncalibrated" in cold.notes()[0]
+    assert taught.notes()[0] == "the models' constants were learnt from 3 trials of 1 earlier search: past-aaaaaa"
+    assert not any("uncalibrated" in note for note in taught.notes())
+    assert (taught.estimates.step_time_s != cold.estimates.step_time_s).any()
+    assert cold.expected.guided is None
+    assert taught.expected.guided > 0
+    assert isinstance(taught.estimates, Estimates)
+
+
+def test_predictions_of_other_constants_have_another_hash(tmp_path):
+    spec = spec_in(tmp_path, ON_SLURM, "cluster.accelerator=a100-40gb", "space.precision=bf16")
+    rows = observed_in(past(spec, *three_trials()), spec).rows
+    layout = candidates_of(spec).feasible[0]
+    cold, taught, again = (predictor(task_of(spec, each))(layout) for each in ((), rows, rows))
+    assert cold["model_hash"] != taught["model_hash"]
+    assert cold["step_time_s"] != taught["step_time_s"]
+    assert taught == again
+
+
+def test_a_plan_makes_nothing_where_there_is_no_ledger(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("PARLAY_HOME", str(home))
+    assert collected_for_plan(spec_in(tmp_path)) == Earlier()
+    assert not home.exists()
+
+
+def test_a_plan_reads_the_ledger_that_is_there(tmp_path, monkeypatch, url):
+    monkeypatch.setattr("orchestrator.planning.prior_trials.cpu_name", lambda: "a CPU")
+    spec = spec_in(tmp_path, f"ledger.url={url}")
+    write_ledger(url, past(spec, *three_trials()))
+    assert len(collected_for_plan(spec).observations) == 3
+
+
+def test_a_ledger_that_is_refused_is_a_remark_of_the_plan(tmp_path):
+    (remark,) = collected_for_plan(spec_in(tmp_path, "ledger.url='sqlite://'")).remarks
+    assert "not the path of a file" in remark
+
+
+@pytest.mark.slow
+def test_a_plan_waits_for_no_ledger_that_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("orchestrator.planning.prior_trials.PLAN_WAITS_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        spec = spec_in(tmp_path, f"ledger.url=postgresql://127.0.0.1:{silent.getsockname()[1]}/parlay")
+        (remark,) = collected_for_plan(spec).remarks
+    assert "no answer within" in remark or "not installed" in remark

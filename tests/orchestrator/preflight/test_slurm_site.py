@@ -1,0 +1,354 @@
+"""A new search under launcher slurm is checked against the cluster before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.launchers.slurm_pilot.sizing import least_s
+from orchestrator.planning.candidates import candidates_of, require_pilot_room
+from orchestrator.preflight.slurm_site import no_slurm, require_site
+from search_spaces.errors import InputError, OutsideRefused, Problem
+from slurm.client import SlurmClient
+from slurm.fake.client import FakeSlurm
+from slurm.interface import SlurmUnreachable, Submission, SubmitStatus
+from slurm.partitions import PartitionSnapshot
+from slurm.request import JobRequest
+from slurm.sandbox.sandbox import SlurmSandbox
+from tests.orchestrator.cli.parlay import Answer, parlay_here, write_search
+from tests.orchestrator.launchers.on_fake_slurm import four_nodes
+from tests.orchestrator.slurm_searches import answered, ids_of_jobs, until
+from tests.slurm.sandboxes import resume
+
+SEARCH = """\
+name: checked
+model: {num_layers: 4, hidden_size: 32, num_attention_heads: 4, vocab_size: 64, seq_length: 16}
+cluster: {accelerator: cpu, gpus_per_node: 4, num_nodes: 4}
+global_batch_size: 64
+space:
+  num_nodes: [1, 2, 4]
+  tensor_parallel: [1, 2]
+measure:
+  time_limit: 10m
+tracking: {enabled: false}
+launcher:
+  kind: slurm
+  slurm:
+    partition: main
+"""
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    return FakeSlurm(four_nodes())
+
+
+def loaded(folder: Path, *overrides: str) -> SearchSpec:
+    return load_search_file(write_search(folder, SEARCH), overrides)
+
+
+def refused(slurm: FakeSlurm, spec: SearchSpec) -> tuple[Problem, ...]:
+    with pytest.raises(InputError) as caught:
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    return caught.value.problems
+
+
+def test_a_search_that_the_cluster_can_run_is_asked_for_twice_and_submits_nothing(tmp_path, slurm, monkeypatch):
+    test, asked = slurm.test, []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+    spec = loaded(tmp_path, "launcher.slurm.cpus_per_task=1", "launcher.slurm.comment=mine")
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert [(request.num_nodes, request.tasks_per_node) for request in asked] == [(1, 4), (4, 4)]
+    assert {request.time_limit_min for request in asked} == {11}  # with the launcher's grace, in whole minutes
+    assert {(r.options.partition, r.options.cpus_per_task, r.options.comment) for r in asked} == {("main", 1, "mine")}
+    assert slurm.cluster.jobs() == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "search.yaml"]
+
+
+@pytest.mark.bad_input(26)
+def test_a_variable_that_decides_what_every_rank_runs_is_said(tmp_path, slurm):
+    spec, said = loaded(tmp_path, "launcher.slurm.env={LD_PRELOAD: /secret.so}"), []
+    require_site(spec, candidates_of(spec), said.append, slurm)
+    [words] = said
+    assert words.startswith("launcher.slurm.env.LD_PRELOAD replaces what the modules and the setup file have set")
+    assert words.endswith("extend it in setup_file instead, if the rest of it is still needed")
+
+
+def test_of_pilots_the_shortest_that_a_trial_can_run_in_is_asked_for(tmp_path, slurm, monkeypatch):
+    test, asked = slurm.test, []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or test(request))
+    spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=1")
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert [(job.num_nodes, job.tasks_per_node, job.time_limit_s) for job in asked] == [(4, 4, least_s(630.0))]
+    too_large = loaded(tmp_path, "launcher.kind=slurm_pilot", "search.parallel_trials=2")
+    assert [problem.code for problem in refused(slurm, too_large)] == ["site_refused"]
+
+
+def test_on_a_partition_of_half_an_hour_there_are_pilots_for_short_trials_and_others_are_refused_with_the_numbers(
+    tmp_path, slurm
+):
+    slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, max_time_s=1800.0, num_nodes=4)
+    pilot = ("launcher.kind=slurm_pilot", "search.parallel_trials=1")
+    short = loaded(tmp_path, *pilot, "measure.time_limit=23m")
+    require_site(short, candidates_of(short), pytest.fail, slurm)
+    [problem] = refused(slurm, loaded(tmp_path, *pilot, "measure.time_limit=24m"))
+    assert (problem.key, problem.value) == ("measure.time_limit", 1440.0)
+    assert "for 31 minutes: PartitionTimeLimit" in problem.message
+    assert "the shortest pilot takes measure.time_limit 1440 s + 30, 300 until its agent serves" in (problem.rule or "")
+    assert "or launcher.kind slurm" in (problem.fix or "")
+
+
+def test_a_pilot_has_the_nodes_of_the_largest_layout(tmp_path):
+    spec = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=3")
+    with pytest.raises(InputError) as caught:
+        require_pilot_room(spec, candidates_of(spec))
+    [problem] = caught.value.problems
+    assert (problem.key, problem.value, problem.code) == ("launcher.slurm.pilot_nodes", 3, "pilot_nodes")
+    enough = loaded(tmp_path, "launcher.kind=slurm_pilot", "launcher.slurm.pilot_nodes=4")
+    require_pilot_room(enough, candidates_of(enough))
+
+
+@pytest.mark.bad_input(23)
+def test_a_partition_that_is_not_there_is_told_with_slurms_words_and_its_line(tmp_path, slurm):
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.partition=nosuch"))
+    assert {(p.code, p.key, p.value, p.file) for p in problems} == {
+        ("site_refused", "launcher.slurm.partition", "nosuch", "--set")
+    }
+    assert "Invalid partition name specified" in problems[0].message
+    assert all(p.rule and p.fix for p in problems)
+    slurm.cluster.partitions = ("gpu",)
+    assert [(p.value, p.line) for p in refused(slurm, loaded(tmp_path))] == [("main", 14)] * 2
+
+
+@pytest.mark.bad_input(22)
+def test_more_cpus_than_a_node_offers_are_refused(tmp_path, slurm):
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
+    assert {(p.key, p.code) for p in problems} == {("launcher.slurm", "site_refused")}
+    assert "Requested node configuration is not available" in problems[0].message
+
+
+@pytest.mark.bad_input(20)
+@pytest.mark.parametrize(
+    ("limits", "key", "words"),
+    [
+        ({"max_time_s": 600.0}, "measure.time_limit", "PartitionTimeLimit"),
+        ({"max_nodes": 0}, "constraints.max_nodes", "PartitionNodeLimit"),
+    ],
+)
+def test_a_job_beyond_its_partition_is_refused_also_where_slurm_takes_it_and_lets_it_wait(
+    tmp_path, slurm, limits, key, words
+):
+    assert not slurm.settings().enforces_limits
+    slurm.partition_limits["main"] = PartitionSnapshot("main", is_default=True, **limits)
+    problems = refused(slurm, loaded(tmp_path))
+    assert {problem.key for problem in problems} == {key}
+    assert words in problems[0].message
+
+
+def test_only_the_sizes_that_are_refused_are_told(tmp_path, slurm):
+    [problem] = refused(slurm, loaded(tmp_path, "launcher.slurm.exclude=[n4]"))
+    assert "4 nodes x 4 ranks" in problem.message
+
+
+@pytest.mark.bad_input(20)
+@pytest.mark.parametrize(
+    ("words", "key", "line"),
+    [
+        ("Requested time limit is invalid (missing or exceeds some limit)", "measure.time_limit", 9),
+        ("PartitionTimeLimit: the job would wait for ever", "measure.time_limit", 9),
+        ("QOSMaxWallDurationPerJobLimit\nJob violates accounting/QOS policy", "measure.time_limit", 9),
+        ("Invalid account or account/partition combination specified", "launcher.slurm.account", 13),
+        ("User's group not permitted to use this partition", "launcher.slurm.partition", 14),
+        ("Invalid qos specification", "launcher.slurm.qos", 13),
+        ("Requested reservation is invalid", "launcher.slurm.reservation", 13),
+        ("Invalid feature specification", "launcher.slurm.constraint", 13),
+        ("Invalid generic resource (gres) specification", "launcher.slurm.gres", 13),
+        ("Invalid license specification", "launcher.slurm.licenses", 13),
+        ("Memory specification can not be satisfied", "launcher.slurm.mem", 13),
+        ("Invalid node name specified", "launcher.slurm", 13),
+        ("job_submit/lua: only on Tuesdays\nUnspecified error", "launcher.slurm", 13),
+    ],
+)
+def test_slurms_words_name_the_key_they_are_about(tmp_path, slurm, words, key, line):
+    slurm.submissions_refused(f"allocation failure: {words}")
+    problem = refused(slurm, loaded(tmp_path))[0]
+    assert (problem.key, problem.line) == (key, line)
+    assert words in problem.message
+    assert problem.fix
+
+
+def test_a_limit_of_the_queue_is_no_refusal(tmp_path, slurm):
+    slurm.submissions_busy()
+    spec = loaded(tmp_path)
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+
+
+def test_no_controller_and_no_slurm_are_the_outsides_refusal_with_what_to_do(tmp_path, slurm, monkeypatch):
+    spec = loaded(tmp_path)
+    slurm.cluster.controller_down(3600.0)
+    monkeypatch.setenv("SLURM_CONF", "/etc/big.conf")
+    with pytest.raises(OutsideRefused, match=r"no Slurm: Unable to contact slurm controller.*big\.conf") as caught:
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert "scontrol ping" in (caught.value.fix or "")
+    monkeypatch.delenv("SLURM_CONF")
+    nowhere = SlurmClient({"PATH": str(tmp_path)})
+    with pytest.raises(OutsideRefused, match=r"no Slurm: sbatch is not on PATH: .*SLURM_CONF is not set") as caught:
+        require_site(spec, candidates_of(spec), pytest.fail, nowhere)
+    assert "login node" in (caught.value.fix or "")
+
+
+def test_a_slurm_that_finds_no_configuration_is_told_about_slurm_conf():
+    fatal = "sbatch: fatal: Could not establish a configuration source"
+    assert "set SLURM_CONF" in (no_slurm(SlurmUnreachable(fatal)).fix or "")
+
+
+def test_nodes_that_are_away_are_waited_for_and_said(tmp_path, slurm):
+    """As sbatch does with the job itself."""
+    notes: list[str] = []
+    for name in ("n1", "n2"):
+        slurm.cluster.drain_node(name)
+    spec = loaded(tmp_path)
+    require_site(spec, candidates_of(spec), notes.append, slurm)
+    [note] = notes
+    assert "a job of 4 nodes x 4 ranks for 11 minutes would have to wait just now: " in note
+    assert "n[1-2] of the 4 nodes that could run it: drained" in note
+    slurm.cluster.drain_node("n3")
+    slurm.cluster.drain_node("n4")
+    require_site(spec, candidates_of(spec), notes.append, slurm)
+    assert "a job of 1 node x 4 ranks" in notes[1]
+
+
+def test_nodes_that_are_away_excuse_no_job_that_none_could_run(tmp_path, slurm):
+    slurm.cluster.drain_node("n1")
+    problems = refused(slurm, loaded(tmp_path, "launcher.slurm.cpus_per_task=2"))
+    assert {p.code for p in problems} == {"site_refused"}
+
+
+def test_other_launchers_ask_no_slurm(tmp_path, slurm):
+    slurm.cluster.controller_down(3600.0)
+    for kind in ("local", "ray"):
+        spec = loaded(tmp_path, f"launcher.kind={kind}")
+        require_site(spec, candidates_of(spec), pytest.fail, slurm)
+
+
+def test_what_is_asked_is_what_would_be_submitted(tmp_path, slurm, monkeypatch):
+    """GPUs are asked for by the node, as the launcher does."""
+    asked: list[JobRequest] = []
+    monkeypatch.setattr(slurm, "test", lambda request: asked.append(request) or Submission(SubmitStatus.ACCEPTED))
+    spec = loaded(tmp_path, "cluster.accelerator=a100-80gb")
+    require_site(spec, candidates_of(spec), pytest.fail, slurm)
+    assert {request.options.gpus_per_node for request in asked} == {4}
+
+
+# -- the command, and a real Slurm
+
+
+def run(folder: Path, sandbox: SlurmSandbox, *words: str, **variables: str) -> Answer:
+    """One command against the sandbox; these variables stand in its environment."""
+    return parlay_here(*words, cwd=folder, variables=sandbox.environment | variables)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
+def test_what_a_real_slurm_refuses_is_bad_input_and_leaves_nothing(tmp_path, slurm_sandbox, verb):
+    write_search(tmp_path, SEARCH)
+    before = ids_of_jobs(slurm_sandbox)
+    answer = run(tmp_path, slurm_sandbox, *verb, "search.yaml", "--set", "launcher.slurm.partition=nosuch", "--json")
+    error = answer.json["error"]
+    assert (answer.code, error["code"], error["key"], error["value"], error["file"]) == (
+        2,
+        "site_refused",
+        "launcher.slurm.partition",
+        "nosuch",
+        "--set",
+    )
+    assert "Invalid partition name specified" in error["message"]
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
+    assert ids_of_jobs(slurm_sandbox) <= before  # of jobs that ended before Slurm forgets some meanwhile
+
+
+@pytest.mark.bad_input(20, 22, 23)
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        ("launcher.slurm.partition=short", "measure.time_limit", "Requested time limit is invalid"),
+        ("launcher.slurm.constraint=nosuch", "launcher.slurm.constraint", "Invalid feature specification"),
+        ("launcher.slurm.nodelist=[n9]", "launcher.slurm", "Invalid node name specified"),
+        ("launcher.slurm.cpus_per_task=63", "launcher.slurm", "More processors requested than permitted"),
+        ("launcher.slurm.gpus_per_node=9", "launcher.slurm", "Requested node configuration is not available"),
+    ],
+)
+def test_a_real_slurm_names_what_it_refuses(tmp_path, slurm_sandbox, change, key, words):
+    write_search(tmp_path, SEARCH)
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", change, "--json")
+    assert (answer.code, answer.json["error"]["key"]) == (2, key)
+    assert words in answer.json["error"]["message"]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_dry_run_asks_the_real_slurm_and_submits_nothing(tmp_path, slurm_sandbox):
+    write_search(tmp_path, SEARCH)
+    before = ids_of_jobs(slurm_sandbox)
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["spec"]["launcher"]["slurm"]["partition"] == "main"
+    assert ids_of_jobs(slurm_sandbox) <= before  # of jobs that ended before Slurm forgets some meanwhile
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("verb", [("run",), ("submit",), ("run", "--dry-run")])
+def test_without_slurm_a_new_search_is_exit_code_6_and_leaves_nothing(tmp_path, monkeypatch, verb):
+    write_search(tmp_path, SEARCH)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = parlay_here(*verb, "search.yaml", "--json", cwd=tmp_path)
+    assert answer.code == 6
+    assert "Slurm's commands are not installed on this machine" in answer.json["error"]["message"]
+    assert "parlay slurm-sandbox start" in answer.json["error"]["fix"]
+    assert [path.name for path in tmp_path.iterdir()] == ["search.yaml"]
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ({"SBATCH_PARTITION": "nosuch"}, "Invalid partition name specified"),
+        ({"SBATCH_PARTITION": "no such"}, "is 'no such'"),
+        ({"SBATCH_GPUS_PER_NODE": "v100:2"}, "Requested node configuration is not available"),
+    ],
+)
+def test_an_option_carried_from_the_environment_is_checked_like_one_of_the_file(
+    tmp_path, slurm_sandbox, variable, message
+):
+    write_search(tmp_path, SEARCH.replace("    partition: main\n", "    comment: mine\n"))
+    answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json", **variable)
+    error = answer.json["error"]
+    assert answer.code == 2
+    assert message in error["message"]
+    assert error["key"] == "launcher.slurm" or error["file"] == "SBATCH_PARTITION"
+    assert f"({next(iter(variable))})" in answer.err or error["file"] == "SBATCH_PARTITION"
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(120)
+def test_a_real_slurm_whose_nodes_are_drained_refuses_nothing(tmp_path, slurm_sandbox):
+    write_search(tmp_path, SEARCH)
+    alive = ("squeue", "--noheader", "--states=RUNNING,COMPLETING")  # of which a node would be draining for a while
+    until(lambda: answered(slurm_sandbox, *alive), lambda jobs: not jobs)
+    answered(slurm_sandbox, "scontrol", "update", "nodename=n[1-4]", "state=drain", "reason=test")
+    try:
+        answer = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--json")
+        still = run(tmp_path, slurm_sandbox, "run", "search.yaml", "--dry-run", "--set", "launcher.slurm.constraint=no")
+    finally:
+        resume(slurm_sandbox, "n[1-4]")
+    assert answer.code == 0, answer.err
+    assert "would have to wait just now: n[1-4] of the 4 nodes that could run it: drained" in answer.err
+    assert still.code == 2

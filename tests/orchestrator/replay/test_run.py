@@ -1,0 +1,49 @@
+"""Which interpreter a replay's ranks are started with."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.recipe.read import LoadedRecipe, read_recipe
+from orchestrator.recipe.write import write_recipe
+from orchestrator.replay.run import with_trainer
+from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
+
+IMAGE = {"kind": "slurm", "slurm": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}}}
+THERE, GONE = "/bin/sh", "/no/such/python"
+
+
+@pytest.fixture
+def loaded(tmp_path, monkeypatch) -> LoadedRecipe:
+    monkeypatch.delenv("PARLAY_PYTHON", raising=False)
+    (tmp_path / "code").mkdir()
+    source = source_of(measured_trial("t0001", LAYOUT, 0.1))
+    return read_recipe(write_recipe(tmp_path / "recipe", source, tmp_path / "code"))
+
+
+def python_of(loaded: LoadedRecipe, measured: str | None, kind: str | None = None, **changes: Any) -> str:
+    fingerprint = dict(loaded.recipe.fingerprint) | {"executable": measured}
+    recipe = replace(loaded.recipe, fingerprint=fingerprint, **changes)
+    return with_trainer(replace(loaded, recipe=recipe), None, (), kind)[1]
+
+
+@pytest.mark.parametrize(("measured", "taken"), [(THERE, THERE), (GONE, sys.executable), (None, sys.executable)])
+def test_the_one_that_was_measured_where_it_is_still_there(loaded, measured, taken):
+    assert python_of(loaded, measured) == taken
+
+
+@pytest.mark.parametrize(
+    ("measured", "kind", "taken"),
+    [(GONE, None, GONE), (None, None, "python3"), (THERE, "local", sys.executable), (GONE, "local", sys.executable)],
+)
+def test_that_of_an_image_is_looked_for_nowhere_else(loaded, measured, kind, taken):
+    assert python_of(loaded, measured, kind, launcher=IMAGE) == taken
+
+
+def test_parlay_python_names_another_as_it_does_for_the_recipes_scripts(loaded, monkeypatch):
+    monkeypatch.setenv("PARLAY_PYTHON", "/opt/py/bin/python")
+    assert python_of(loaded, THERE) == "/opt/py/bin/python"

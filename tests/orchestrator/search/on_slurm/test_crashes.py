@@ -1,0 +1,75 @@
+"""Kill the driver at every one of its doors, before and after every call, and resume: the search is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.doors import (
+    DOORS,
+    Door,
+    eventful,
+    every_call,
+    killed_and_resumed,
+    story,
+    two_calls,
+    undisturbed,
+    walks,
+)
+from tests.orchestrator.search.slurm_rig import SlurmRig, slurm_rig
+from trials.trial import FailureReason
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
+    """The story of the search whose driver nobody kills, and the calls through each door."""
+    search, calls = undisturbed(eventful(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)
+    assert len(search.trials) == 5
+    assert min(calls[name] for name in DOORS if name != "scancel") > 3, "a walk goes through each door"
+    return story(search), calls
+
+
+@walks([name for name in DOORS if name != "scancel"], every_call, two_calls)
+def test_killed_at_any_call_and_resumed_the_search_is_the_same(tmp_path, wanted, name, after, killed_at):
+    undisturbed_story, calls = wanted
+    for number in killed_at(calls[name]):
+        rig = eventful(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after))
+        rig.check(search)
+        assert story(search) == undisturbed_story, f"call {number} of {calls[name]}"
+
+
+def cancelling(path) -> SlurmRig:
+    """Three jobs that never end, of which the user has enough."""
+    path.mkdir()
+    rig = slurm_rig(path)
+    rig.limits, rig.script = Limits(9, 3), lambda spec, restart: Script(duration_s=None)
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began(rig) + 40)
+    return rig
+
+
+CANCELS = ("scancel", "an event into the journal", "squeue")
+
+
+@pytest.fixture(scope="module")
+def calls_of_a_cancel(tmp_path_factory) -> dict[str, int]:
+    calls = undisturbed(cancelling(tmp_path_factory.mktemp("undisturbed") / "rig").open_driver().run)[1]
+    assert min(calls[name] for name in CANCELS) > 0, "a walk goes through each door"
+    return calls
+
+
+@walks(CANCELS, every_call, two_calls)
+def test_killed_while_it_cancels_and_resumed_nothing_is_left(tmp_path, calls_of_a_cancel, name, after, killed_at):
+    for number in killed_at(calls_of_a_cancel[name]):
+        rig = cancelling(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after), away_s=0.0)
+        rig.check(search)
+        assert {trial.reason for trial in search.trials} == {FailureReason.CANCELLED_BY_USER}
+
+
+def began(rig: SlurmRig) -> float:
+    return min((job.submitted for job in rig.cluster.jobs()), default=rig.cluster.time)

@@ -1,0 +1,187 @@
+"""Kill the driver of a search in pilots at its doors, before and after a call, and resume: the search is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.launchers.slurm_pilot import allocation, allocations, launcher
+from orchestrator.search import trial_program
+from orchestrator.search.context import Hooks
+from orchestrator.search.stopping import Limits
+from slurm.fake.client import FakeSlurm
+from tests.orchestrator.search.doors import (
+    Door,
+    every_call,
+    killed_and_resumed,
+    one_call,
+    one_does_not_fit,
+    story,
+    undisturbed,
+    walks,
+    watched,
+)
+from tests.orchestrator.search.pilot_rig import PilotRig, pilot_rig
+from tests.orchestrator.search.rig import Killed
+from trials.ledger.journal import Journal
+from trials.ledger.writer import LedgerWriter
+from trials.trial import FailureReason, TrialState
+
+pytestmark = pytest.mark.slow
+
+DOORS: dict[str, tuple[object, str, int]] = {
+    "an event into the journal": (Journal, "append", 17),
+    "an event into the ledger": (LedgerWriter, "apply", 19),
+    "spec.json": (trial_program, "write_json", 2),
+    "job.sh of a step": (launcher, "write_job_files", 2),
+    "a step's request": (launcher, "write", 2),
+    "pilot.json": (allocations, "write", 1),
+    "job.sh of a pilot": (allocation, "write_text", 1),
+    "job.json and over.json": (allocations, "write_json", 1),
+    "sbatch --test-only": (FakeSlurm, "test", 1),
+    "sbatch": (FakeSlurm, "submit", 1),
+    "squeue": (FakeSlurm, "jobs", 7),
+    "scontrol": (FakeSlurm, "describe", 1),
+}
+"""The driver's ways to the outside, and which calls are killed: every one, or every so many of those that are many."""
+
+
+def eventful(path: Path) -> PilotRig:
+    """A short search in which a layout does not fit, the pilot is cancelled by others and the best is repeated."""
+    path.mkdir()
+    rig = pilot_rig(path)
+    rig.limits = Limits(4, 2, budget_node_hours=6.0, finalists=1, finalist_repeats=1)
+
+    rig.script = one_does_not_fit
+    rig.cluster.at(rig.cluster.time + 150, lambda: _cancel_the_last(rig))
+    return rig
+
+
+def _cancel_the_last(rig: PilotRig) -> None:
+    running = [job for job in rig.cluster.jobs() if job.run and not job.state.is_ended]
+    if running:
+        rig.cluster.cancel(running[-1].job_id)
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory) -> tuple[list[tuple], dict[str, int]]:
+    """The story of the search whose driver nobody kills, and the calls through each door."""
+    rig = eventful(tmp_path_factory.mktemp("undisturbed") / "rig")
+    search, calls = undisturbed(rig.open_driver().run, DOORS)
+    rig.check_pilots(search)
+    assert len(search.trials) == 5
+    assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
+    assert min(calls.values()) > 1, "a walk goes through each door"
+    return story(search), calls
+
+
+@walks(DOORS, every_call, one_call)
+def test_killed_at_a_call_and_resumed_the_search_in_pilots_is_the_same(tmp_path, wanted, name, after, killed_at):
+    undisturbed_story, calls = wanted
+    for number in killed_at(calls[name])[:: DOORS[name][2]]:
+        rig = eventful(tmp_path / str(number))
+        search = killed_and_resumed(rig, name, Door(number, after), DOORS)
+        rig.check_pilots(search)
+        assert story(search) == undisturbed_story, f"call {number} of {calls[name]}"
+
+
+@pytest.mark.walks
+def test_what_pilots_held_that_never_served_is_booked_although_no_other_comes(tmp_path):
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s = None
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert search.best_trial is None
+
+
+@pytest.mark.parametrize("startup_s", [100.0, None], ids=["late", "never"])
+@pytest.mark.parametrize("seconds", [1, 40])
+def test_what_a_pilot_held_that_nobody_waits_for_any_more_is_booked(tmp_path, startup_s, seconds):
+    """The search is cancelled while its first pilot starts: there is no next one to pay."""
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s = startup_s
+    began = rig.cluster.time
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + seconds)
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert {a.reason for t in search.trials for a in t.attempts} == {FailureReason.CANCELLED_BY_USER}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "reason"),
+    [(20.0, FailureReason.CANCELLED_BY_USER), (400.0, FailureReason.INTERRUPTED)],
+    ids=["while it starts", "once it has ended by itself"],
+)
+def test_what_a_pilot_held_of_which_its_driver_could_not_tell_any_more_is_booked(tmp_path, after_s, reason):
+    """Killed before the pilot's id was written down; then the search is cancelled, and no step begins in it."""
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s, door = 50.0, Door(1, after=False)
+    with watched("job.json and over.json", door, DOORS), pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.cluster.advance(after_s)
+    rig.hooks = Hooks(cancel_requested=lambda: True)
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    assert rig.slurm.used_node_s("rig-aaaaaa.p0001") > 0.0
+    assert search.trials[0].attempts[0].reason is reason
+
+
+def test_what_a_pilot_held_that_was_let_go_before_anything_began_in_it_is_booked(tmp_path):
+    """Its driver was killed, and the next one finds too little of its time left: the last pilot follows."""
+    rig = pilot_rig(tmp_path)
+    rig.startup_s, rig.longest_s, rig.limits = 280.0, 1.0, Limits(1, 1)
+    with watched("squeue", Door(3, after=True), DOORS), pytest.raises(Killed):
+        rig.open_driver().run()
+    rig.cluster.advance(320.0)
+    search = rig.open_driver().run()
+    rig.check_pilots(search)
+    held_s = rig.slurm.used_node_s("rig-aaaaaa.p0001")
+    assert {job.request.name for job in rig.cluster.jobs()} == {"rig-aaaaaa.p0001", "rig-aaaaaa.p0002"}
+    first, second = search.trials[0].attempts
+    assert (first.reason, second.state) == (FailureReason.INTERRUPTED, TrialState.MEASURED)
+    assert first.node_hours == pytest.approx(held_s / 3600)
+
+
+@pytest.fixture
+def waiting(tmp_path, monkeypatch) -> PilotRig:
+    """A driver was killed as it ended the pilot that its cancelled search had waited for."""
+    rig = eventful(tmp_path / "rig")
+    rig.startup_s, rig.limits = None, Limits(1, 1)
+    began = rig.cluster.time
+    rig.hooks = Hooks(cancel_requested=lambda: rig.cluster.time > began + 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeSlurm, "cancel", Door(1, after=False).guard(FakeSlurm.cancel))
+        with pytest.raises(Killed):
+            rig.open_driver().run()
+    return rig
+
+
+@pytest.fixture
+def idle(tmp_path, monkeypatch) -> PilotRig:
+    """A search ended while nobody could tell what became of its pilot, and its driver was killed then."""
+    rig = eventful(tmp_path / "rig")
+    rig.limits = Limits(1, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(launcher.SlurmPilotLauncher, "give_back", lambda _: True)
+        assert rig.open_driver().run().state.is_ended
+    return rig
+
+
+@pytest.mark.parametrize("left", ["idle", "waiting"])
+def test_pilots_of_a_driver_killed_at_the_very_end_are_ended_by_whoever_releases_them(left, request):
+    rig = request.getfixturevalue(left)
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [False]
+    rig.open_driver()
+    assert rig.launcher.release() == []
+    rig.cluster.advance(10.0)
+    assert [job.state.is_ended for job in rig.cluster.jobs()] == [True]
+
+
+def test_a_pilot_that_slurm_does_not_end_is_named(waiting):
+    rig = waiting
+    rig.cluster.controller_down(for_s=3600.0)
+    rig.open_driver()
+    assert rig.launcher.release() == ["rig-aaaaaa.p0001"]

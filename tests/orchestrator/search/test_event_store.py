@@ -1,0 +1,196 @@
+"""A search that changes drivers: whatever the old one still writes, the search can be read and goes on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.search.event_store import History
+from tests.trials.ledger.stories import NOON, SEARCH_ID, Story, measured_story
+from trials.ledger import journal as journals
+from trials.ledger.events import Event, EventKind, Fenced, SearchRecord, SearchState, fold
+from trials.ledger.journal import Journal, JournalDamaged
+from trials.ledger.reader import LedgerReader
+from trials.ledger.writer import LedgerWriter
+
+
+class NoLedger:
+    """For tests of the journal alone."""
+
+    def apply(self, search_id: str, event: Event, after: SearchRecord) -> None:
+        pass
+
+    def catch_up(self, search_id: str, events: list[Event]) -> None:
+        pass
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return written(tmp_path / "journal.jsonl", measured_story().events[:2])
+
+
+@pytest.fixture
+def ledger(tmp_path) -> Iterator[LedgerWriter]:
+    ledger = LedgerWriter(f"sqlite:///{tmp_path}/ledger.db")
+    yield ledger
+    ledger.close()
+
+
+def written(path: Path, events: list[Event]) -> Path:
+    journal = Journal(path)
+    for event in events:
+        journal.append(event)
+    journal.close()
+    return path
+
+
+def opened(path: Path, fencing: int, ledger=None) -> History:
+    return History(SEARCH_ID, Journal(path), ledger or NoLedger(), fencing, lambda: NOON)
+
+
+def told(history: History, detail: str) -> Event:
+    return history.record(EventKind.SEARCH_STATE, state=SearchState.RUNNING, end_reason=None, detail=detail)
+
+
+class TestTakingOver:
+    def test_whoever_opens_the_search_under_a_new_lease_says_so_in_the_journal(self, path):
+        history = opened(path, fencing=2)
+        last = Journal(path).read()[-1]
+        assert (last.seq, last.fencing, last.kind) == (3, 2, EventKind.DRIVER_TOOK_OVER)
+        assert last.data == {"host": socket.gethostname(), "pid": os.getpid()}
+        assert (history.search.last_seq, history.search.fencing) == (3, 2)
+
+    def test_the_same_lease_is_not_taken_over_again(self, path):
+        opened(path, fencing=2)
+        before = path.read_bytes()
+        opened(path, fencing=2)
+        assert path.read_bytes() == before
+
+    def test_a_search_without_events_begins_with_its_creation(self, tmp_path):
+        history = opened(tmp_path / "journal.jsonl", fencing=3)
+        assert history.is_empty
+        history.record(EventKind.SEARCH_CREATED, spec={}, code_hash="")
+        assert [e.fencing for e in Journal(tmp_path / "journal.jsonl").read()] == [3]
+
+    def test_the_old_driver_is_refused_before_the_new_one_has_done_anything(self, path):
+        old = opened(path, fencing=2)
+        opened(path, fencing=3)
+        with pytest.raises(Fenced):
+            told(old, "too late")
+        with pytest.raises(Fenced):
+            opened(path, fencing=2)
+
+    def test_the_ledger_is_fenced_and_caught_up_as_soon_as_the_search_is_open(self, path, ledger, tmp_path):
+        history = opened(path, 2, ledger)
+        assert LedgerReader(f"sqlite:///{tmp_path}/ledger.db").search(SEARCH_ID) == history.search
+        with pytest.raises(Fenced):
+            ledger.copy_lease(SEARCH_ID, 1, {"host": "old"})
+
+    def test_an_old_driver_that_writes_while_the_new_one_opens_the_search_is_heard(self, path, monkeypatch):
+        old, read = opened(path, fencing=1), Journal.read
+
+        def read_then_overtaken(journal: Journal) -> list[Event]:
+            events = read(journal)
+            monkeypatch.setattr(Journal, "read", read)
+            told(old, "just in time")
+            return events
+
+        monkeypatch.setattr(Journal, "read", read_then_overtaken)
+        new = opened(path, fencing=2)
+        assert new.search.detail == "just in time"
+        assert [e.fencing for e in Journal(path).read()] == [1, 1, 1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@settings(deadline=None, max_examples=150)
+@given(order=st.lists(st.integers(0, 2), max_size=60))
+def test_drivers_that_write_in_any_order_leave_a_search_that_can_be_read_and_lose_nothing_they_were_told_is_there(
+    order,
+):
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = written(Path(folder) / "journal.jsonl", [Story().create()])
+        turns = Turns(patch)
+        drivers = [SteppedDriver(path, fencing, turns) for fencing in (1, 2, 3)]
+        for number in order:
+            turns.step(drivers[number])
+            assert_whole(path, drivers)
+        for driver in drivers:
+            while driver.is_alive():
+                turns.step(driver)
+            assert_whole(path, drivers)
+        assert all(driver.error is None or isinstance(driver.error, Fenced) for driver in drivers)
+        assert drivers[-1].error is None, "nobody may fence the newest off"
+        opened(path, fencing=4)
+
+
+def assert_whole(path: Path, drivers: list[SteppedDriver]) -> None:
+    events = Journal(path).read()
+    fold(SEARCH_ID, events)
+    assert all(event in events for driver in drivers for event in driver.recorded)
+
+
+class Turns:
+    """Threads that go on one at a time, each up to its journal's next system call, in the order a test wants."""
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self._paused = threading.Semaphore(0)
+        held = {name: self._held(getattr(os, name)) for name in ("open", "fstat", "write", "fsync", "ftruncate")}
+        patch.setattr(journals, "os", SimpleNamespace(**vars(os) | held))
+
+    def step(self, driver: SteppedDriver) -> None:
+        """Let the driver go on to its next system call, or to its end."""
+        if not driver.ident:
+            driver.start()
+        elif driver.is_alive():
+            driver.go.release()
+        else:
+            return
+        self._paused.acquire()
+        if driver.is_done:
+            driver.join()
+
+    def pause(self, driver: SteppedDriver) -> None:
+        self._paused.release()
+        if not driver.is_done:
+            driver.go.acquire()
+
+    def _held(self, call):
+        def hold(*args, **kwargs):
+            if isinstance(driver := threading.current_thread(), SteppedDriver):
+                self.pause(driver)
+            return call(*args, **kwargs)
+
+        return hold
+
+
+class SteppedDriver(threading.Thread):
+    """Opens the search and records three events in it, unless it is fenced off."""
+
+    def __init__(self, path: Path, fencing: int, turns: Turns):
+        super().__init__(daemon=True)
+        self.go = threading.Semaphore(0)
+        self.recorded: list[Event] = []
+        self.error: Exception | None = None
+        self.is_done = False
+        self._path, self._fencing, self._turns = path, fencing, turns
+
+    def run(self) -> None:
+        try:
+            history = opened(self._path, self._fencing)
+            for number in range(3):
+                self.recorded.append(told(history, f"{self._fencing}.{number}"))
+        except (ValueError, JournalDamaged) as error:
+            self.error = error
+        finally:
+            self.is_done = True
+            self._turns.pause(self)

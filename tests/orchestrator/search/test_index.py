@@ -1,0 +1,143 @@
+"""What decisions rest on is what the whole record says, and costs the same however many trials have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from orchestrator.search.context import Hooks
+from orchestrator.search.index import LATEST, Standing
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from tests.orchestrator.samplers.histories import history_of
+from tests.orchestrator.scripted import Script
+from tests.orchestrator.search.rig import LAYOUTS, Rig
+from tests.trials.analysis.test_pareto import on
+from tests.trials.ledger.stories import Story, stories
+from trials.analysis.ranking import Objective, needs_second_look, rank, second_looks, upper_bound_of, value_of
+from trials.attempt_result import may_retry
+from trials.ledger.events import EventKind, SearchRecord, apply
+from trials.trial import FailureReason, TrialKind, TrialState
+
+pytestmark = pytest.mark.slow
+
+SPEED = Objective.TOKENS_PER_SEC
+GLOBAL_BATCH = 16
+
+
+def standing_of(search: SearchRecord, floor: MemoryFloor | None = None) -> Standing:
+    return Standing(search, SPEED, GLOBAL_BATCH, floor)
+
+
+def assert_true_to(standing: Standing, search: SearchRecord, floor: MemoryFloor | None = None) -> None:
+    """Everything it says, looked up in all trials of the record."""
+    trials, attempts = search.trials, [attempt for trial in search.trials for attempt in trial.attempts]
+    ended = [attempt for attempt in attempts if attempt.state.is_ended]
+    assert standing.unended == [trial for trial in trials if not trial.state.is_ended]
+    assert standing.in_flight == search.in_flight
+    assert standing.node_hours_used == search.node_hours_used
+    assert standing.node_hours_reserved == search.node_hours_reserved
+    assert standing.num_layouts == search.num_layouts
+    moments = [m for attempt in ended for m in (attempt.started_at, attempt.ended_at) if m is not None]
+    assert standing.last_moment == max([search.created_at, *moments])
+    known = [a for a in ended if a.state is TrialState.MEASURED and None not in (a.started_at, a.ended_at)]
+    assert standing.num_measured == len(known)
+    assert standing.longest_s(1) == max([0.0, *(attempt.ended_at - attempt.started_at for attempt in known)])
+    over = [trial for trial in trials if trial.state.is_ended]
+    assert standing.is_cut_short == any(t.last_attempt is None or may_retry(t, t.last_attempt) for t in over)
+    by_end = sorted((t for t in over if t.last_attempt is not None), key=lambda t: t.last_attempt.ended_at)
+    assert standing.latest == by_end[-LATEST:]
+    assert standing.first_measured == next((trial for trial in trials if trial.measured is not None), None)
+    assert standing.suspects == [trial for trial in trials if needs_second_look(trial)]
+    assert standing.measured_again == [trial for trial in trials if trial.kind is TrialKind.FINALIST]
+    second = second_looks(trials)
+    assert standing.repeats == [t for t in trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+    assert all(standing.was_tried(trial.layout) for trial in trials)
+    assert all(trial in standing.runs_of(trial.layout) for trial in trials)
+    bound = lambda t: upper_bound_of(t, SPEED)  # noqa: E731
+    assert standing.told() == history_of(trials, lambda t: value_of(t, SPEED), bound, floor)
+    ranking = rank(trials, SPEED, GLOBAL_BATCH, floor)
+    leader = standing.leader()
+    assert (leader.best, leader.fastest) == (ranking.best, ranking.fastest)
+    assert standing.ranking() == ranking
+
+
+@settings(deadline=None, max_examples=60)
+@given(story=stories())
+def test_followed_event_by_event_it_says_what_the_record_says(story: Story):
+    search, standing = None, None
+    for event in story.events:
+        search = apply(search, story.search_id, event)
+        standing = standing or standing_of(search)
+        standing.follow(search)
+        assert_true_to(standing, search)
+
+
+def test_the_fastest_on_each_number_of_nodes_is_known_by_itself():
+    story = Story()
+    story.create()
+    trials = on(2, 1, 90.0), on(1, 2, 100.0), on(1, 3, 120.0), on(4, 4, 80.0, flags=("fingerprint_changed",))
+    leaders = Standing(replace(story.search, trials=trials), SPEED, 8).leaders_by_nodes()
+    assert [ranking.fastest and ranking.fastest.trial for ranking in leaders] == ["t0001", "t0003", None]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_what_was_used_is_the_same_whichever_trial_ended_first(order):
+    story, hours, names = Story(), (0.1, 0.2, 0.3), ("t0001", "t0002", "t0003")
+    story.create()
+    standing = standing_of(story.search)
+    for name in names:
+        story.propose(name)
+        story.submit(name)
+    for number in order:
+        story.end_attempt(names[number], "a1", state="failed", reason="lost", node_hours=hours[number])
+        standing.follow(story.search)
+    assert standing.node_hours_used == standing_of(story.search).node_hours_used == 0.6
+
+
+def eventful(spec) -> Script:
+    """Layouts that hang, do not fit, are dominated, or look suspect; the fastest needs the most memory."""
+    number, speed = LAYOUTS.index(spec.layout), 1000.0 + 10.0 * LAYOUTS.index(spec.layout)
+    if number == 1 and spec.attempt == "a1":
+        return Script(reason=FailureReason.HANG)
+    if number in (2, 3):
+        reason = FailureReason.GPU_OOM if number == 2 else FailureReason.DOMINATED
+        return Script(duration_s=90.0, tokens_per_sec=speed if number == 3 else None, reason=reason)
+    if number == 4 and spec.kind is TrialKind.SEARCH:
+        return Script(tokens_per_sec=speed / 2, flags=("suspect_node",))
+    return Script(tokens_per_sec=speed, peak_memory_gib=2.0 if number == len(LAYOUTS) - 1 else 1.0)
+
+
+@pytest.mark.parametrize("floor", [None, MemoryFloor(2.0, 0.5)], ids=["any memory", "memory left free"])
+def test_through_a_whole_search_with_second_looks_and_finalists_it_says_what_the_record_says(tmp_path, floor):
+    rig, followed, kinds = Rig(tmp_path, floor=floor), [], set()
+    rig.launcher.script = eventful
+    rig.limits = replace(rig.limits, finalists=2, finalist_repeats=2)
+
+    def look(search: SearchRecord, event) -> None:
+        standing = followed[0] if followed else followed.append(standing_of(search, floor)) or followed[0]
+        standing.follow(search)
+        assert_true_to(standing, search, floor)
+        repeats = {trial.trial for trial in standing.repeats}
+        before = tuple(trial for trial in search.trials if trial.trial not in repeats)
+        assert_true_to(standing.searched, replace(search, trials=before), floor)
+        kinds.add((bool(standing.suspects), bool(repeats)))
+
+    rig.hooks = Hooks(on_event=look)
+    assert rig.open_driver().run().state.is_ended
+    assert kinds == {(False, False), (True, False), (True, True)}, "the search went through all of it"
+
+
+def test_an_event_has_one_trial_looked_at_again_and_a_turn_without_one_none(tmp_path, monkeypatch):
+    rig, looked_at, turns = Rig(tmp_path), [], []
+    note = Standing._note
+    monkeypatch.setattr(Standing, "_note", lambda *known: looked_at.append(known[1]) or note(*known))
+    events = []
+    rig.hooks = Hooks(
+        on_event=lambda search, event: events.append(event), keep_lease=lambda: turns.append(len(looked_at))
+    )
+    rig.open_driver().run()
+    about_trials = [event for event in events if "trial" in event.data and event.kind is not EventKind.BEST_CHANGED]
+    assert len(looked_at) == len(about_trials)
+    assert len(turns) > len(LAYOUTS)

@@ -1,0 +1,92 @@
+"""Which nodes are avoided after what happened on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.search.index import Standing
+from orchestrator.search.node_exclusion import nodes_to_avoid
+from search_spaces.layouts.layout import Layout
+from trials.analysis.ranking import Objective
+from trials.ledger.events import SearchRecord
+from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialKind, TrialState
+
+FOUR_RANKS_ON_TWO_NODES = Layout(num_nodes=2, tensor_parallel=2, data_parallel=2)
+
+
+def failed(name: str, reason: FailureReason, *nodes: str, rank: int | None = None, excerpt: str | None = None) -> Trial:
+    outcome = None
+    if rank is not None:
+        told = {"reason": reason, "rank": rank, "excerpt": excerpt}
+        outcome = Outcome("nodes-aaaaaa", name, "a1", "0" * 32, OutcomeStatus.FAILED, **told)
+    attempt = Attempt(
+        name, "a1", "0" * 32, 2, 60.0, state=TrialState.FAILED, reason=reason, nodes=nodes, outcome=outcome
+    )
+    return Trial(name, FOUR_RANKS_ON_TWO_NODES, attempts=(attempt,))
+
+
+def suspect(name: str, *nodes: str, flags: tuple[str, ...] = ("suspect_node",), **fingerprint: object) -> Trial:
+    ids = ("nodes-aaaaaa", name, "a1", "0" * 32)
+    outcome = Outcome(*ids, OutcomeStatus.MEASURED, flags=flags, fingerprint=fingerprint)
+    attempt = Attempt(name, "a1", "0" * 32, 2, 60.0, state=TrialState.MEASURED, nodes=nodes, outcome=outcome)
+    return Trial(name, FOUR_RANKS_ON_TWO_NODES, state=TrialState.MEASURED, attempts=(attempt,))
+
+
+def avoided(mine: Trial, *others: Trial, num_nodes: int = 4) -> tuple[str, ...]:
+    search = SearchRecord("nodes-aaaaaa", {}, "c0de", 1e9, trials=(*others, mine))
+    standing = Standing(search, Objective.TOKENS_PER_SEC, 2)
+    return nodes_to_avoid(mine, standing.bad_nodes, standing.runs_of(mine.layout), num_nodes)
+
+
+@pytest.mark.parametrize("reason", [FailureReason.NODE_FAILURE, FailureReason.BOOT_FAILURE, FailureReason.DIRTY_GPU])
+def test_a_bad_node_is_avoided_by_every_trial(reason):
+    assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), failed("t0001", reason, "n2", "n1")) == ("n1", "n2")
+
+
+@pytest.mark.parametrize("reason", [FailureReason.HANG, FailureReason.LAUNCH_FAILURE])
+def test_after_a_hang_only_the_trial_itself_goes_elsewhere(reason):
+    assert avoided(failed("t0001", reason, "n1")) == ("n1",)
+    assert avoided(Trial("t0002", FOUR_RANKS_ON_TWO_NODES), failed("t0001", reason, "n1")) == ()
+
+
+def test_the_rank_that_told_of_it_names_the_node():
+    assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=3)) == ("n2",)
+    assert avoided(failed("t0001", FailureReason.DIRTY_GPU, "n1", "n2", rank=1)) == ("n1",)
+    ecc = "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered"
+    assert avoided(failed("t0001", FailureReason.NODE_FAILURE, "n1", "n2", rank=3, excerpt=ecc)) == ("n2",)
+
+
+@pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.SCRIPT_ERROR, FailureReason.TIME_LIMIT])
+def test_what_is_the_layouts_fault_blames_no_node(reason):
+    assert avoided(failed("t0001", reason, "n1")) == ()
+
+
+@pytest.mark.parametrize("reason", [FailureReason.HANG, FailureReason.NODE_FAILURE])
+def test_a_rank_that_waited_for_another_does_not_name_the_node(reason):
+    assert avoided(failed("t0001", reason, "n1", "n2", rank=0)) == ("n1", "n2")
+
+
+@pytest.mark.fault(38)
+def test_where_a_layouts_run_looked_suspect_its_next_run_does_not_go():
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    other = Trial("t0003", replace(FOUR_RANKS_ON_TWO_NODES, micro_batch_size=2))
+    assert avoided(again, suspect("t0001", "n1", "n2")) == ("n1", "n2")
+    assert avoided(again, suspect("t0001", "n1", "n2", flags=("time_limit",))) == ()
+    assert avoided(other, suspect("t0001", "n1", "n2")) == ()
+
+
+@pytest.mark.fault(38)
+def test_only_the_node_of_a_device_that_was_slow_is_left():
+    again = Trial("t0002", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.3])) == ("n2",)
+    assert avoided(again, suspect("t0001", "n1", "n2", probe_ms_by_rank=[1.0, 1.0, 1.0, 1.1])) == ("n1", "n2")
+
+
+@pytest.mark.fault(38)
+def test_suspect_nodes_are_better_than_none_and_bad_ones_are_not():
+    again = Trial("t0003", FOUR_RANKS_ON_TWO_NODES, TrialKind.FINALIST)
+    bad, run = failed("t0001", FailureReason.DIRTY_GPU, "n3", "n4", rank=2), suspect("t0002", "n1", "n2")
+    assert avoided(again, bad, run, num_nodes=4) == ("n4",)
+    assert avoided(again, bad, run, num_nodes=5) == ("n1", "n2", "n4")

@@ -1,0 +1,198 @@
+"""One driver's turn for a supervisor: how it may end, and that it is told and never raised."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.serve import hand_over
+from orchestrator.config.loader import load_search_file
+from orchestrator.config.spec import SearchSpec
+from orchestrator.lifecycle.create import create_search
+from orchestrator.search import lease
+from orchestrator.service.driver_turn import DriverTurn, TurnEnd
+from search_spaces.errors import OutsideRefused
+from tests.orchestrator.cli.recorded import OK, OUT_OF_MEMORY, write_recorded_search
+from trials.files.folders import SearchFolder, write_json
+from trials.ledger.commands import request_cancel
+from trials.ledger.events import SearchState, fold
+from trials.ledger.journal import Journal
+from trials.ledger.place import ledger_url
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch) -> SearchSpec:
+    monkeypatch.chdir(tmp_path)
+    return load_search_file(write_recorded_search(tmp_path, OK, OUT_OF_MEMORY, OK))
+
+
+@pytest.fixture
+def search(spec) -> SearchFolder:
+    return create_search(spec, ledger_url())
+
+
+def turn_of(search: SearchFolder) -> DriverTurn:
+    return DriverTurn(search.path, ledger_url())
+
+
+def state_of(search: SearchFolder) -> SearchState:
+    record = fold(search.search_id, Journal(search.journal).read())
+    assert record is not None
+    return record.state
+
+
+@pytest.mark.slow
+def test_a_turn_drives_to_the_end_and_one_more_leaves_everything_as_it_is(search):
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert state_of(search) is SearchState.COMPLETED
+    lines = search.journal.read_bytes()
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert search.journal.read_bytes().startswith(lines)
+    assert state_of(search) is SearchState.COMPLETED
+
+
+@pytest.mark.slow
+def test_a_turn_that_is_stopped_before_it_drives_leaves_at_once(search):
+    turn = turn_of(search)
+    turn.stop()
+    assert turn.run().end is TurnEnd.STOPPED
+    assert not state_of(search).is_ended
+
+
+def test_a_search_that_is_held_is_left_alone(search):
+    lease.acquire(search, time.time())
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.HELD
+    assert "driven by process" in result.detail
+
+
+@pytest.mark.slow
+def test_a_turn_that_a_full_disk_keeps_from_freeing_its_search_ends_as_it_went_and_the_next_one_has_it(
+    search, monkeypatch
+):
+    def written(path: Path, data: dict) -> None:
+        if data["expires"] == data["heartbeat_at"]:
+            raise OSError("No space left on device")
+        write_json(path, data)
+
+    monkeypatch.setattr(lease, "write_json", written)
+    stopped = turn_of(search)
+    stopped.stop()
+    assert stopped.run().end is TurnEnd.STOPPED
+    assert turn_of(search).run().end is TurnEnd.ENDED
+
+
+@pytest.mark.slow
+def test_a_search_that_is_to_be_cancelled_ends_although_it_could_not_go_on(search):
+    (search.code / "trials" / "text.py").write_text("changed = True")
+    request_cancel(ledger_url(), search.search_id, time.time())
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    assert state_of(search) is SearchState.CANCELLED
+
+
+def test_what_would_be_refused_again_is_told_so(search):
+    (search.code / "trials" / "text.py").write_text("changed = True")
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.REFUSED
+    assert "is not the code this search began with" in result.detail
+    assert result.detail in search.driver_log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.bad_input(44)
+def test_a_search_goes_on_as_its_journal_tells_it_whatever_its_folder_says_now(search):
+    written = json.loads(search.json.read_text())
+    written["search"]["max_trials"] = 1
+    search.json.write_text(json.dumps(written))
+    assert turn_of(search).run().end is TurnEnd.ENDED
+    record = fold(search.search_id, Journal(search.journal).read())
+    assert record is not None
+    assert len(record.trials) == 3
+
+
+@pytest.mark.parametrize("gone", ["journal.jsonl", "."])
+def test_a_search_whose_files_have_gone_is_not_asked_for_again_and_again(search, gone):
+    (search.path / gone).rename(search.path.parent / "gone")
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.REFUSED
+    assert "it holds no journal.jsonl" in result.detail
+
+
+@pytest.mark.parametrize(
+    "error", [OutsideRefused("the database is away"), OSError("no disk"), ZeroDivisionError("bug")]
+)
+def test_what_may_pass_is_told_so_and_written_down(search, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr("orchestrator.service.driver_turn.drive", fails)
+    result = turn_of(search).run()
+    assert result.end is TurnEnd.FAILED
+    assert str(error) in result.detail
+    assert str(error) in search.driver_log.read_text()
+
+
+class TakingClient:
+    taken: tuple[str, Path, str] | None = None
+    refusal: OutsideRefused | None = None
+
+    def resume(self, search_id: str, folder: Path, url: str) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.taken = (search_id, folder, url)
+
+
+@pytest.fixture
+def service(monkeypatch):
+    client = TakingClient()
+    health = {"pid": 4711, "slurm": {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big"}}
+    monkeypatch.setattr("orchestrator.service.client.running_service", lambda home: (client, health))
+    return client
+
+
+def test_a_running_service_takes_a_search_over(service, search, spec):
+    assert hand_over(search, spec, ledger_url()) == 4711
+    assert service.taken == (search.search_id, search.path, ledger_url())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "here", "taker"),
+    [
+        ({"kind": "slurm"}, {}, 4711),
+        ({"kind": "slurm"}, {"SLURM_CONF": "/opt/other.conf"}, None),
+        ({"kind": "slurm_pilot"}, {"SLURM_CLUSTERS": "small"}, None),
+        ({"kind": "slurm"}, {"SLURM_CLUSTERS": ""}, None),
+        ({"kind": "slurm"}, {"SLURM_CONF_SERVER": "ctl1:6817"}, None),
+        ({"kind": "ray", "address": "auto"}, {}, None),
+        ({"kind": "local"}, {"SLURM_CONF": "/opt/other.conf"}, 4711),
+    ],
+)
+def test_a_service_takes_only_what_it_would_run_in_the_same_place(
+    service, search, spec, monkeypatch, launcher, here, taker
+):
+    for name, value in {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "big", **here}.items():
+        monkeypatch.setenv(name, value)
+    object.__setattr__(spec, "launcher", spec.launcher.model_copy(update={"table": None, **launcher}))
+    assert hand_over(search, spec, ledger_url()) == taker
+    assert (service.taken is not None) == (taker is not None)
+
+
+def test_what_tells_the_services_slurm_from_this_shells_is_named(service, search, spec, monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    spec = replace(spec, launcher=spec.launcher.model_copy(update={"table": None, "kind": "slurm"}))
+    assert hand_over(search, spec, ledger_url()) is None
+    assert "has another SLURM_CLUSTERS: the search gets a driver of its own" in capsys.readouterr().err
+
+
+def test_a_service_that_refuses_a_search_leaves_it_to_a_driver_of_its_own(service, search, spec, capsys):
+    service.refusal = OutsideRefused("the service does not answer: timed out")
+    assert hand_over(search, spec, ledger_url()) is None
+    assert "a driver of its own" in capsys.readouterr().err
+
+
+def test_without_a_service_a_search_is_handed_to_nobody(search, spec):
+    assert hand_over(search, spec, ledger_url()) is None

@@ -1,0 +1,185 @@
+"""Device memory against what was published and measured elsewhere, and the rules by which it is shared out."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.published import FRONTIER_LOGGED
+from search_spaces.cost_model.memory import GIB, LayerActivations, StageMemory, stage_memory
+from search_spaces.cost_model.stage_table import StageTable
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
+
+PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "published"
+
+
+def gpt(num_layers: int, hidden: int, heads: int, vocab: int = 51200) -> ModelShape:
+    return ModelShape(num_layers, hidden, heads, heads, 4 * hidden, False, vocab, 2048, False, "learned", "layernorm")
+
+
+def memory(model: ModelShape, layout: Layout) -> StageMemory:
+    """Of every stage."""
+    return stage_memory(model, LayoutTable.of([layout]), StageTable.all_of(model, layout))
+
+
+MEGATRON = Layout(tensor_parallel=8, grad_accum_steps=64, precision="bf16", engine="megatron-lm")
+KORTHIKANTI = {
+    "22B": (gpt(48, 6144, 64), replace(MEGATRON, micro_batch_size=4, grad_accum_steps=1)),
+    "175B": (gpt(96, 12288, 96), replace(MEGATRON, pipeline_parallel=8, virtual_pipeline_stages=3)),
+    "530B": (gpt(105, 20480, 128), replace(MEGATRON, pipeline_parallel=35, virtual_pipeline_stages=3)),
+    "1T": (gpt(128, 25600, 160), replace(MEGATRON, pipeline_parallel=64)),
+}
+
+
+class TestPublished:
+    @pytest.mark.parametrize(
+        ("name", "activations_gib"), [("22B", 59.25), ("175B", 66.84), ("530B", 114.02), ("1T", 131.25)]
+    )
+    def test_activations_of_the_first_stage_are_those_of_korthikanti(self, name, activations_gib):
+        # arXiv 2205.05198, figure 1.
+        model, layout = KORTHIKANTI[name]
+        assert memory(model, layout.canonical()).activations[0, 0] == pytest.approx(activations_gib, abs=0.01)
+
+    @pytest.mark.parametrize(("name", "state_gib"), [("175B", 45.56), ("530B", 31.64), ("1T", 32.96)])
+    def test_so_are_weights_gradients_and_optimizer(self, name, state_gib):
+        model, layout = KORTHIKANTI[name]
+        found = memory(model, layout.canonical())
+        inner = (found.weights + found.gradients + found.optimizer)[0, 1]
+        assert inner == pytest.approx(state_gib, rel=0.002)
+
+    @pytest.mark.parametrize(("name", "stored_gib"), [("22B", 9.56), ("175B", 12.35), ("530B", 23.08), ("1T", 26.56)])
+    def test_so_is_what_selective_recomputation_keeps(self, name, stored_gib):
+        # The figure is of what is stored; the scores of the one layer at work come on top of it.
+        model, layout = KORTHIKANTI[name]
+        layout = replace(layout, sequence_parallel=True, activation_checkpointing="selective").canonical()
+        scores = layout.micro_batch_size * model.num_attention_heads / 8 * model.seq_length**2 * 5
+        found = memory(model, layout).activations[0, 0] - scores / GIB
+        assert found == pytest.approx(stored_gib, abs=0.01)
+
+    def test_mt_nlg_has_20_bytes_a_parameter(self):
+        # Smith et al., arXiv 2201.11990, section 2.1.
+        model = gpt(105, 20480, 128)
+        layout = Layout(tensor_parallel=8, pipeline_parallel=35, precision="fp16", engine="megatron-deepspeed")
+        found = memory(model, layout)
+        state = (found.weights + found.gradients + found.optimizer + found.update).sum() * 8 * GIB
+        assert state / model.parameters == pytest.approx(20, rel=1e-3)
+        assert state > 10e12
+
+    @pytest.mark.parametrize("engine", ["megatron-deepspeed", "gpt-neox"])
+    @pytest.mark.parametrize(("precision", "zero_stage", "held"), [("fp16", 1, 2), ("bf16", 0, 2), ("bf16", 1, 6)])
+    def test_a_deepspeed_that_sums_gradients_in_fp32_holds_them_beside_the_16_bit_ones(
+        self, engine, precision, zero_stage, held
+    ):
+        model = gpt(24, 2048, 16)
+        layout = Layout(data_parallel=4, precision=precision, zero_stage=zero_stage, engine=engine)
+        gradients = memory(model, layout).gradients.sum() * GIB
+        assert gradients / model.parameters == pytest.approx(held, rel=1e-3)
+
+    def test_and_its_layer_inputs_take_16_9_tb_at_once_and_8_8_gb_one_by_one(self):
+        model = gpt(105, 20480, 128)
+        whole = Layout(micro_batch_size=1920, activation_checkpointing="full", precision="fp16", engine="torch")
+        none_at_work = [
+            _stored_bytes(replace(model, num_layers=2 * model.num_layers), replace(whole, micro_batch_size=size))
+            - _stored_bytes(model, replace(whole, micro_batch_size=size))
+            for size in (1920, 1)
+        ]
+        assert none_at_work == [pytest.approx(16.9e12, rel=2e-3), pytest.approx(8.8e9, rel=2e-3)]
+
+    def test_every_stage_of_a_real_175b_run_is_met_within_a_few_percent(self):
+        if not PUBLISHED.is_dir():
+            pytest.skip("no measured tables beside the checkout")
+        found = memory(gpt(96, 12288, 96, vocab=50688), FRONTIER_LOGGED)
+        # The log was taken after a first step, which fp16 passes over: there was no update yet.
+        assert found.in_backward[0] * 1024 == pytest.approx(_logged_mib_by_stage(), rel=0.05)
+
+
+def _stored_bytes(model: ModelShape, layout: Layout) -> float:
+    return float(memory(model, layout).activations[0, 0] * GIB)
+
+
+def _logged_mib_by_stage() -> list[float]:
+    lines = (PUBLISHED / "frontier_175b_log_memory_by_rank.csv").read_text().splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return list({int(row["pp_stage"]): float(row["max_allocated_mb"]) for row in rows}.values())
+
+
+SMALL = gpt(8, 1024, 16, vocab=1024)
+DATA4 = Layout(data_parallel=4, grad_accum_steps=8, precision="bf16")
+
+
+class TestSharing:
+    @pytest.mark.parametrize(
+        ("zero_stage", "bytes_each"), [(0, 2 + 4 + 12), (1, 2 + 4 + 3), (2, 2 + 1 + 3), (3, 0.5 + 1 + 3)]
+    )
+    def test_zero_shares_out_optimizer_gradients_and_weights_in_this_order(self, zero_stage, bytes_each):
+        found = memory(SMALL, replace(DATA4, zero_stage=zero_stage))
+        state = (found.weights + found.gradients + found.optimizer) * GIB
+        assert state[0, 0] == pytest.approx(SMALL.parameters * bytes_each)
+
+    def test_what_is_offloaded_is_not_on_the_device(self):
+        found = memory(SMALL, replace(DATA4, zero_stage=2, offload="optimizer"))
+        assert (found.optimizer == 0).all()
+        assert (found.gradients > 0).all()
+
+    @pytest.mark.parametrize(
+        ("schedule", "chunks", "held"),
+        [
+            ("1f1b", 1, [4, 3, 2, 1]),
+            ("gpipe", 1, [16, 16, 16, 16]),
+            # Narayanan et al., arXiv 2104.04473, section 2.2.2: 1 + (p - 1) / (p v) of a whole model on the first.
+            ("interleaved_1f1b", 2, [4 * (1 + 3 / 8), 4.5, 3.5, 2.5]),
+        ],
+    )
+    def test_a_stage_holds_as_many_micro_batches_as_its_schedule_says(self, schedule, chunks, held):
+        layout = Layout(
+            pipeline_parallel=4, grad_accum_steps=16, pipeline_schedule=schedule, virtual_pipeline_stages=chunks
+        )
+        assert StageTable.all_of(SMALL, layout).in_flight[0] == pytest.approx(held)
+
+    def test_never_more_than_there_are(self):
+        layout = Layout(pipeline_parallel=4, grad_accum_steps=2, pipeline_schedule="1f1b")
+        assert StageTable.all_of(SMALL, layout).in_flight[0].tolist() == [2, 2, 2, 1]
+
+    def test_the_stages_have_the_parameters_of_the_model(self):
+        tied = replace(SMALL, tied_embeddings=True)
+        whole, halves = Layout(), Layout(pipeline_parallel=2)
+        assert StageTable.all_of(SMALL, halves).parameters.sum() == SMALL.parameters
+        assert StageTable.all_of(tied, whole).parameters.sum() == tied.parameters
+        # The second copy of the token table.
+        assert StageTable.all_of(tied, halves).parameters.sum() == SMALL.parameters
+
+    def test_sequence_parallelism_divides_what_tensor_parallelism_leaves_whole(self):
+        two = Layout(tensor_parallel=2, precision="bf16")
+        plain, split = memory(SMALL, two), memory(SMALL, replace(two, sequence_parallel=True))
+        one = memory(SMALL, Layout(precision="bf16"))
+        assert split.activations[0, 0] == pytest.approx(one.activations[0, 0] / 2)
+        assert split.activations[0, 0] < plain.activations[0, 0] < one.activations[0, 0]
+
+    @pytest.mark.parametrize(("stages", "share"), [(1, 1), (2, 2 / 4)])
+    def test_nanotron_keeps_the_inputs_it_gathered_and_in_a_pipeline_a_part_of_them(self, stages, share):
+        other = Layout(tensor_parallel=4, pipeline_parallel=stages, sequence_parallel=True, precision="bf16")
+        layout = replace(other, pipeline_schedule="1f1b" if stages > 1 else "none")
+        table = LayoutTable.of([replace(layout, engine=engine) for engine in ("torch", "nanotron")])
+        own, theirs = LayerActivations.of(SMALL, table).kept
+        # Two column-parallel layers' inputs: 2048 tokens of 1024 in 16 bits.
+        assert theirs - own == pytest.approx(2 * 2048 * 1024 * 2 * share)
+
+    def test_only_the_stage_of_the_head_has_logits(self):
+        found = memory(replace(SMALL, vocab_size=65536), Layout(pipeline_parallel=4, precision="bf16"))
+        assert found.logits[0].tolist() == [0, 0, 0, 2048 * 65536 * 10 / GIB]
+
+    def test_the_ends_of_many_layouts_are_those_of_each(self):
+        layouts = [
+            replace(DATA4, pipeline_parallel=p, zero_stage=z, data_parallel=d, activation_checkpointing=c).canonical()
+            for p in (1, 2, 3, 8)
+            for d, z in ((1, 0), (4, 1), (4, 3))
+            for c in ("none", "selective", "full")
+        ]
+        peaks = stage_memory(SMALL, LayoutTable.of(layouts)).peak
+        assert peaks == pytest.approx(np.array([memory(SMALL, layout).peak[0] for layout in layouts]))

@@ -1,0 +1,167 @@
+"""What trials teach the models: planted constants are found again, and nothing strange leads far astray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from search_spaces.cost_model.posterior import MemoryBelief, MemoryEvidence, TimeBelief, TimePrior, typical_constants
+from search_spaces.cost_model.step_time import TERMS, StepTerms
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.layout import Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.model_shape import ModelShape
+
+MODEL = ModelShape(24, 2048, 16, 16, 8192, False, 51200, 2048, False, "learned", "layernorm")
+LAYOUTS = [
+    Layout(
+        num_nodes=2,
+        tensor_parallel=tensor,
+        pipeline_parallel=stages,
+        data_parallel=16 // tensor // stages,
+        micro_batch_size=size,
+        grad_accum_steps=64 * tensor * stages // 16 // size,
+        precision="bf16",
+        attention_kernel="flash",
+    ).canonical()
+    for tensor in (1, 2, 4, 8)
+    for stages in (1, 2)
+    for size in (1, 2, 4)
+]
+TERMS_OF_ALL = StepTerms.of(MODEL, Cluster(ACCELERATORS["a100-80gb"], 8, 2), LayoutTable.of(LAYOUTS))
+
+
+def belief_after(rows: list[int], truth: np.ndarray, seed: int = 1, noise: float = 0.0) -> TimeBelief:
+    measured = TERMS_OF_ALL.take(np.array(rows, dtype=int))
+    chance = np.random.default_rng(seed)
+    seconds = measured.seconds(truth) * np.exp(noise * chance.standard_normal(len(rows)))
+    return TimeBelief(measured, seconds, seed)
+
+
+def changed(**factors: float) -> np.ndarray:
+    """The typical constants but for these."""
+    return typical_constants() * np.array([factors.get(term, 1.0) for term in TERMS])
+
+
+def variance_of(belief: TimeBelief, term: str) -> float:
+    """Of the logarithm of a constant, the factor on all of them included."""
+    together = [TERMS.index(term), len(TERMS)]
+    return float(belief.summary.covariance[np.ix_(together, together)].sum())
+
+
+def test_before_any_trial_the_prediction_is_that_of_the_typical_constants():
+    mean, deviation = belief_after([], typical_constants()).predict(TERMS_OF_ALL)
+    assert (deviation > 0.1).all()
+    # A sum whose summands are uncertain is larger in the mean than in the median.
+    assert mean == pytest.approx(np.log(TERMS_OF_ALL.seconds(typical_constants())), abs=0.3)
+
+
+def test_one_trial_tells_how_slow_the_links_of_an_unknown_host_are():
+    truth = changed(tensor_latency=300.0)
+    rows = [0, int(TERMS_OF_ALL.micro_batch[:, TERMS.index("tensor_latency")].argmax())]
+    measured = TERMS_OF_ALL.take(np.array(rows))
+    priors = (TimePrior.shipped(), TimePrior.shipped(speed_is_known=False))
+    beliefs = [TimeBelief(measured, measured.seconds(truth), 1, prior) for prior in priors]
+    seconds = np.log(TERMS_OF_ALL.seconds(truth))
+    known, guessed = (np.abs(belief.predict(TERMS_OF_ALL)[0] - seconds).mean() for belief in beliefs)
+    assert guessed < 0.7 * known
+
+
+def test_what_others_teach_is_widened():
+    measured = TERMS_OF_ALL.take(np.array([0, 3, 7, 12]))
+    prior = TimePrior.shipped()
+    learnt = prior.after_others(measured, measured.seconds(changed(matmul=1.4)), 1)
+    matmul = TERMS.index("matmul")
+    assert learnt.constants[matmul] > 1.1 * prior.constants[matmul]
+    assert (learnt.deviations >= 0.5 * prior.deviations).all()
+    assert learnt.deviations[matmul] < prior.deviations[matmul]
+
+
+@pytest.mark.parametrize(("term", "factor"), [("pipeline_latency", 50.0), ("matmul", 1.7)])
+def test_a_few_trials_tell_a_constant_that_is_far_from_typical(term, factor):
+    truth = changed(**{term: factor})
+    rows = list(range(0, len(LAYOUTS), 3))
+    mean, _ = belief_after(rows, truth, noise=0.03).predict(TERMS_OF_ALL)
+    before, _ = belief_after([], truth).predict(TERMS_OF_ALL)
+    logs = np.log(TERMS_OF_ALL.seconds(truth))
+    assert np.abs(mean - logs).mean() < np.abs(before - logs).mean() / 2
+
+
+def test_what_was_measured_is_uncertain_no_more():
+    before, after = belief_after([], typical_constants()), belief_after([0, 5, 9, 14], typical_constants())
+    assert after.predict(TERMS_OF_ALL)[1].mean() < before.predict(TERMS_OF_ALL)[1].mean() / 2
+    assert variance_of(after, "matmul") < variance_of(before, "matmul")
+
+
+def test_one_strange_measurement_among_many_moves_little():
+    rows = list(range(0, len(LAYOUTS), 2))
+    measured = TERMS_OF_ALL.take(np.array(rows))
+    seconds = measured.seconds(typical_constants())
+    seconds[3] *= 20
+    mean, _ = TimeBelief(measured, seconds, 1).predict(TERMS_OF_ALL)
+    assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(typical_constants()))).max() < 0.15
+
+
+def test_one_trial_tells_how_fast_an_unknown_machine_is():
+    truth = 20 * typical_constants()
+    measured = TERMS_OF_ALL.take(np.array([4]))
+    unknown = TimePrior.shipped(speed_is_known=False)
+    mean, _ = TimeBelief(measured, measured.seconds(truth), 1, unknown).predict(TERMS_OF_ALL)
+    assert np.abs(mean - np.log(TERMS_OF_ALL.seconds(truth))).mean() < 0.3
+
+
+def test_the_same_seed_believes_the_same():
+    one, same = (belief_after([1, 7, 12], typical_constants(), seed=4) for _ in range(2))
+    assert one.constants.tolist() == same.constants.tolist()
+
+
+CAPACITY_GIB = 80.0
+
+
+def evidence(estimated_gib: float, ran: bool = True, peak_gib: float | None = None) -> MemoryEvidence:
+    return MemoryEvidence(estimated_gib, ran, peak_gib)
+
+
+def fits(found: list[MemoryEvidence], estimated_gib: float) -> float:
+    return float(MemoryBelief(CAPACITY_GIB, found).fits(np.array([estimated_gib]))[0])
+
+
+def test_without_trials_what_is_small_fits_what_is_large_does_not_and_between_nobody_knows():
+    assert fits([], 30) > 0.99
+    assert fits([], 160) < 0.01
+    assert 0.1 < fits([], 75) < 0.9
+
+
+def test_an_out_of_memory_makes_all_that_is_as_large_unlikely():
+    failed = [evidence(60, ran=False)]
+    assert fits(failed, 60) < 0.6 < 0.8 < fits([], 60)
+    assert fits(failed, 70) < 0.25 < 0.6 < fits([], 70)
+    assert fits(failed, 25) > 0.9
+    assert fits([*failed, evidence(58, ran=False)], 58) < 0.5
+
+
+def test_a_layout_that_ran_makes_all_that_is_as_small_likely():
+    assert fits([evidence(75)], 75) > fits([], 75)
+
+
+def test_measured_peaks_tell_how_far_the_estimate_is_off():
+    found = [evidence(gib, peak_gib=1.3 * gib) for gib in (20, 30, 40)]
+    assert MemoryBelief(CAPACITY_GIB, found).factor == pytest.approx(1.3, rel=0.05)
+    assert fits(found, 70) < 0.2
+
+
+def test_what_has_to_stay_free_changes_what_fits_and_not_what_trials_told():
+    found = [evidence(60, ran=True), evidence(70, ran=False)]
+    whole, part = MemoryBelief(CAPACITY_GIB, found), MemoryBelief(CAPACITY_GIB, found, room_gib=40.0)
+    assert part.factor == whole.factor
+    (much, little) = (float(belief.fits(np.array([45.0]))[0]) for belief in (whole, part))
+    assert much > 0.9 > 0.5 > little
+
+
+def test_one_failure_for_another_reason_does_not_refuse_everything():
+    ran = [evidence(gib, peak_gib=gib) for gib in (30, 40, 50)]
+    assert fits([*ran, evidence(10, ran=False)], 45) > 0.9
+
+
+def test_a_device_of_unknown_memory_holds_everything():
+    assert MemoryBelief(None, [evidence(10, ran=False)]).fits(np.array([1.0, 1e6])).tolist() == [1, 1]

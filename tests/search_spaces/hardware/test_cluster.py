@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster, MeasuredSpeed
+from search_spaces.hardware.links import Fabric, LinkDomain, Links
+from search_spaces.schema.cluster_sections import ClusterSection
+from search_spaces.schema.validation import validated
+from search_spaces.schema.yaml_document import parse_document
+
+A100S = Cluster(ACCELERATORS["a100-80gb"], gpus_per_node=8, num_nodes=4)
+OWN = Links((LinkDomain("node", 8, 100, 9),), Fabric(50, 4, by_nodes=((2, 40.0),)))
+REACHED = MeasuredSpeed((("fp32", 18.5), ("bf16", 260.0)), memory_gb_per_s=1700.0)
+
+
+@pytest.mark.parametrize("name", ACCELERATORS)
+def test_what_is_known_of_an_accelerator_is_in_the_range_of_such_devices(name: str):
+    a = ACCELERATORS[name]
+    if name == "cpu":
+        # The host's own matter: nothing is known of it before it is measured.
+        assert a == replace(a, memory_gib=None, peak_flops=(), memory_gb_per_s=None, host_gb_per_s=None)
+        return
+    assert 300 <= a.memory_gb_per_s <= 5000
+    assert 0.9 * a.memory_gib < a.usable_memory_gib < a.memory_gib
+    assert 12 <= a.host_gb_per_s <= 64
+    assert 0.3 <= a.matmul_fraction <= 0.95
+    assert a.lacks_bf16 == (a.peak_flops_for("bf16") is None)
+
+
+def test_a_cluster_without_links_has_those_of_its_accelerators_usual_node_and_says_so():
+    assert A100S.links_are_assumed
+    assert A100S.links.domains[-1].num_ranks == 8
+    own = replace(A100S, given_links=OWN)
+    assert (own.links, own.links_are_assumed) == (OWN, False)
+    host = Cluster(ACCELERATORS["cpu"], 4, 1)
+    assert (host.links, host.links_are_assumed) == (None, False)
+
+
+@pytest.mark.parametrize("name", [name for name in ACCELERATORS if name != "cpu"])
+@pytest.mark.parametrize("gpus_per_node", [1, 2, 3, 4, 6, 8, 16])
+def test_a_usual_node_is_assumed_in_every_size(name: str, gpus_per_node: int):
+    links = Cluster(ACCELERATORS[name], gpus_per_node, 2).links
+    assert (links.domains[-1].num_ranks if links.domains else 1) == gpus_per_node
+    assert Cluster(ACCELERATORS[name], gpus_per_node, 2, links).links == links
+    whole = Cluster(ACCELERATORS[name], 8, 2).links
+    assert links.fabric.nic_gb_per_s == pytest.approx(whole.fabric.nic_gb_per_s * gpus_per_node / 8)
+
+
+def test_another_number_of_gpus_has_other_links():
+    assert replace(A100S, gpus_per_node=4).links.domains[-1].num_ranks == 4
+
+
+def test_links_are_what_is_known_of_a_machine_and_not_which_one_it_is():
+    own = replace(A100S, given_links=OWN)
+    assert own == A100S
+    assert hash(own) == hash(A100S)
+
+
+@pytest.mark.parametrize("links", [None, OWN])
+def test_a_cluster_written_down_is_read_back_the_same(links: Links | None):
+    cluster = replace(A100S, given_links=links)
+    read = Cluster.from_json(json.loads(json.dumps(cluster.to_json())))
+    assert (read, read.given_links) == (cluster, links)
+
+
+def test_what_was_measured_is_written_down_and_read_back_and_makes_no_other_machine():
+    cluster = replace(A100S, measured=REACHED)
+    read = Cluster.from_json(json.loads(json.dumps(cluster.to_json())))
+    assert (read, read.measured) == (A100S, REACHED)
+    assert REACHED.matmul_flops("bf16") == 260e12
+    assert REACHED.matmul_flops("fp16") is None
+
+
+def test_a_hosts_speed_is_known_once_its_products_are_measured():
+    host = Cluster(ACCELERATORS["cpu"], 4, 1)
+    assert not host.speed_is_known
+    assert not replace(host, measured=MeasuredSpeed(memory_gb_per_s=8.0)).speed_is_known
+    assert replace(host, measured=MeasuredSpeed((("fp32", 0.05),))).speed_is_known
+    assert A100S.speed_is_known
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"matmul_tflops": (("fp32", 0.0),)}, {"memory_gb_per_s": -1.0}, {"host_gb_per_s": float("inf")}]
+)
+def test_a_measured_speed_is_more_than_nothing(wrong: dict):
+    with pytest.raises(InputError, match="more than 0"):
+        MeasuredSpeed(**wrong)
+
+
+HEAD = "accelerator: a100-80gb\ngpus_per_node: 8\nnum_nodes: 2\nlinks:\n"
+NODE = "  domains: [{name: node, num_ranks: 8, bus_gb_per_s: 100, latency_us: 9}]\n"
+FABRIC = "  fabric: {nic_gb_per_s: 50, latency_us: 4, by_nodes: [{num_nodes: 2, bus_gb_per_s: 40}]}\n"
+MEASURED = "measured: {matmul_tflops: {bf16: 260}, memory_gb_per_s: 1700}\n"
+
+
+def test_a_cluster_file_describes_its_links():
+    cluster = _cluster_in(HEAD + NODE + FABRIC)
+    assert (cluster.links, cluster.links_are_assumed) == (OWN, False)
+
+
+def test_a_cluster_file_says_what_ranks_reached():
+    yaml = HEAD + NODE + FABRIC + MEASURED
+    assert _cluster_in("schema: parlay.cluster/1\n" + yaml).measured == MeasuredSpeed((("bf16", 260.0),), 1700.0)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "key", "line", "rule"),
+    [
+        (HEAD + NODE + FABRIC + MEASURED.replace("260", "0"), "measured.matmul_tflops.bf16", 7, "more than 0"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("1700", "-1"), "measured.memory_gb_per_s", 7, "more than 0"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("1700", ".nan"), "measured.memory_gb_per_s", 7, "a finite number"),
+        (HEAD + NODE + FABRIC + MEASURED.replace("bf16", "fp8"), "measured.matmul_tflops.fp8", 7, "known here: fp32"),
+        ("schema: parlay.cluster/2\n" + HEAD + NODE + FABRIC, "schema", 1, "one of parlay.cluster/1"),
+        (HEAD + NODE, "links.fabric", 4, "links of more than one node say what joins the nodes"),
+        (HEAD + FABRIC, "links.domains", 4, "the last domain is a whole node; a node of one GPU has none"),
+        (
+            HEAD + NODE.replace("num_ranks: 8", "num_ranks: 4") + FABRIC,
+            "links.domains",
+            5,
+            "the last domain is a whole node; a node of one GPU has none",
+        ),
+        (HEAD + NODE.replace("100", "0") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "more than 0"),
+        (HEAD + NODE.replace("9", "-9") + FABRIC, "links.domains[0].latency_us", 5, "at least 0"),
+        (HEAD + NODE.replace("100", ".inf") + FABRIC, "links.domains[0].bus_gb_per_s", 5, "a finite number"),
+        (HEAD + NODE.replace("8", "8.0") + FABRIC, "links.domains[0].num_ranks", 5, "a whole number"),
+        (HEAD + NODE + FABRIC.replace("2", "1"), "links.fabric.by_nodes[0].num_nodes", 6, "at least 2"),
+        (HEAD + NODE + FABRIC.replace("nic_gb_per_s: 50, ", ""), "links.fabric.nic_gb_per_s", 6, None),
+        (
+            HEAD + NODE + FABRIC.replace("}]", "}, {num_nodes: 2, bus_gb_per_s: 30}]"),
+            "links.fabric.by_nodes",
+            6,
+            "each number of nodes once, rising",
+        ),
+        (
+            HEAD + NODE.replace("[", "[{name: triple, num_ranks: 3, bus_gb_per_s: 9, latency_us: 9}, ") + FABRIC,
+            "links.domains[1].num_ranks",
+            5,
+            "domains go from inner to outer, each a multiple of the one before",
+        ),
+    ],
+)
+def test_links_that_cannot_be_are_refused_by_key_line_and_rule(yaml: str, key: str, line: int, rule: str | None):
+    with pytest.raises(InputError) as caught:
+        _cluster_in(yaml)
+    problem = caught.value.problems[0]
+    assert (problem.key, problem.line) == (key, line)
+    assert problem.rule == rule or (rule is not None and rule in (problem.rule or ""))
+    assert problem.fix is not None or problem.rule is not None
+
+
+def test_a_misspelt_key_of_a_domain_is_offered_the_right_one():
+    with pytest.raises(InputError) as caught:
+        _cluster_in(HEAD + NODE.replace("bus_gb", "buss_gb") + FABRIC)
+    fixes = {problem.key: problem.fix for problem in caught.value.problems}
+    assert fixes["links.domains[0].buss_gb_per_s"] == "did you mean bus_gb_per_s?"
+
+
+def _cluster_in(yaml: str) -> Cluster:
+    return validated(ClusterSection, parse_document(yaml.encode(), "cluster.yaml", Path())).cluster()

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.hardware.links import NIC_EFFICIENCY, Fabric, LinkDomain, Links
+
+# Numbers that are easy to tell apart: modules of two dies, four of them in a node, one NIC a module.
+PAIR = LinkDomain("die-pair", 2, 120, latency_us=4)
+NODE = LinkDomain("node", 8, 80, latency_us=10)
+FABRIC = Fabric(nic_gb_per_s=100, latency_us=5, by_nodes=((2, 64), (8, 16)), p2p_gb_per_s=7)
+LINKS = Links((PAIR, NODE), FABRIC)
+SWITCHED = Links((LinkDomain("node", 8, 240, latency_us=10),), Fabric(nic_gb_per_s=200, latency_us=5))
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "bandwidth"),
+    [
+        (2, 1, 120),  # the dies of a module
+        (4, 1, 80),  # half a node, one ring through each module
+        (8, 1, 80),
+        (4, 2, 40),  # one die of each module: its sibling's ring takes the same way out
+        (2, 4, 40),
+        (16, 1, 64),  # two whole nodes
+        (8, 2, 32),  # four ranks of each node, two rings through its NICs
+        (2, 8, 8),  # one rank of each node, eight rings
+        (8, 8, 8),  # the same over eight nodes: a ring of eight ranks, not of eight nodes
+        (2, 32, 8),  # two nodes that lie four apart are two nodes
+    ],
+)
+def test_groups_that_talk_at_once_share_the_way_out_of_module_and_node(num_ranks: int, stride: int, bandwidth: float):
+    assert LINKS.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(bandwidth)
+
+
+@pytest.mark.parametrize(("num_ranks", "stride"), [(2, 1), (4, 1), (4, 2), (2, 4), (8, 1)])
+def test_behind_one_switch_every_rank_has_its_own_way(num_ranks: int, stride: int):
+    assert SWITCHED.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == 240
+
+
+@pytest.mark.parametrize(("num_ranks", "stride"), [(3, 1), (6, 1), (3, 2), (12, 1)])
+def test_a_group_that_does_not_fit_the_nodes_evenly_is_as_slow_as_those_that_span_two(num_ranks: int, stride: int):
+    over_nics = 200 * NIC_EFFICIENCY / stride
+    assert SWITCHED.collective_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(over_nics)
+
+
+def test_where_links_lead_from_device_to_device_a_ring_is_faster_than_two_of_its_ranks():
+    mesh = Links((LinkDomain("quad", 4, 80, 6, p2p_gb_per_s=20),))
+    assert mesh.collective_gb_per_s(4, 1, gpus_per_node=4) == 80
+    assert mesh.collective_gb_per_s(2, 1, gpus_per_node=4) == mesh.collective_gb_per_s(2, 2, gpus_per_node=4) == 20
+    assert mesh.p2p_gb_per_s(4, 1, gpus_per_node=4) == 20
+
+
+def test_two_whole_nodes_are_no_faster_than_one():
+    wide = Links(SWITCHED.domains, Fabric(nic_gb_per_s=4000, latency_us=5))
+    assert wide.collective_gb_per_s(16, 1, gpus_per_node=8) == 240
+    assert wide.collective_gb_per_s(2, 8, gpus_per_node=8) == 30
+
+
+def test_one_rank_alone_waits_for_nobody():
+    alone = Links(())
+    assert alone.collective_gb_per_s(1, 8, gpus_per_node=1) == alone.p2p_gb_per_s(1, 8, gpus_per_node=1) == math.inf
+    assert alone.latency_us(1, 8, gpus_per_node=1) == 0
+
+
+def test_nodes_of_one_gpu_have_a_fabric_alone():
+    links = Links((), Fabric(nic_gb_per_s=10, latency_us=5))
+    assert links.collective_gb_per_s(4, 2, gpus_per_node=1) == pytest.approx(10 * NIC_EFFICIENCY)
+    assert links.latency_us(4, 2, gpus_per_node=1) == 20
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "bandwidth"),
+    [(2, 64), (4, 32), (8, 16), (3, 64 * 1.5**-1), (6, 64 / 3), (64, 16)],
+)
+def test_between_measured_numbers_of_nodes_it_is_a_power_law_and_beyond_them_constant(num_nodes: int, bandwidth: float):
+    assert FABRIC.bus_gb_per_s(num_nodes) == pytest.approx(bandwidth)
+
+
+def test_gathers_are_as_fast_as_an_all_reduce_but_where_somebody_measured_less():
+    assert LINKS.collective_gb_per_s(16, 1, gpus_per_node=8, gathers=True) == 64
+    node = LinkDomain("node", 8, 80, latency_us=10, gather_gb_per_s=50)
+    measured = Links((PAIR, node), Fabric(100, 5, by_nodes=((2, 64), (8, 16)), gather_by_nodes=((2, 32), (8, 8))))
+    assert measured.collective_gb_per_s(8, 1, gpus_per_node=8, gathers=True) == 50
+    assert measured.collective_gb_per_s(4, 2, gpus_per_node=8, gathers=True) == 25
+    assert measured.collective_gb_per_s(16, 1, gpus_per_node=8, gathers=True) == 32
+    assert measured.collective_gb_per_s(32, 1, gpus_per_node=8, gathers=True) == pytest.approx(16)
+    assert measured.collective_gb_per_s(16, 1, gpus_per_node=8) == 64
+    assert Links.from_json(measured.to_json()) == measured
+
+
+def test_below_the_fewest_nodes_measured_it_is_what_they_reached():
+    assert Fabric(nic_gb_per_s=100, latency_us=5, by_nodes=((4, 30), (8, 10))).bus_gb_per_s(2) == 30
+
+
+def test_nobody_measured_it_so_it_is_a_share_of_the_nics():
+    fabric = Fabric(nic_gb_per_s=100, latency_us=5)
+    assert fabric.bus_gb_per_s(2) == fabric.bus_gb_per_s(512) == 100 * NIC_EFFICIENCY
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "latency_us"),
+    [(2, 1, 4), (4, 1, 10), (4, 2, 10), (16, 1, 10 + 2 * 5), (64, 1, 10 + 6 * 5), (5, 8, 6 * 5), (8, 4, 10 + 4 * 5)],
+)
+def test_latency_across_nodes_is_a_nodes_and_a_tree_over_the_nodes(num_ranks: int, stride: int, latency_us: float):
+    assert LINKS.latency_us(num_ranks, stride, gpus_per_node=8) == latency_us
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "stride", "bandwidth"),
+    [
+        (2, 1, 120),
+        (4, 2, 40),
+        (2, 8, 7),  # eight pairs at once could have 11.25, one pair reaches 7
+        (8, 2, 7),  # the stage that crosses to the next node is the slowest
+    ],
+)
+def test_a_pipeline_is_as_slow_as_its_slowest_crossing(num_ranks: int, stride: int, bandwidth: float):
+    assert LINKS.p2p_gb_per_s(num_ranks, stride, gpus_per_node=8) == pytest.approx(bandwidth)
+
+
+def test_pairs_that_cross_at_once_share_the_nics_where_nothing_else_bounds_them():
+    assert SWITCHED.p2p_gb_per_s(2, 8, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY / 8)
+    assert SWITCHED.p2p_gb_per_s(16, 1, gpus_per_node=8) == pytest.approx(200 * NIC_EFFICIENCY)
+
+
+def test_across_nodes_without_a_fabric_is_a_mistake_of_the_caller():
+    with pytest.raises(ValueError, match="no fabric is described"):
+        Links((NODE,)).collective_gb_per_s(16, 1, gpus_per_node=8)
+
+
+def test_domains_that_do_not_nest_are_refused():
+    with pytest.raises(InputError) as caught:
+        Links((LinkDomain("triple", 3, 10, 1), NODE))
+    problem = caught.value.problems[0]
+    assert (problem.key, problem.value) == ("domains[1].num_ranks", 8)
+    with pytest.raises(InputError, match="each a multiple of the one before"):
+        Links((NODE, PAIR))
+    with pytest.raises(InputError, match="each a multiple of the one before"):
+        Links((NODE, NODE))
+
+
+@pytest.mark.parametrize("by_nodes", [((4, 10.0), (2, 20.0)), ((2, 10.0), (2, 20.0))])
+def test_numbers_of_nodes_rise(by_nodes: tuple[tuple[int, float], ...]):
+    with pytest.raises(InputError, match="each number of nodes once, rising"):
+        Fabric(nic_gb_per_s=10, latency_us=1, by_nodes=by_nodes)
+
+
+@pytest.mark.parametrize("bandwidth", [0, -1, math.inf, math.nan])
+def test_a_bandwidth_is_positive_and_finite(bandwidth: float):
+    with pytest.raises(InputError, match="GB/s, more than 0"):
+        LinkDomain("node", 8, bandwidth, 1)
+    with pytest.raises(InputError, match="GB/s, more than 0"):
+        Fabric(nic_gb_per_s=10, latency_us=1, by_nodes=((2, bandwidth),))
+
+
+def test_links_written_down_are_read_back_the_same():
+    assert Links.from_json(LINKS.to_json()) == LINKS
+    assert Links.from_json(Links(()).to_json()) == Links(())

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.layouts import axes, layout
+from search_spaces.layouts.axes import axis_values, complete_axes
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        (4, (4,)),
+        ("1f1b", ("1f1b",)),
+        ([4, 1, 2], (4, 1, 2)),
+        ({"min": 1, "max": 8, "factor": 2}, (1, 2, 4, 8)),
+        ({"min": 3, "max": 20, "factor": 3}, (3, 9)),
+        ({"min": 1, "max": 7, "step": 3}, (1, 4, 7)),
+        ({"min": 0, "max": 3, "step": 1}, (0, 1, 2, 3)),
+        ({"min": 5, "max": 5, "step": 100}, (5,)),
+    ],
+)
+def test_an_axis_is_a_value_a_list_or_a_range(given, values):
+    assert axis_values(given) == values
+
+
+@pytest.mark.bad_input(16)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "empty list"),
+        ([1, 2, 1], "1 twice"),
+        (["bf16", "bf16"], "'bf16' twice"),
+        ({"min": 8, "max": 1, "step": 1}, "min 8 is more than max 1"),
+        ({"min": 1, "max": 8, "step": 0}, "step is 0"),
+        ({"min": 1, "max": 8, "factor": 1}, "factor is 1"),
+        ({"min": 0, "max": 8, "factor": 2}, "min is 0"),
+        ({"min": 1, "max": 8}, "keys min, max"),
+        ({"min": 1, "max": 8, "step": 1, "factor": 2}, "keys min, max, step, factor"),
+        ({"from": 1, "to": 8}, "keys from, to"),
+        ({"min": 1, "max": True, "step": 1}, "max is true"),
+        ({"min": 1.0, "max": 8, "step": 1}, "min is 1.0"),
+        ({"min": 1, "max": 10**12, "step": 1}, "max is 1000000000000"),
+        ({"min": 1, "max": 1_000_000, "step": 1}, "1000000 values"),
+        (list(range(10_001)), "10001 values"),
+    ],
+)
+def test_repeats_and_ranges_that_lead_nowhere_are_refused(given, words):
+    with pytest.raises(InputError, match=words):
+        axis_values(given)
+
+
+def test_one_and_true_are_different_values():
+    assert axis_values([1, True]) == (1, True)
+
+
+def test_every_field_that_is_not_given_gets_its_one_default():
+    complete = complete_axes({"tensor_parallel": [1, 2]}, num_nodes=3)
+    assert complete["tensor_parallel"] == (1, 2)
+    assert complete["num_nodes"] == (3,)
+    assert complete["bucket_mib"] == (None,)
+    assert list(complete) == [f for f in layout.LAYOUT_FIELDS if f not in ("data_parallel", "grad_accum_steps")]
+    assert complete_axes(complete, num_nodes=7) == complete
+
+
+def test_accumulation_is_an_axis_only_where_it_is_given():
+    assert complete_axes({"grad_accum_steps": [1, 2]}, num_nodes=1)["grad_accum_steps"] == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "known"),
+    [
+        (axes.Offload, layout.OFFLOADS),
+        (axes.ActivationCheckpointing, layout.ACTIVATION_CHECKPOINTINGS),
+        (axes.PipelineSchedule, layout.PIPELINE_SCHEDULES),
+        (axes.Precision, layout.PRECISIONS),
+        (axes.AttentionKernel, layout.ATTENTION_KERNELS),
+        (axes.RankOrder, layout.RANK_ORDERS),
+        (axes.Engine, layout.ENGINES),
+    ],
+)
+def test_the_words_of_an_axis_are_those_of_the_layout(written, known):
+    assert get_args(written) == known

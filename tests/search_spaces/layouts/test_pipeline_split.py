@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.layouts.pipeline_split import (
+    embedding_flops_per_token,
+    greedy_stage_layers,
+    head_flops_per_token,
+    layer_flops_per_token,
+    stage_layers,
+)
+from search_spaces.model_shape import ModelShape
+
+SMALL_HEAD = ModelShape(12, 768, 12, 12, 3072, False, 256, 1024, False, "learned", "layernorm")
+GPT2 = replace(SMALL_HEAD, vocab_size=50304)
+
+
+def slowest_stage(model: ModelShape, counts: tuple[int, ...]) -> int:
+    costs = [count * layer_flops_per_token(model) for count in counts]
+    costs[0] += embedding_flops_per_token(model)
+    costs[-1] += head_flops_per_token(model)
+    return max(costs)
+
+
+def every_split(layers: int, stages: int) -> list[tuple[int, ...]]:
+    cuts = combinations(range(1, layers), stages - 1)
+    return [tuple(b - a for a, b in zip((0, *cut), (*cut, layers), strict=True)) for cut in cuts]
+
+
+@pytest.mark.parametrize("model", [SMALL_HEAD, GPT2, replace(GPT2, num_layers=7), replace(GPT2, vocab_size=400_000)])
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 7])
+def test_no_other_split_has_a_faster_slowest_stage(model, stages):
+    counts = stage_layers(model, stages)
+    assert sum(counts) == model.num_layers
+    assert min(counts) >= 1
+    fastest = min(slowest_stage(model, split) for split in every_split(model.num_layers, stages))
+    assert slowest_stage(model, counts) == fastest
+
+
+def dealt_one_by_one(model: ModelShape, stages: int) -> tuple[int, ...]:
+    """Each layer to the cheapest stage so far, of equally cheap ones to the latest."""
+    counts = [1 if model.num_layers >= stages else 0] * stages
+    costs = [count * layer_flops_per_token(model) for count in counts]
+    costs[0] += embedding_flops_per_token(model)
+    costs[-1] += head_flops_per_token(model)
+    for _ in range(model.num_layers - sum(counts)):
+        cheapest = min(range(stages), key=lambda stage: (costs[stage], -stage))
+        counts[cheapest] += 1
+        costs[cheapest] += layer_flops_per_token(model)
+    return tuple(counts)
+
+
+def filled_one_by_one(model: ModelShape, stages: int) -> tuple[tuple[int, ...], int]:
+    """nanotron's loop over the layers, in its own terms."""
+    layer = 4 * model.hidden_size**2 + 3 * model.ffn_hidden_size * model.hidden_size
+    total = model.num_layers * layer + model.vocab_size * model.hidden_size
+    counts, stage = [0] * stages, 0
+    for dealt in range(1, model.num_layers + 1):
+        counts[stage] += 1
+        stage += dealt * layer * stages > total * (stage + 1)
+    return tuple(counts), stage
+
+
+@pytest.mark.slow
+@given(
+    layers=st.integers(1, 60),
+    stages=st.integers(1, 70),
+    vocab=st.sampled_from([1, 256, 1024, 50304, 400_000, 5_000_000]),
+    hidden=st.sampled_from([1, 8, 768]),
+    position=st.sampled_from(["learned", "rotary"]),
+)
+def test_layers_are_dealt_at_once_as_they_would_be_one_by_one(layers, stages, vocab, hidden, position):
+    changes = {"num_layers": layers, "vocab_size": vocab, "hidden_size": hidden, "position_embedding": position}
+    model = replace(SMALL_HEAD, num_attention_heads=1, num_key_value_heads=1, **changes)
+    assert stage_layers(model, stages) == dealt_one_by_one(model, stages)
+    assert greedy_stage_layers(model, stages) == filled_one_by_one(model, stages)
+
+
+def test_the_most_layers_that_a_file_may_have_are_dealt_without_a_step_for_each():
+    model = replace(GPT2, num_layers=10**9)
+    counts = stage_layers(model, 1000)
+    assert sum(counts) == model.num_layers
+    assert max(counts) - min(counts) <= 6
+    assert sum(greedy_stage_layers(model, 1000)[0]) == model.num_layers
+
+
+def test_layers_are_equal_where_the_head_weighs_little():
+    assert stage_layers(SMALL_HEAD, 4) == (3, 3, 3, 3)
+
+
+def test_a_heavy_head_takes_layers_away_from_the_last_stage():
+    assert stage_layers(GPT2, 2) == (8, 4)
+
+
+def test_a_layer_too_many_goes_to_the_latest_of_the_cheapest_stages():
+    assert stage_layers(replace(SMALL_HEAD, num_layers=13), 4) == (3, 3, 4, 3)
+
+
+def test_with_more_stages_than_layers_all_layers_are_still_dealt():
+    counts = stage_layers(replace(SMALL_HEAD, num_layers=2), 3)
+    assert sum(counts) == 2
+    assert max(counts) == 1
+
+
+def test_stages_cost_in_sum_what_the_model_does_forward():
+    # A forward pass is a third of forward and backward; norms, biases and positions multiply nothing in the sum's sense
+    # but are counted as weights there, so the two agree to a fraction of a percent only.
+    model = GPT2
+    stages = model.num_layers * layer_flops_per_token(model) + head_flops_per_token(model)
+    assert stages == pytest.approx(model.model_flops_per_token / 3, rel=1e-3)
+
+
+def test_nanotron_fills_a_stage_until_its_share_is_exceeded():
+    # Sixteen layers and a head as dear as four of them: 20 costs, 2.5 a stage. The last stage has nothing but the loss.
+    model = ModelShape(16, 2048, 32, 32, 8192, True, 131072, 4096, True, "rotary", "rmsnorm")
+    assert greedy_stage_layers(model, 8) == ((3, 3, 2, 3, 2, 3, 0, 0), 6)
+    assert greedy_stage_layers(model, 1) == ((16,), 0)

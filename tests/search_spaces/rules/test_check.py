@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import broken_engine_rules
+
+MODEL = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, grad_accum_steps=4, pipeline_schedule="1f1b")
+LLAMA = {"norm": "rmsnorm", "position_embedding": "rotary", "gated_mlp": True, "num_key_value_heads": 2}
+
+
+def broken(model: ModelShape = MODEL, **fields) -> list[str]:
+    return [problem.code for problem in broken_engine_rules(replace(LAYOUT, **fields), model)]
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_our_engines_run_pipelines_with_tensor_and_data_parallelism(engine):
+    assert broken(engine=engine) == []
+    assert broken(engine="torch", precision="bf16") == []
+    assert broken(engine=engine, tensor_parallel=2, activation_checkpointing="full", attention_kernel="flash") == []
+
+
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e not in ("torch", "deepspeed")])
+def test_other_trainers_are_not_ours(engine):
+    assert broken(engine=engine) == [f"{engine}.not_ours"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "rule"),
+    [
+        ("torch", {"grad_accum_steps": 1}, "micro_batches"),
+        ("torch", {"virtual_pipeline_stages": 2, "grad_accum_steps": 5}, "rounds"),
+        ("deepspeed", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
+        ("torch", {"zero_stage": 2, "overlap_comm": True}, "fsdp"),
+        ("torch", {"zero_stage": 3, "bucket_mib": 25}, "fsdp"),
+        ("torch", {"tensor_parallel": 3, "sequence_parallel": True}, "sequence"),
+        ("deepspeed", {"zero_stage": 2}, "zero_stage"),
+        ("deepspeed", {"zero_stage": 3}, "zero_stage"),
+        ("deepspeed", {"offload": "optimizer"}, "offload"),
+        ("deepspeed", {"precision": "bf16"}, "precision"),
+        ("deepspeed", {"precision": "fp16", "pipeline_parallel": 1}, "precision"),
+        ("deepspeed", {"overlap_comm": True}, "overlap_comm"),
+        ("deepspeed", {"overlap_comm": True, "zero_stage": 1}, "overlap_comm"),
+        (
+            "deepspeed",
+            {"overlap_comm": True, "zero_stage": 1, "precision": "bf16", "pipeline_parallel": 1},
+            "overlap_comm",
+        ),
+        ("deepspeed", {"bucket_mib": 25}, "bucket_mib"),
+        ("deepspeed", {"torch_compile": True, "zero_stage": 3, "pipeline_parallel": 1}, "torch_compile"),
+    ],
+)
+def test_what_an_engine_does_not_run_is_refused_by_name(engine, fields, rule):
+    assert broken(engine=engine, **fields) == [f"{engine}.{rule}"]
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_llama_like_models_are_run_and_rotary_positions_turn_pairs(engine):
+    assert broken(replace(MODEL, **LLAMA), engine=engine) == []
+    odd = replace(MODEL, hidden_size=60, position_embedding="rotary")
+    assert broken(odd, engine=engine) == [f"{engine}.rotary"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"zero_stage": stage} for stage in (1, 2, 3)),
+        {"offload": "optimizer"},
+        {"activation_checkpointing": "selective"},
+        {"tensor_parallel": 2, "sequence_parallel": True},
+        {"virtual_pipeline_stages": 2},
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"torch_compile": True},
+        {"rank_order": "tp-pp-dp"},
+        {"zero_stage": 1, "overlap_comm": True, "bucket_mib": 25},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_the_torch_engine_runs_every_axis(fields):
+    assert broken(**fields) == []
+
+
+ONE_STAGE = {"engine": "deepspeed", "pipeline_parallel": 1}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"zero_stage": stage, "offload": offload} for stage in (1, 2, 3) for offload in ("none", "optimizer")),
+        *({"zero_stage": stage, "precision": "bf16"} for stage in (1, 2, 3)),
+        {"zero_stage": 1, "precision": "fp16"},
+        {"data_parallel": 1, "precision": "bf16"},
+        {"tensor_parallel": 2, "sequence_parallel": True, "activation_checkpointing": "selective"},
+        {"zero_stage": 2, "overlap_comm": True, "bucket_mib": 25, "torch_compile": True},
+        {"zero_stage": 1, "overlap_comm": True, "precision": "bf16", "offload": "optimizer"},
+        {"pipeline_parallel": 2, "zero_stage": 1, "offload": "optimizer", "precision": "bf16", "bucket_mib": 25},
+        {"pipeline_parallel": 2, "rank_order": "tp-pp-dp", "torch_compile": True},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_the_deepspeed_engine_runs_what_deepspeed_does(fields):
+    assert broken(**ONE_STAGE | fields) == []
+
+
+@pytest.mark.parametrize("engine", ["torch", "deepspeed"])
+def test_uneven_stages_are_legal_and_empty_ones_are_not(engine):
+    assert broken(replace(MODEL, num_layers=3), engine=engine) == []
+    assert broken(replace(MODEL, num_layers=1), engine=engine) == [f"{engine}.layers"]
+
+
+def test_deepspeed_and_gpipe_run_fewer_micro_batches_than_stages():
+    assert broken(engine="deepspeed", grad_accum_steps=1) == []
+    assert broken(pipeline_schedule="gpipe", grad_accum_steps=1) == []
+
+
+def test_a_field_without_effect_breaks_no_rule():
+    assert broken(tensor_parallel=1, sequence_parallel=True) == []
+    assert broken(data_parallel=1, zero_stage=3) == []
+    assert broken(pipeline_parallel=1, pipeline_schedule="interleaved_1f1b", grad_accum_steps=1) == []
+
+
+def test_a_refusal_names_the_numbers_the_rule_and_the_fix():
+    (problem,) = broken_engine_rules(replace(LAYOUT, grad_accum_steps=1), MODEL)
+    assert problem.message == "1 micro-batches for 2 stages"
+    assert "at least as many micro-batches" in problem.rule
+    assert "micro_batch_size" in problem.fix
+    (problem,) = broken_engine_rules(replace(LAYOUT, engine="deepspeed", zero_stage=2), MODEL)
+    assert problem.message == "zero_stage is 2 with 2 pipeline stages"
+    assert problem.rule == "DeepSpeed's pipeline runs with ZeRO 0 and 1"
+    assert problem.fix == "set zero_stage to 0 or 1, or pipeline_parallel to 1"

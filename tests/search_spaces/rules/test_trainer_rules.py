@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layouts.layout import ENGINES, OWN_ENGINES, Layout, engines_of
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import broken_engine_rules
+
+GPT2 = ModelShape(4, 64, 4, 4, 256, False, 256, 64, False, "learned", "layernorm")
+LLAMA = replace(
+    GPT2, num_key_value_heads=2, gated_mlp=True, tied_embeddings=False, position_embedding="rotary", norm="rmsnorm"
+)
+LAYOUT = Layout(
+    pipeline_parallel=2,
+    data_parallel=2,
+    grad_accum_steps=4,
+    pipeline_schedule="1f1b",
+    precision="bf16",
+    attention_kernel="flash",
+)
+OTHERS = [engine for engine in ENGINES if engine not in OWN_ENGINES]
+
+
+def broken(engine: str, model: ModelShape = LLAMA, **fields) -> list[str]:
+    layout = replace(LAYOUT, engine=engine, **fields)
+    return [problem.code for problem in broken_engine_rules(layout, model, engines_of(engine))]
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_every_trainer_runs_a_plain_pipeline(engine):
+    assert broken(engine, LLAMA) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "rule"),
+    [
+        ("megatron-lm", {"pipeline_schedule": "gpipe"}, "pipeline_schedule"),
+        ("megatron-lm", {"zero_stage": 3}, "zero_stage"),
+        ("megatron-lm", {"offload": "optimizer"}, "offload"),
+        ("megatron-lm", {"bucket_mib": 25}, "bucket_mib"),
+        ("megatron-lm", {"virtual_pipeline_stages": 4}, "layers"),
+        ("megatron-lm", {"virtual_pipeline_stages": 2, "grad_accum_steps": 3}, "micro_batches"),
+        ("megatron-lm", {"precision": "fp32"}, "attention_kernel"),
+        ("megatron-lm", {"torch_compile": True}, "torch_compile"),
+        ("megatron-deepspeed", {"zero_stage": 2}, "zero_stage"),
+        ("megatron-deepspeed", {"virtual_pipeline_stages": 2}, "pipeline_schedule"),
+        ("megatron-deepspeed", {"offload": "optimizer"}, "offload"),
+        ("megatron-deepspeed", {"rank_order": "tp-pp-dp"}, "rank_order"),
+        ("nanotron", {"zero_stage": 2}, "zero_stage"),
+        ("nanotron", {"pipeline_parallel": 4, "grad_accum_steps": 2}, "micro_batches"),
+        ("nanotron", {"attention_kernel": "math"}, "attention_kernel"),
+        ("nanotron", {"bucket_mib": 25}, "bucket_mib"),
+    ],
+)
+def test_what_a_trainer_cannot_express_is_refused_by_name(engine, fields, rule):
+    assert broken(engine, **fields) == [f"{engine}.{rule}"]
+
+
+@pytest.mark.parametrize("trainer", ["megatron-deepspeed", "gpt-neox"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"zero_stage": 2},
+        {"offload": "optimizer"},
+        {"overlap_comm": True},
+        {"bucket_mib": 25},
+        {"pipeline_schedule": "gpipe"},
+        {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer", "overlap_comm": True, "bucket_mib": 25},
+    ],
+    ids=lambda fields: "-".join(f"{name}_{value}" for name, value in fields.items()),
+)
+def test_what_deepspeed_itself_cannot_run_is_refused_in_the_same_words_whoever_drives_it(trainer, fields):
+    def problems(engine: str) -> list[tuple]:
+        layout = replace(LAYOUT, engine=engine, precision="fp32", attention_kernel="math", **fields)
+        found = broken_engine_rules(layout, GPT2, engines_of(engine if engine == trainer else "parlay"))
+        return [(p.code.partition(".")[2], p.message, p.rule, p.fix) for p in found]
+
+    assert problems(trainer) == problems("deepspeed")
+    assert len(problems(trainer)) == (0 if len(fields) > 1 else 1)
+
+
+def test_a_trainer_refuses_a_model_it_has_not():
+    assert broken("nanotron", GPT2) == ["nanotron.gated_mlp", "nanotron.norm", "nanotron.position_embedding"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields"),
+    [
+        ("megatron-lm", {"virtual_pipeline_stages": 2}),
+        ("megatron-lm", {"pipeline_parallel": 1, "zero_stage": 3}),
+        ("megatron-lm", {"zero_stage": 1, "offload": "optimizer"}),
+        ("megatron-lm", {"overlap_comm": True, "bucket_mib": 25, "rank_order": "tp-pp-dp"}),
+        ("megatron-deepspeed", {"pipeline_parallel": 1, "zero_stage": 2, "offload": "optimizer"}),
+        ("nanotron", {"pipeline_schedule": "gpipe", "zero_stage": 1, "grad_accum_steps": 1}),
+        ("nanotron", {"grad_accum_steps": 1}),
+    ],
+)
+def test_what_a_trainer_can_express_is_not_refused(engine, fields):
+    assert broken(engine, **fields) == []
+
+
+def test_a_command_runs_whatever_its_template_says():
+    wild = {"zero_stage": 3, "pipeline_schedule": "gpipe", "torch_compile": True, "bucket_mib": 1}
+    assert broken("command", **wild) == []
+
+
+@pytest.mark.parametrize("engine", OTHERS)
+def test_another_trainers_engine_is_refused_with_the_ones_there_are(engine):
+    layout = replace(LAYOUT, engine=engine)
+    [problem] = broken_engine_rules(layout, LLAMA)
+    assert problem.code == f"{engine}.not_ours"
+    assert "torch and deepspeed" in str(problem)
+    [problem] = broken_engine_rules(replace(LAYOUT, engine="torch"), GPT2, engines_of(engine))
+    assert problem.code == "torch.not_ours"
+    assert engine in str(problem)

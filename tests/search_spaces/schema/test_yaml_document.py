@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.errors import InputError, Problem
+from search_spaces.schema.yaml_document import (
+    MAX_BYTES,
+    Document,
+    Place,
+    dotted,
+    is_printable,
+    parse_document,
+    read_document,
+    with_overrides,
+)
+
+
+def parsed(text: str | bytes) -> Document:
+    raw = text if isinstance(text, bytes) else text.encode()
+    return parse_document(raw, "search.yaml", Path("/searches"))
+
+
+def the_problem(text: str | bytes):
+    with pytest.raises(InputError) as caught:
+        parsed(text)
+    (problem,) = caught.value.problems
+    return problem
+
+
+def test_every_key_and_list_element_knows_its_line():
+    document = parsed("a: 1\nb:\n  c:\n    - x\n    - y\n")
+    assert document.data == {"a": 1, "b": {"c": ["x", "y"]}}
+    assert document.place(("b", "c", 1)) == Place("search.yaml", 5)
+    assert document.place(("b", "c")) == Place("search.yaml", 3)
+
+
+def test_the_place_of_what_is_not_there_is_that_of_what_is_around_it():
+    document = parsed("a: 1\nb:\n  c: 2\n")
+    assert document.place(("b", "missing", "deeper")) == Place("search.yaml", 2)
+    assert document.place(("elsewhere",)) == Place("search.yaml", None)
+
+
+@pytest.mark.bad_input(2)
+def test_the_same_key_twice_is_refused_with_both_lines():
+    problem = the_problem("a:\n  b: 1\n  b: 2\n")
+    assert (problem.code, problem.key, problem.line) == ("duplicate_key", "a.b", 3)
+    assert "line 2" in problem.message
+
+
+@pytest.mark.security("no_pickle")
+@pytest.mark.bad_input(3)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object/apply:os.system ['true']",
+        "a: !!python/name:os.system",
+        "a: !!str 1",
+        "a: !mine {}",
+        "!!map {a: 1}",
+        "? !!str a\n: 1",
+    ],
+)
+def test_tags_are_refused(text: str):
+    problem = the_problem(text)
+    assert problem.rule == "tags (!) are not read"
+    assert problem.line == 1
+
+
+@pytest.mark.bad_input(4)
+@pytest.mark.parametrize("text", ["a: &x [1]\nb: *x", "a: &x 1", "a: *x", "a: &x {<<: *x}"])
+def test_anchors_and_aliases_are_refused(text: str):
+    assert the_problem(text).rule == "anchors (&) and aliases (*) are not read"
+
+
+@pytest.mark.bad_input(4)
+def test_a_file_over_one_mebibyte_is_refused(tmp_path: Path):
+    path = tmp_path / "large.yaml"
+    path.write_bytes(b"a: " + b"x" * MAX_BYTES)
+    with pytest.raises(InputError, match="larger than 1048576 bytes"):
+        read_document(path)
+
+
+@pytest.mark.bad_input(4)
+def test_nesting_over_twenty_is_refused_and_twenty_is_read():
+    assert "nested more than 20 deep" in the_problem("a: " + "[" * 20 + "]" * 20).message
+    assert parsed("a: " + "[" * 19 + "]" * 19).data
+    assert "nested more than 20 deep" in the_problem("a: " + "[" * 500_000).message
+
+
+@pytest.mark.bad_input(5)
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (b"a: 1\nb:\n\tc: 2\n", 3, "tab"),
+        (b"\xef\xbb\xbfa: 1\n", 1, "byte order mark"),
+        ("a: 1".encode("utf-16"), 1, "byte order mark"),
+        (b"a: 1\nb: \xe9\n", 2, "not UTF-8"),
+        (b"", 1, "empty"),
+        (b"# only a comment\n", 1, "empty"),
+        (b"a: 1\nb: 'x\n", 3, "not YAML"),
+        (b"a: 1\nb: c: d\n", 2, "not YAML"),
+        (b"a: 1\nb: \x1b[31m\n", 2, "control character"),
+        (b"a: 1\nb: \x00\n", 2, "control character"),
+        (b"a: 1\n---\nb: 1\n", 2, "second document"),
+        (b"- a\n- b\n", 1, "keys are due"),
+        (b"just words\n", 1, "keys are due"),
+        (b"a: 1\n2: b\n", 2, "as a key"),
+        (b"a: 1\n[x, y]: b\n", 2, "as a key"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_refused_with_its_line(text: bytes, line: int, words: str):
+    problem = the_problem(text)
+    assert words in problem.message
+    assert problem.line == line
+
+
+@pytest.mark.bad_input(6)
+def test_words_that_yaml_1_1_would_change_stay_text():
+    assert parsed("a: [yes, no, on, off, 08, 010, 0x10, 1_000, 12:30:00, 2026-11-20]").data["a"] == [
+        *("yes", "no", "on", "off", "08", "010", "0x10", "1_000", "12:30:00", "2026-11-20")
+    ]
+
+
+@pytest.mark.bad_input(6)
+def test_numbers_and_switches_are_what_they_look_like():
+    values = parsed("a: [1, -3, 1e3, 1.5, .5, true, False, null, ~, 0, '1', \"true\"]").data["a"]
+    assert values == [1, -3, 1000.0, 1.5, 0.5, True, False, None, None, 0, "1", "true"]
+    assert [type(v) for v in values[:4]] == [int, int, float, float]
+
+
+@pytest.mark.bad_input(13)
+@pytest.mark.parametrize("number", ["9" * 5000, "1e999999999"])
+def test_a_monstrous_number_is_read_without_harm(number: str):
+    assert parsed(f"a: {number}").data["a"] in (number, float("inf"))
+
+
+@pytest.mark.bad_input(27)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mlflow_uri: https://me:hunter2@mlflow.example.org",
+        "url: postgresql://parlay:hunter2@db/ledger",
+        "password: hunter2",
+        "api_key: hunter2",
+        "note: AKIAIOSFODNN7EXAMPLE",
+        "note: ghp_0123456789abcdefghijklmnopqrstuvwxyz",
+        "note: '-----BEGIN RSA PRIVATE KEY----- hunter2'",
+    ],
+)
+def test_what_looks_like_a_secret_is_refused_and_not_repeated(line: str):
+    problem = the_problem(f"a: 1\n{line}\n")
+    assert (problem.code, problem.line) == ("secret", 2)
+    secret = line.split(":", 1)[1].strip()
+    assert secret not in str(problem)
+    assert "hunter2" not in str(problem)
+
+
+@pytest.mark.bad_input(27)
+def test_keys_of_the_search_file_are_no_secrets():
+    assert parsed("objective: tokens_per_sec\nurl: postgresql://parlay@db/ledger\nmlflow_uri: http://127.0.0.1:5000\n")
+
+
+@pytest.mark.bad_input(50)
+@pytest.mark.parametrize("escape", [r"\e[31m", r"\x07", r"\u202e", r"\u200b", r"\x9b31m", r"\0", r"\n", r"\r"])
+def test_control_characters_written_as_escapes_are_refused_and_shown_escaped(escape: str):
+    problem = the_problem(f'name: "a{escape}b"')
+    assert problem.code == "control_character"
+    assert is_printable(str(problem).replace("\n", ""))
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_document(tmp_path / name)
+
+
+def test_a_document_knows_the_folder_its_paths_start_from(tmp_path: Path):
+    (tmp_path / "a.yaml").write_text("a: 1\n")
+    assert read_document(tmp_path / "a.yaml").folder == tmp_path
+
+
+@pytest.mark.parametrize("value", ["{python} x.py --tp {tensor_parallel}", "[1] x", "@file", "`date`", "%x"])
+def test_text_that_begins_as_text_cannot_is_to_be_quoted(value: str):
+    problem = the_problem(f"a: 1\nb:\n  c: {value}\nd: 2\n")
+    assert (problem.line, problem.fix) == (3, f"put the whole value in quotes: text does not begin with {value[0]}")
+    assert "quotes" not in the_problem("a: b: c\n").fix
+
+
+def test_set_replaces_adds_and_reads_its_value_as_yaml():
+    document = parsed("a: 1\nb:\n  c: [1, 2]\n")
+    changed = with_overrides(document, ["b.c=3", "b.d=[x, true]", "e.f={min: 1}", "a="])
+    assert changed.data == {"a": None, "b": {"c": 3, "d": ["x", True]}, "e": {"f": {"min": 1}}}
+    assert document.data == {"a": 1, "b": {"c": [1, 2]}}
+
+
+def test_set_takes_the_last_of_two_values_and_may_hold_equal_signs():
+    assert with_overrides(parsed("a: 1"), ["a=2", "a=x=y"]).data == {"a": "x=y"}
+
+
+def test_a_value_from_set_says_so_and_the_rest_keeps_its_line():
+    changed = with_overrides(parsed("a: 1\nb:\n  c: [1, 2]\n"), ["b.c=3", "d.e=4"])
+    assert changed.place(("b", "c")) == changed.place(("b", "c", 0)) == Place("--set", None)
+    assert changed.place(("d",)) == Place("--set", None)
+    assert changed.place(("b",)) == Place("search.yaml", 2)
+
+
+@pytest.mark.bad_input(49)
+@pytest.mark.parametrize(
+    "override", ["a", "=1", "a..b=1", ".a=1", "a b=1", "a\x1b=1", "a.b={", "a=[1", ".".join("a" * 30) + "=1"]
+)
+def test_bad_syntax_in_set_is_refused(override: str):
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), [override])
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file) == ("override", "--set")
+    assert "\x1b" not in str(problem)
+
+
+@pytest.mark.bad_input(49)
+@pytest.mark.parametrize("text", ["{python} x.py", "'it's", "@file", "a: b: c"])
+def test_text_that_is_no_yaml_is_told_how_to_be_quoted(text: str):
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), [f"trainer.template={text}"])
+    assert caught.value.problems[0].message.startswith("not YAML")
+    said = caught.value.problems[0].fix.removeprefix("if it is text, quote it: ")
+    option, override = shlex.split(said)
+    assert (option, with_overrides(parsed("a: 1"), [override]).data["trainer"]) == ("--set", {"template": text})
+
+
+@pytest.mark.bad_input(49)
+def test_setting_a_key_below_a_value_is_refused():
+    with pytest.raises(InputError, match="model is 'gpt2-tiny', which has no keys to set"):
+        with_overrides(parsed("model: gpt2-tiny"), ["model.num_layers=2"])
+
+
+@pytest.mark.bad_input(27)
+def test_a_secret_in_set_is_refused():
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), ["ledger.password=hunter2"])
+    assert caught.value.problems[0].code == "secret"
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.bad_input(27, 49)
+@pytest.mark.parametrize("override", ["a=[http://me:hunter2@db", "tracking.password={hunter2"])
+def test_a_secret_in_set_that_is_no_yaml_is_not_repeated_either(override: str):
+    with pytest.raises(InputError) as caught:
+        with_overrides(parsed("a: 1"), [override])
+    [problem] = caught.value.problems
+    assert (problem.code, problem.key) == ("secret", override.partition("=")[0])
+    assert "hunter2" not in str(problem.to_json())
+
+
+@pytest.mark.slow
+@pytest.mark.bad_input(4, 5)
+@settings(deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_is_a_document_or_is_refused(text: str):
+    refused: tuple[Problem, ...] = ()
+    try:
+        parsed(text)
+    except InputError as error:
+        refused = error.problems
+    assert all(problem.rule and problem.fix for problem in refused)
+
+
+@pytest.mark.bad_input(4, 5)
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_document_or_are_refused(raw: bytes):
+    with suppress(InputError):
+        parse_document(raw, "search.yaml", Path("/folder"))
+
+
+@pytest.mark.slow
+@pytest.mark.bad_input(3, 4)
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["a", ": ", "- ", "[", "]", "{", "}", "&a ", "*a", "!!x ", "? ", "'", '"', "\n", ">"])))
+def test_any_signs_of_yaml_are_a_document_or_are_refused(signs: list[str]):
+    with suppress(InputError):
+        parsed("".join(signs))
+
+
+def test_keys_are_written_with_dots_and_brackets():
+    assert dotted(("space", "tensor_parallel", 2)) == "space.tensor_parallel[2]"

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from search_spaces.errors import InputError
+from search_spaces.layouts.layout import ENGINES, Layout
+from search_spaces.tables.benchmark_problem import measured_on, problem_for, problems_in
+from search_spaces.tables.measured_table import COLUMNS, REQUIRED_COLUMNS, parse_table, read_table, render_table
+from tests.search_spaces.example_tables import ROW, only, parsed, table
+
+PUBLISHED = Path(__file__).parents[3].parent / "shared" / "data" / "measured"
+
+FAILED = {"outcome": "failed", "step_time_s": "", "peak_memory_gib": ""}
+
+
+def test_a_row_becomes_an_observation_with_the_sources_engine_and_precision():
+    (observation,) = only({})
+    assert observation.layout == Layout(
+        tensor_parallel=2,
+        pipeline_parallel=2,
+        data_parallel=2,
+        micro_batch_size=4,
+        grad_accum_steps=32,
+        zero_stage=1,
+        sequence_parallel=True,
+        pipeline_schedule="1f1b",
+        precision="bf16",
+        attention_kernel="flash",
+        engine="nanotron",
+    )
+    assert observation.model.num_key_value_heads == 32
+    assert observation.cluster.num_gpus == 8
+    assert (observation.step_time_s, observation.peak_memory_gib) == (3.5, 50.2)
+
+
+def test_fused_softmax_is_read_as_math_and_a100_as_fp16():
+    (observation,) = only({"source": "vtrain", "attention_kernel": "fused-softmax", "accelerator": "A100-SXM4-80GB"})
+    assert observation.layout.attention_kernel == "math"
+    assert observation.layout.precision == "fp16"
+    assert observation.layout.engine == "megatron-deepspeed"
+
+
+def test_columns_that_say_it_win_over_what_is_guessed_from_the_source():
+    (observation,) = only({"engine": "torch", "precision": "fp32", "num_nodes": "2", "virtual_pipeline_stages": "2"})
+    assert observation.layout.engine == "torch"
+    assert observation.layout.precision == "fp32"
+    assert observation.layout.num_nodes == 2
+    assert observation.layout.pipeline_schedule == "interleaved_1f1b"
+
+
+def test_part_of_a_node_and_whole_nodes_are_clusters():
+    part, whole = only(
+        {"num_gpus": "2", "tensor_parallel": "1", "data_parallel": "1", "grad_accum_steps": "64"},
+        {"num_gpus": "16", "tensor_parallel": "4"},
+    )
+    assert (part.cluster.num_nodes, part.cluster.gpus_per_node) == (1, 2)
+    assert (whole.cluster.num_nodes, whole.cluster.gpus_per_node, whole.layout.num_nodes) == (2, 8, 2)
+
+
+def test_a_trials_duration_is_recorded_or_a_minute_and_fifteen_steps():
+    given, ran, failed = only({"duration_s": "99.5"}, {}, FAILED)
+    assert (given.duration_s, ran.duration_s, failed.duration_s) == (99.5, 60 + 15 * 3.5, 60)
+
+
+@pytest.mark.bad_input(43)
+def test_missing_unknown_and_repeated_columns_are_all_named():
+    text = table({k: v for k, v in ROW.items() if k != "step_time_s"} | {"step_tim_s": "1"})
+    with pytest.raises(InputError) as caught:
+        parse_table(text, "table.csv")
+    missing, unknown = caught.value.problems
+    assert (missing.code, missing.key, missing.line) == ("missing_column", "step_time_s", 2)
+    assert missing.fix == "add it; parlay export SEARCH writes a table that has them all"
+    assert (unknown.code, unknown.fix) == ("unknown_column", "did you mean step_time_s?")
+    with pytest.raises(InputError, match="column zero_stage is there twice\n  fix: take one of the two out"):
+        parse_table(table(ROW, columns=[*REQUIRED_COLUMNS, "zero_stage"]), "table.csv")
+
+
+@pytest.mark.bad_input(43)
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "p:TP,p:MBS,objective\n1,2,3.0\n"])
+def test_what_is_no_measured_table_is_told_so_once(text: str):
+    with pytest.raises(InputError) as caught:
+        parse_table(text, "table.csv")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file, problem.message) == ("missing_column", "table.csv", "is no measured table")
+    assert ", ".join(REQUIRED_COLUMNS) in (problem.rule or "")
+    assert "parlay import makes one of other programs' results" in (problem.fix or "")
+
+
+@pytest.mark.bad_input(43)
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        ({"step_time_s": "F_oom"}, "step_time_s", "'F_oom'"),
+        ({"step_time_s": '"3,5"'}, "step_time_s", "'3,5'"),
+        ({"step_time_s": "nan"}, "step_time_s", "'nan'"),
+        ({"step_time_s": "inf"}, "step_time_s", "'inf'"),
+        ({"step_time_s": "-1"}, "step_time_s", "'-1'"),
+        ({"step_time_s": "0"}, "step_time_s", "a row that ran has a step time"),
+        ({"step_time_s": ""}, "step_time_s", "a row that ran has a step time"),
+        ({"outcome": "oom"}, "step_time_s", "a row that is oom has no step time"),
+        ({"outcome": "crashed"}, "outcome", "one of ok, oom, failed"),
+        ({"gated_mlp": "yes"}, "gated_mlp", "0 or 1"),
+        ({"num_layers": "16.0"}, "num_layers", "a whole number"),
+        ({"num_layers": ""}, "num_layers", "is empty"),
+        ({"num_layers": "0"}, "model.num_layers", "num_layers is 0"),
+        ({"hidden_size": "2049"}, "model.hidden_size", "multiple of num_attention_heads"),
+        ({"tensor_parallel": "0"}, "tensor_parallel", "tensor_parallel is 0"),
+        ({"activation_checkpointing": "some"}, "activation_checkpointing", "one of none, selective, full"),
+        ({"accelerator": "abacus"}, None, "no accelerator is called 'abacus'"),
+        ({"num_gpus": "12"}, "num_gpus", "12 with 8 GPUs a node"),
+        ({"num_gpus": "0"}, "num_gpus", "0 with 8 GPUs a node"),
+        ({"num_gpus": "4"}, "num_gpus", "is 4, but tensor_parallel 2 x pipeline_parallel 2 x data_parallel 2 = 8"),
+        ({"grad_accum_steps": "31"}, "global_batch_size", "grad_accum_steps 31 x data_parallel 2 = 248"),
+        ({"source": "somebody"}, "engine", "cannot be told from the rest"),
+        ({"accelerator": "a40-48gb"}, "precision", "cannot be told from the rest"),
+    ],
+)
+def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(change, key, words):
+    read = parsed(ROW, ROW | change, ROW)
+    (problem,) = read.problems
+    assert (problem.file, problem.line, problem.key) == ("table.csv", 4, key)
+    assert words in str(problem)
+    assert len(read.observations) == 2
+    with pytest.raises(InputError):
+        read.require_whole()
+
+
+@pytest.mark.bad_input(43)
+def test_a_trial_that_is_there_twice_is_reported():
+    (problem,) = parsed(*[ROW | {"search_id": "s-abcdef", "trial": "t0001"}] * 2).problems
+    assert (problem.code, problem.fix) == ("duplicate_trial", "take one of the two rows out")
+
+
+@pytest.mark.bad_input(43)
+def test_rows_of_another_length_and_broken_quotes_are_reported():
+    short = table(ROW) + "a,b\n"
+    assert "2 cells where the header has 27" in parse_table(short, "t.csv").problems[0].message
+    with pytest.raises(InputError) as caught:
+        parse_table(table(ROW) + '"open\n', "t.csv")
+    assert caught.value.problems[0].code == "csv"
+    assert "a line break in it is quoted" in (caught.value.problems[0].rule or "")
+
+
+@pytest.mark.bad_input(43)
+def test_a_quote_that_stays_open_in_the_header_is_reported():
+    with pytest.raises(InputError) as caught:
+        parse_table(table(ROW).replace("problem,", '"problem,'), "t.csv")
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.file, problem.line) == ("csv", "t.csv", 3)
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_as_on_any_system(end):
+    read = parse_table(table(ROW, ROW | {"outcome": "crashed"}).replace("\n", end), "t.csv")
+    assert read.observations == tuple(only({}))
+    assert [problem.line for problem in read.problems] == [4]
+
+
+def test_a_table_may_begin_with_the_mark_that_spreadsheets_write(tmp_path):
+    (tmp_path / "t.csv").write_text(table(ROW), encoding="utf-8-sig")
+    assert read_table(tmp_path / "t.csv").require_whole().observations == tuple(only({}))
+
+
+@pytest.mark.bad_input(43)
+def test_a_file_that_is_no_table_is_told_what_to_give(tmp_path):
+    with pytest.raises(InputError, match="fix: name a measured table that is there"):
+        read_table(tmp_path / "none.csv")
+    (tmp_path / "latin.csv").write_bytes(b"problem\n\xe9\n")
+    with pytest.raises(InputError, match=r"latin\.csv:2: not UTF-8\n  fix: save it as UTF-8"):
+        read_table(tmp_path / "latin.csv")
+
+
+@pytest.mark.bad_input(43)
+def test_what_cannot_be_told_is_told_the_column_to_fill_in():
+    (problem,) = parsed(ROW | {"source": "somebody"}).problems
+    assert problem.fix == f"fill column engine in: one of {', '.join(ENGINES)}"
+    assert not parsed(ROW | {"source": "somebody", "engine": "torch"}).problems
+
+
+def test_all_bad_cells_of_a_row_are_reported():
+    assert len(parsed(ROW | {"num_layers": "x", "seq_length": "", "gated_mlp": "2"}).problems) == 3
+
+
+def test_a_table_written_down_is_read_back_the_same():
+    rows = only(
+        {},
+        FAILED | {"failure_reason": "gpu_oom", "search_id": "s-abcdef", "trial": "t0002", "kind": "search"},
+        {"duration_s": "12.25", "queue_wait_s": "3.0", "step_time_p95_s": "3.6000000000000001", "cluster": "frontier"},
+        {"rank_order": "tp-pp-dp", "overlap_comm": "1", "bucket_mib": "64"},
+    )
+    assert len({row.layout.key for row in rows}) == 2
+    text = render_table(rows, ["measured on a\nTuesday"])
+    assert text.startswith("# measured on a Tuesday\n" + ",".join(COLUMNS))
+    assert parse_table(text, "t.csv").require_whole().observations == tuple(rows)
+
+
+@pytest.mark.security("csv_cells")
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@cmd", "'=x", "a,b", 'say "x"', "plain"])
+def test_text_that_a_spreadsheet_would_run_is_quoted_and_read_back_the_same(name: str):
+    observation = replace(only({})[0], model_name=name, problem=name)
+    text = render_table([observation])
+    assert parse_table(text, "t.csv").require_whole().observations == (observation,)
+    assert not any(cell.startswith(("=", "+", "-", "@")) for cell in text.splitlines()[1].split(","))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, content: bytes | None):
+    path = tmp_path / "table.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_table(path)
+    assert caught.value.problems[0].file == str(path)
+
+
+def test_a_layouts_answer_is_the_median_of_the_rows_that_ran():
+    rows = only(*({"step_time_s": t, "peak_memory_gib": m} for t, m in (("3", "40"), ("9", "50"), ("4", ""))), FAILED)
+    (problem,) = problems_in(rows).values()
+    (answer,) = problem.answers.values()
+    assert (answer.outcome, answer.step_time_s, answer.peak_memory_gib) == ("ok", 4, 50)
+    assert problem.answer(rows[0].layout) == answer
+    assert problem.answer(Layout()) is None
+
+
+def test_a_layout_failed_only_where_no_row_ran_and_oom_is_told_before_an_unknown_cause():
+    (problem,) = problems_in(only(FAILED, FAILED | {"outcome": "oom"})).values()
+    assert [answer.outcome for answer in problem.answers.values()] == ["oom"]
+
+
+def test_rows_equal_in_canonical_form_are_one_layout():
+    alone = {"tensor_parallel": "8", "data_parallel": "1", "pipeline_parallel": "1", "grad_accum_steps": "64"}
+    (problem,) = problems_in(only(alone | {"zero_stage": "0"}, alone | {"zero_stage": "1"})).values()
+    assert len(problem.answers) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"pipeline_parallel": "4", "tensor_parallel": "1", "num_layers": "3"},
+        {"num_attention_heads": "1", "tensor_parallel": "2"},
+        {"ffn_hidden_size": "8191"},
+    ],
+)
+def test_rows_that_failed_and_break_a_rule_of_every_engine_are_dropped_and_counted(broken):
+    (problem,) = problems_in(only(broken, broken | FAILED)).values()
+    assert problem.rule_rows == 1
+    assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+
+
+@pytest.mark.parametrize("broken", [{"data_parallel": "1"}, {"grad_accum_steps": "31"}])
+def test_rows_that_failed_on_another_world_or_batch_are_dropped_and_counted(broken):
+    (problem,) = problems_in(only({}, broken | FAILED)).values()
+    assert problem.rule_rows == 1
+    assert [answer.outcome for answer in problem.answers.values()] == ["ok"]
+
+
+def test_a_table_whose_rows_could_only_fail_has_nothing_to_offer():
+    rows = only(FAILED | {"ffn_hidden_size": "8191"})
+    with pytest.raises(InputError, match="1 rows of this workload all failed"):
+        problem_for(rows, rows[0].model, rows[0].cluster, 256)
+
+
+def test_a_failed_row_whose_vocabulary_the_trainer_would_pad_is_kept():
+    (problem,) = problems_in(only(FAILED | {"vocab_size": "50257"})).values()
+    assert (problem.rule_rows, len(problem.layouts)) == (0, 1)
+
+
+def test_the_rows_of_a_problem_have_one_workload():
+    with pytest.raises(InputError, match="more than one model, cluster or global batch"):
+        problems_in(only({}, {"num_layers": "17"}))
+
+
+def test_a_searchs_rows_are_found_by_its_workload():
+    rows = only(
+        {},
+        {"problem": "again", "micro_batch_size": "8", "grad_accum_steps": "16"},
+        {"problem": "2B", "num_layers": "32"},
+    )
+    learned = replace(rows[0].model, position_embedding="learned")
+    found = problem_for(rows, learned, rows[0].cluster, 256)
+    assert found.layouts == (rows[0].layout, rows[1].layout)
+    with pytest.raises(InputError, match=r"no row of this model on 1 x 8 h100-80gb with global batch 128") as caught:
+        problem_for(rows, learned, rows[0].cluster, 128)
+    assert caught.value.problems[0].fix.endswith("1B-8gpu, again, 2B")
+
+
+def test_rows_of_such_a_machine_are_on_any_number_of_its_nodes_or_on_a_part_of_one():
+    part = {"num_gpus": "2", "tensor_parallel": "1", "data_parallel": "1", "grad_accum_steps": "64"}
+    rows = only({}, {"num_gpus": "16", "tensor_parallel": "4"}, part, {"gpus_per_node": "4"})
+    others = only({"accelerator": "a100-80gb"})
+    cluster = rows[0].cluster
+    assert measured_on([*rows, *others], cluster) == tuple(rows[:3])
+    with pytest.raises(InputError, match="no row of h100-80gb with 8 GPUs a node"):
+        measured_on([rows[3], *others], cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "problems", "layouts", "rule_rows"),
+    [("nanotron_1b_8b.csv", 14, 1553, 58), ("vtrain_3b_18b.csv", 2, 41, 0), ("vtrain_single_node.csv", 144, 1440, 0)],
+)
+def test_the_published_tables_are_read_whole_and_written_back_the_same(name, problems, layouts, rule_rows):
+    if not (PUBLISHED / name).exists():
+        pytest.skip(f"no measured tables: {PUBLISHED} is not there")
+    read = read_table(PUBLISHED / name).require_whole()
+    found = problems_in(read.observations)
+    assert len(found) == problems
+    assert sum(len(problem.layouts) for problem in found.values()) == layouts
+    assert sum(problem.rule_rows for problem in found.values()) == rule_rows
+    assert parse_table(render_table(read.observations), name) == read

@@ -1,0 +1,408 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.errors import InputError
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts import layout as names
+from search_spaces.layouts.layout import LAYOUT_FIELDS, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.layout_rules import broken_rules
+from search_spaces.search_space import DRAWN_POINTS, Rejected, SearchSpace, closed_space, runnable_space, search_space
+
+MODEL = ModelShape(
+    num_layers=6,
+    hidden_size=96,
+    num_attention_heads=12,
+    num_key_value_heads=12,
+    ffn_hidden_size=384,
+    gated_mlp=False,
+    vocab_size=512,
+    seq_length=64,
+    tied_embeddings=True,
+    position_embedding="learned",
+    norm="layernorm",
+)
+
+
+def workload(accelerator="cpu", gpus_per_node=4, num_nodes=1, global_batch_size=16, **changes) -> Workload:
+    model = replace(MODEL, **{k: changes.pop(k) for k in list(changes) if hasattr(MODEL, k)})
+    cluster = Cluster(ACCELERATORS[accelerator], gpus_per_node, num_nodes)
+    return Workload(model, cluster, global_batch_size, **changes)
+
+
+def rejections(space: SearchSpace) -> dict[str, list[Rejected]]:
+    by_rule: dict[str, list[Rejected]] = {}
+    for rejected in space.rejected():
+        by_rule.setdefault(rejected.problem.code, []).append(rejected)
+    return by_rule
+
+
+def the_rejection(axes, **changes) -> Rejected:
+    """The only layout of these axes that is refused; a layout that is always legal is added to the space."""
+    work = workload(**changes)
+    legal = Layout(data_parallel=4, micro_batch_size=work.global_batch_size // 4)
+    with_legal = {name: [getattr(legal, name), *values] for name, values in axes.items()}
+    space = search_space(work, with_legal)
+    (rejected,) = [r for r in space.rejected() if all(r.fields[name] == values[0] for name, values in axes.items())]
+    return rejected
+
+
+def test_a_space_is_every_legal_layout_once_in_canonical_form():
+    axes = {
+        "tensor_parallel": [4, 1, 2],
+        "pipeline_parallel": [1, 2],
+        "micro_batch_size": [2, 1],
+        "pipeline_schedule": ["gpipe", "1f1b"],
+    }
+    space = search_space(workload(), axes)
+    expected = set()
+    for tp, pp, mb, schedule in itertools.product(*axes.values()):
+        dp = 4 // (tp * pp)
+        if dp and 16 % (mb * dp) == 0:
+            layout = Layout(1, tp, pp, dp, mb, 16 // (mb * dp), pipeline_schedule=schedule)
+            expected.add(layout.canonical())
+    assert set(space.feasible) == expected
+    assert len(space.feasible) == len({layout.key for layout in space.feasible})
+    assert all(layout == layout.canonical() for layout in space.feasible)
+
+
+def test_every_combination_is_either_feasible_or_rejected_with_its_rule():
+    axes = {
+        "tensor_parallel": [1, 2, 3, 4],
+        "pipeline_parallel": [1, 2, 4],
+        "micro_batch_size": [1, 2, 3],
+        "engine": ["torch", "deepspeed"],
+        "zero_stage": [0, 1],
+    }
+    space = search_space(workload(), axes)
+    rejected = list(space.rejected())
+    assert space.rejected_by_rule == {code: len(rows) for code, rows in rejections(space).items()}
+    assert all(r.problem.message and r.problem.rule and r.problem.fix for r in rejected)
+    seen = {tuple(r.fields[name] for name in axes) for r in rejected}
+    seen |= {tuple(getattr(layout, name) for name in axes) for layout in space.feasible}
+    assert {(tp, pp, mb) for tp, pp, mb, *_ in seen} == set(itertools.product(*list(axes.values())[:3]))
+    assert space.num_points == 4 * 3 * 3 * 2 * 2
+
+
+def test_the_order_of_a_space_does_not_depend_on_how_its_axes_are_written():
+    one = search_space(workload(), {"tensor_parallel": [1, 2, 4], "micro_batch_size": [1, 2]})
+    other = search_space(workload(), {"micro_batch_size": [2, 1], "tensor_parallel": [4, 2, 1]})
+    assert one.feasible == other.feasible
+
+
+def test_accumulation_follows_from_the_global_batch():
+    space = search_space(workload(global_batch_size=24), {"micro_batch_size": [1, 2, 3]})
+    assert [(x.micro_batch_size, x.grad_accum_steps) for x in space.feasible] == [(1, 6), (2, 3), (3, 2)]
+    assert {x.global_batch_size for x in space.feasible} == {24}
+
+
+def test_with_accumulation_as_an_axis_the_global_batch_varies():
+    space = search_space(workload(batch_is_free=True), {"micro_batch_size": [1, 3], "grad_accum_steps": [1, 4]})
+    assert {x.global_batch_size for x in space.feasible} == {4, 16, 12, 48}
+    assert not space.rejected_by_rule
+
+
+def test_with_accumulation_as_an_axis_some_layout_must_have_the_global_batch():
+    with pytest.raises(InputError, match=r"no layout has the global batch 16; they have \[8, 12\]"):
+        search_space(workload(batch_is_free=True), {"grad_accum_steps": [2, 3]})
+
+
+def test_several_numbers_of_nodes_are_several_worlds():
+    space = search_space(workload(num_nodes=4), {"num_nodes": [1, 2, 4]})
+    assert [(x.num_nodes, x.data_parallel, x.grad_accum_steps) for x in space.feasible] == [
+        (1, 4, 4),
+        (2, 8, 2),
+        (4, 16, 1),
+    ]
+
+
+@pytest.mark.bad_input(7)
+def test_ranks_that_do_not_divide_the_world_are_rejected_with_all_numbers():
+    rejected = the_rejection({"tensor_parallel": [2], "pipeline_parallel": [3]})
+    assert rejected.problem.code == "world"
+    assert (
+        "tensor 2 x pipeline 3 = 6 ranks do not divide the world: num_nodes 1 x gpus_per_node 4 = 4"
+        in rejected.problem.message
+    )
+    assert rejected.fields["data_parallel"] is None
+
+
+@pytest.mark.bad_input(21)
+def test_more_nodes_than_there_are_are_rejected():
+    assert "2 nodes are asked for, the cluster has 1" in the_rejection({"num_nodes": [2]}).problem.message
+
+
+@pytest.mark.bad_input(8)
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"num_attention_heads": 3, "num_key_value_heads": 3}, "heads", "tensor 2 does not divide num_attention_heads"),
+        ({"num_key_value_heads": 3}, "kv_heads", "tensor 2 does not divide num_key_value_heads 3"),
+        ({"ffn_hidden_size": 383}, "ffn", "tensor 2 does not divide ffn_hidden_size 383"),
+        ({"vocab_size": 50257}, "vocab", "tensor 2 does not divide vocab_size 50257"),
+    ],
+)
+def test_what_tensor_parallelism_splits_must_divide(changes, code, words):
+    problems = broken_rules(Layout(tensor_parallel=2, data_parallel=2), workload(**changes))
+    assert code in [problem.code for problem in problems]
+    assert any(words in problem.message for problem in problems)
+
+
+@pytest.mark.bad_input(9)
+def test_a_stage_without_a_layer_is_rejected_and_uneven_stages_are_not():
+    rejected = the_rejection({"pipeline_parallel": [4]}, num_layers=3)
+    assert rejected.problem.code == "layers"
+    assert "pipeline 4 has more stages than the model's 3 layers" in rejected.problem.message
+    assert search_space(workload(num_layers=7), {"pipeline_parallel": [4]}).feasible
+
+
+@pytest.mark.bad_input(9)
+def test_a_chunk_without_a_layer_is_rejected():
+    rejected = the_rejection({"pipeline_parallel": [2], "virtual_pipeline_stages": [4]})
+    assert rejected.problem.code == "interleave"
+    assert "pipeline 2 x 4 chunks = 8, more than the model's 6 layers" in rejected.problem.message
+
+
+@pytest.mark.bad_input(9)
+def test_what_an_engine_cannot_split_is_rejected_by_the_engines_rule():
+    codes = rejections(search_space(workload(), {"micro_batch_size": [4, 16], "pipeline_parallel": [1, 4]}))
+    assert [r.fields["grad_accum_steps"] for r in codes["torch.micro_batches"]] == [1]
+
+
+@pytest.mark.bad_input(10)
+def test_a_global_batch_that_does_not_come_out_is_rejected_with_all_numbers():
+    rejected = the_rejection({"micro_batch_size": [3]})
+    assert rejected.problem.code == "batch"
+    assert "micro batch 3 x data 4 = 12 sequences do not divide the global batch 16" in rejected.problem.message
+    assert rejected.fields["grad_accum_steps"] is None
+
+
+@pytest.mark.bad_input(11)
+def test_a_tensor_group_wider_than_a_node_is_rejected_and_the_switch_named():
+    two_nodes = {"num_nodes": 2, "gpus_per_node": 4}
+    space = search_space(workload(**two_nodes), {"tensor_parallel": [4, 8]})
+    (rejected,) = rejections(space)["tp_across_nodes"]
+    assert "tensor 8 does not fit evenly into nodes of 4" in rejected.problem.message
+    assert "space.allow_tensor_parallel_across_nodes" in rejected.problem.fix
+    allowed = workload(
+        **two_nodes, allow_tensor_parallel_across_nodes=True, num_attention_heads=8, num_key_value_heads=8
+    )
+    assert [x.tensor_parallel for x in search_space(allowed, {"tensor_parallel": [4, 8]}).feasible] == [4, 8]
+
+
+@pytest.mark.bad_input(11)
+def test_a_tensor_group_that_would_straddle_two_nodes_is_rejected():
+    space = search_space(workload(num_nodes=3, gpus_per_node=4, global_batch_size=12), {"tensor_parallel": [2, 3]})
+    assert list(rejections(space)) == ["tp_across_nodes"]
+
+
+@pytest.mark.bad_input(14)
+def test_an_empty_space_is_refused_with_each_rule_how_many_it_removed_and_what_to_relax():
+    axes = {"tensor_parallel": [5, 8, 16], "micro_batch_size": [32]}
+    with pytest.raises(InputError) as caught:
+        search_space(workload(), {**axes, "tensor_parallel": [1, 8, 16]})
+    (problem,) = caught.value.problems
+    assert problem.code == "space_empty"
+    assert "world removed 2, batch removed 1" in problem.message
+    assert "world: change tensor_parallel" in problem.fix
+    assert "batch: use a micro_batch_size" in problem.fix
+
+
+@pytest.mark.bad_input(14)
+def test_a_space_of_which_an_engine_runs_nothing_is_refused_with_the_engines_rule():
+    with pytest.raises(InputError, match=r"torch\.fsdp removed 1"):
+        search_space(workload(), {"zero_stage": [3], "overlap_comm": [True]})
+
+
+@pytest.mark.bad_input(15)
+def test_over_a_million_points_need_the_sampling_switch():
+    many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
+    with pytest.raises(InputError, match="1030301 combinations of 101 tensor_parallel x 101") as caught:
+        search_space(workload(), many)
+    assert "search.sample_space" in caught.value.problems[0].fix
+
+
+@pytest.mark.slow
+@pytest.mark.bad_input(15)
+def test_a_sample_is_the_same_for_the_same_seed_and_holds_legal_layouts_only():
+    many = {name: list(range(1, 102)) for name in ("tensor_parallel", "pipeline_parallel", "micro_batch_size")}
+    one, again, other = (search_space(workload(), many, sample_seed=seed) for seed in (1, 1, 2))
+    assert one.is_sampled
+    assert one.feasible == again.feasible
+    assert one.rejected_by_rule != other.rejected_by_rule
+    assert len(one.feasible) + sum(one.rejected_by_rule.values()) <= DRAWN_POINTS
+    assert all(layout.num_gpus == 4 and layout.global_batch_size == 16 for layout in one.feasible)
+
+
+def test_constraints_on_nodes_reject_larger_trials():
+    space = search_space(workload(num_nodes=4, max_nodes=2), {"num_nodes": [1, 2, 4]})
+    assert space.rejected_by_rule == {"max_nodes": 1}
+
+
+def test_bf16_is_rejected_on_accelerators_that_have_none():
+    work = workload("v100-32gb")
+    space = search_space(work, {"precision": ["fp32", "bf16"]})
+    problem = rejections(space)["precision"][0].problem
+    assert (problem.message, problem.fix) == ("v100-32gb has no bf16", "use fp32")
+
+
+def test_deepspeed_has_no_fp16_on_a_cpu_and_the_torch_engine_has():
+    layout = Layout(data_parallel=4, grad_accum_steps=4, zero_stage=1, precision="fp16", engine="deepspeed")
+    (problem,) = broken_rules(layout, workload())
+    assert (problem.code, problem.message) == ("precision", "DeepSpeed has no fp16 on cpu")
+    assert broken_rules(layout, workload("a100-80gb")) == []
+    assert broken_rules(replace(layout, engine="torch"), workload()) == []
+
+
+def test_the_baseline_joins_the_candidates_wherever_it_lies():
+    inside = Layout(data_parallel=4, micro_batch_size=1, grad_accum_steps=4)
+    outside = Layout(tensor_parallel=2, data_parallel=2, micro_batch_size=4, grad_accum_steps=2)
+    axes = {"micro_batch_size": [1, 2]}
+    assert len(search_space(workload(), axes, inside).feasible) == 2
+    space = search_space(workload(), axes, outside)
+    assert space.baseline == outside
+    assert space.feasible[-1] == outside
+    assert len(space.feasible) == 3
+
+
+def test_a_baseline_that_breaks_rules_is_refused_with_all_of_them():
+    broken = Layout(
+        tensor_parallel=8,
+        data_parallel=1,
+        micro_batch_size=3,
+        grad_accum_steps=2,
+        offload="optimizer",
+        engine="deepspeed",
+    )
+    with pytest.raises(InputError) as caught:
+        search_space(workload(), {}, broken)
+    problems = caught.value.problems
+    assert {p.key for p in problems} == {"baseline"}
+    assert [p.code for p in problems] == ["world", "heads", "kv_heads", "batch", "deepspeed.offload"]
+    assert "tensor 8 x pipeline 1 x data 1 = 8 ranks, but num_nodes 1 x gpus_per_node 4 = 4" in problems[0].message
+    assert "= 6 sequences, but global_batch_size is 16" in problems[3].message
+
+
+def test_a_baseline_does_not_save_an_empty_space():
+    with pytest.raises(InputError, match="no layout of 1 is legal"):
+        search_space(workload(), {"micro_batch_size": [32]}, Layout(data_parallel=4, grad_accum_steps=4))
+
+
+def test_a_closed_space_is_the_table_and_asks_no_rule():
+    layouts = [Layout(tensor_parallel=7, engine="nanotron"), Layout(tensor_parallel=7, engine="nanotron", zero_stage=1)]
+    space = closed_space(workload(), layouts, layouts[0])
+    assert space.feasible == (layouts[0],)
+    assert space.baseline == layouts[0]
+    with pytest.raises(InputError, match="is not a layout of the table"):
+        closed_space(workload(), layouts, Layout())
+
+
+def test_of_a_table_that_is_to_be_run_every_layout_that_cannot_be_is_rejected_by_its_rule():
+    runs = Layout(data_parallel=4, grad_accum_steps=4)
+    bad = {
+        "world": replace(runs, tensor_parallel=4),
+        "tp_across_nodes": Layout(num_nodes=2, tensor_parallel=8, grad_accum_steps=16),
+        "batch": replace(runs, grad_accum_steps=3),
+        "torch.fsdp": replace(runs, zero_stage=3, overlap_comm=True),
+        "nanotron.not_ours": replace(runs, engine="nanotron"),
+    }
+    space = runnable_space(workload(num_nodes=2), [*bad.values(), runs, runs], runs)
+    assert (space.feasible, space.baseline) == ((runs,), runs)
+    assert space.rejected_by_rule == dict.fromkeys(bad, 1)
+    assert {r.problem.code: r.fields for r in space.rejected()} == {c: x.to_json() for c, x in bad.items()}
+
+
+def test_a_table_to_be_run_keeps_its_order():
+    layouts = [Layout(data_parallel=4, micro_batch_size=mb, grad_accum_steps=4 // mb) for mb in (4, 1, 2)]
+    assert runnable_space(workload(), layouts).feasible == tuple(layouts)
+
+
+def test_a_table_of_which_nothing_can_be_run_is_refused():
+    with pytest.raises(InputError, match=r"nanotron\.not_ours removed 1") as caught:
+        runnable_space(workload(), [Layout(data_parallel=4, grad_accum_steps=4, engine="nanotron")])
+    assert "launcher.kind to recorded" in caught.value.problems[0].fix
+
+
+def test_a_baseline_in_a_table_to_be_run_is_legal_and_of_the_table():
+    runs, other = Layout(data_parallel=4, grad_accum_steps=4), Layout(tensor_parallel=7)
+    with pytest.raises(InputError, match="is not a layout of the table"):
+        runnable_space(workload(), [runs], other)
+    with pytest.raises(InputError, match="tensor 7 x pipeline 1 x data 1 = 7 ranks"):
+        runnable_space(workload(), [runs, other], other)
+
+
+def test_rejected_layouts_of_one_rule_are_told_apart_by_the_fields_that_vary():
+    axes = {"tensor_parallel": [1, 3], "micro_batch_size": [1, 2], "overlap_comm": [False, True], "zero_stage": [2]}
+    texts = [rejected.text for rejected in search_space(workload(), axes).rejected()]
+    assert len(texts) == len(set(texts)) == 6
+    assert (
+        texts[-1] == "tensor_parallel 1, micro_batch_size 2, overlap_comm true: zero_stage is 2 with overlap_comm true"
+    )
+
+
+counts = st.integers(1, 4)
+layouts = st.builds(
+    Layout,
+    num_nodes=counts,
+    tensor_parallel=counts,
+    pipeline_parallel=counts,
+    data_parallel=counts,
+    micro_batch_size=counts,
+    grad_accum_steps=counts,
+    zero_stage=st.integers(0, 3),
+    offload=st.sampled_from(names.OFFLOADS),
+    activation_checkpointing=st.sampled_from(names.ACTIVATION_CHECKPOINTINGS),
+    sequence_parallel=st.booleans(),
+    virtual_pipeline_stages=counts,
+    pipeline_schedule=st.sampled_from(names.PIPELINE_SCHEDULES),
+    precision=st.sampled_from(names.PRECISIONS),
+    attention_kernel=st.sampled_from(names.ATTENTION_KERNELS),
+    engine=st.sampled_from(names.ENGINES),
+    torch_compile=st.booleans(),
+    rank_order=st.sampled_from(names.RANK_ORDERS),
+    overlap_comm=st.booleans(),
+    bucket_mib=st.none() | counts,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.lists(layouts, min_size=1, max_size=20))
+def test_a_table_makes_layouts_canonical_as_a_layout_does_itself(rows: list[Layout]):
+    table = LayoutTable.of(rows)
+    assert table.layouts() == rows
+    assert table.canonical().layouts() == [layout.canonical() for layout in rows]
+    distinct = table.canonical().distinct().layouts()
+    assert len(distinct) == len({layout.key for layout in rows})
+    assert set(distinct) == {layout.canonical() for layout in rows}
+
+
+def test_distinct_rows_come_in_the_order_of_the_layout_fields():
+    rows = [Layout(tensor_parallel=tp, micro_batch_size=mb) for tp in (4, 1) for mb in (8, 2, 8)]
+    assert [(x.tensor_parallel, x.micro_batch_size) for x in LayoutTable.of(rows).distinct().layouts()] == [
+        (1, 2),
+        (1, 8),
+        (4, 2),
+        (4, 8),
+    ]
+    assert set(LayoutTable.of(rows).columns) == set(LAYOUT_FIELDS)
+
+
+@pytest.mark.slow
+def test_a_million_points_are_sifted():
+    axes = {
+        "tensor_parallel": list(range(1, 101)),
+        "pipeline_parallel": list(range(1, 101)),
+        "micro_batch_size": list(range(1, 101)),
+    }
+    space = search_space(workload(global_batch_size=64), axes)
+    assert space.num_points == 1_000_000
+    assert len(space.feasible) + sum(space.rejected_by_rule.values()) == 1_000_000

@@ -1,0 +1,85 @@
+"""Debian's packages: named by the programs that are missing, installed without a service of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm.sandbox import apt_packages
+from slurm.sandbox.apt_packages import InstallFailed, install_packages, missing_packages
+
+APT_GET = """\
+#!/bin/sh
+echo "$@" >> {folder}/asked
+sh {folder}/policy
+echo "policy $?" >> {folder}/asked
+[ "$1" = update ] && exit 100
+echo "E: {words}" >&2
+exit {code}
+"""
+
+
+@pytest.fixture
+def apt_get(tmp_path, monkeypatch):
+    """Puts an apt-get on the PATH that notes what it was asked, and whether services might start then."""
+
+    def put(code: int = 0, words: str = "") -> None:
+        program = tmp_path / "bin" / "apt-get"
+        program.parent.mkdir()
+        program.write_text(APT_GET.format(folder=tmp_path, code=code, words=words))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    return put
+
+
+def asked(folder: Path) -> list[str]:
+    return (folder / "asked").read_text().splitlines()
+
+
+def test_every_missing_program_is_named_by_its_package():
+    assert missing_packages(False, path="/nonexistent") == ("munge", "slurmctld", "slurmd", "slurm-client")
+    assert missing_packages(True, path="/nonexistent")[4:] == ("slurmdbd", "mariadb-server-core")
+
+
+def test_an_ordinary_users_path_lacks_no_daemon(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    by_default = missing_packages(True)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/sbin")
+    assert missing_packages(True) == by_default
+
+
+def test_services_are_forbidden_while_packages_are_installed(apt_get, tmp_path):
+    apt_get()
+    install_packages(["munge", "slurmd"], tmp_path / "policy")
+    update, policy, install, policy_again = asked(tmp_path)
+    assert (update, policy, policy_again) == ("update -qq", "policy 101", "policy 101")
+    assert install == "install --yes -qq --no-install-recommends munge slurmd"
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_policy_of_the_machines_own_stays(apt_get, tmp_path):
+    apt_get()
+    (tmp_path / "policy").write_text("#!/bin/sh\nexit 104\n")
+    install_packages(["munge"], tmp_path / "policy")
+    assert asked(tmp_path)[-1] == "policy 104"
+    assert (tmp_path / "policy").read_text() == "#!/bin/sh\nexit 104\n"
+
+
+def test_a_refusal_is_in_apt_gets_words(apt_get, tmp_path):
+    apt_get(code=100, words="Unable to locate package slurmd")
+    with pytest.raises(InstallFailed, match="could not install slurmd: E: Unable to locate package slurmd"):
+        install_packages(["slurmd"], tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()
+
+
+@pytest.mark.slow
+def test_an_apt_get_that_hangs_is_given_up(apt_get, tmp_path, monkeypatch):
+    apt_get()
+    (tmp_path / "bin" / "apt-get").write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(apt_packages, "_UPDATE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(apt_packages, "_INSTALL_TIMEOUT_S", 0.2)
+    with pytest.raises(InstallFailed, match=r"could not install munge: it was not done within 0\.2 s"):
+        install_packages(["munge"], tmp_path / "policy")
+    assert not (tmp_path / "policy").exists()

@@ -1,0 +1,300 @@
+"""A real Slurm on this machine: started, hurt, restarted and stopped without a trace."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from slurm.sandbox.config_files import (
+    CloudNodes,
+    Ports,
+    SandboxPaths,
+    Shape,
+    choose_ports,
+    render_gres_conf,
+    render_slurm_conf,
+)
+from slurm.sandbox.daemons import living_processes, port_answers
+from slurm.sandbox.sandbox import SANDBOX_SCHEMA, SLURMCTLD, SLURMDBD, PackagesMissing, SandboxFailed, SlurmSandbox
+from tests.slurm.sandboxes import require_slurm, sandbox, short_folder
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], wanted: Callable[[T], bool], timeout_s: float = 90.0) -> T:
+    """What `look` found once it is `wanted`; fails with the last thing found."""
+    deadline = time.monotonic() + timeout_s
+    while not wanted(found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {timeout_s} s"
+        time.sleep(0.05)
+    return found
+
+
+def submit(cluster: SlurmSandbox, body: str, *options: str) -> str:
+    folder = cluster.paths.folder
+    done = cluster.ask("sbatch", "--parsable", f"--output={folder}/job-%j.out", *options, f"--wrap={body}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def output_of(cluster: SlurmSandbox, job: str) -> str:
+    return (cluster.paths.folder / f"job-{job}.out").read_text()
+
+
+def state_of(cluster: SlurmSandbox, job: str) -> str:
+    return cluster.ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").stdout.strip()
+
+
+def until(cluster: SlurmSandbox, job: str, *states: str) -> str:
+    return eventually(lambda: state_of(cluster, job), lambda state: state in states)
+
+
+def processes_of(cluster: SlurmSandbox) -> set[str]:
+    """Command lines of what belongs to this sandbox: its path on their command line, or as their place."""
+    found = set()
+    for pid in living_processes():
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            place = Path(f"/proc/{pid}/cwd").readlink()
+        except OSError:
+            continue
+        if str(cluster.paths.folder) in command or place.is_relative_to(cluster.paths.folder):
+            found.add(command)
+    return found
+
+
+def ports_of(cluster: SlurmSandbox) -> list[int]:
+    conf = cluster.paths.slurm_conf.read_text()
+    nodes = [int(line.rpartition("Port=")[2]) for line in conf.splitlines() if line.startswith("NodeName=n")]
+    return [*range(nodes[0] - 2, nodes[0]), *nodes]
+
+
+class TestRendering:
+    paths = SandboxPaths(Path("/tmp/sandbox"))
+
+    def rendered(self, shape: Shape) -> list[str]:
+        return render_slurm_conf(self.paths, shape, Ports(12_000), "ada").splitlines()
+
+    def test_a_setting_given_replaces_the_sandboxs_own_whatever_its_case(self):
+        lines = self.rendered(Shape(extra=("slurmdtimeout=5", "PartitionName=tiny Nodes=ALL")))
+        assert [line for line in lines if line.lower().startswith("slurmdtimeout")] == ["slurmdtimeout=5"]
+        assert [line.split()[0] for line in lines if line.startswith("Part")] == [
+            "PartitionName=main",
+            "PartitionName=tiny",
+        ]
+
+    def test_gpus_are_on_every_node_and_accounting_counts_them(self):
+        lines = self.rendered(Shape(nodes=3, gpus_per_node=2, accounting=True))
+        assert "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:2" in lines
+        assert "AccountingStorageTRES=gres/gpu" in lines
+        assert not [line for line in self.rendered(Shape()) if line.startswith("AccountingStorage")]
+
+    def test_nodes_that_are_not_there_have_partitions_of_their_own_and_leave_the_others_as_they_are(self):
+        cloud = (CloudNodes("big", nodes=300, gpus_per_node=8, cpus_per_node=64), CloudNodes("plain", 5, 0))
+        shape = Shape(nodes=2, gpus_per_node=1, cloud=cloud)
+        lines = self.rendered(shape)
+        nodes = [line for line in lines if line.startswith(("NodeName", "PartitionName"))]
+        assert nodes[:3] == [
+            "NodeName=big-[1-300] CPUs=64 RealMemory=512000 Gres=gpu:8 State=CLOUD",
+            "NodeName=plain-[1-5] CPUs=128 RealMemory=512000 State=CLOUD",
+            "NodeName=DEFAULT CPUs=4 RealMemory=4000 State=UNKNOWN Gres=gpu:1",
+        ]
+        assert nodes[-3:] == [
+            "PartitionName=main Nodes=n[1-2] Default=YES MaxTime=UNLIMITED State=UP",
+            "PartitionName=big Nodes=big-[1-300] MaxTime=UNLIMITED State=UP",
+            "PartitionName=plain Nodes=plain-[1-5] MaxTime=UNLIMITED State=UP",
+        ]
+        assert "SuspendExcParts=main" in lines
+        assert render_gres_conf(self.paths, shape) == "NodeName=n[1-2] Name=gpu File=/tmp/sandbox/dev/nvidia[0-0]\n"
+        assert shape.num_ports == Shape(nodes=2).num_ports
+
+    @pytest.mark.parametrize("name", ["main", "Default", "a b", "a,b", "a=b", "", "-a", "a" * 64, "a[1-2]"])
+    def test_a_partition_slurm_cannot_have_is_refused(self, name):
+        with pytest.raises(ValueError, match="cannot be the partition of nodes that are not there"):
+            CloudNodes(name, 1, 0)
+
+    @pytest.mark.parametrize("shape", [{"nodes": 0}, {"nodes": 65}, {"cpus_per_node": 0}, {"gpus_per_node": -1}])
+    def test_a_shape_out_of_bounds_is_refused_with_its_bounds(self, shape):
+        with pytest.raises(ValueError, match=rf"{next(iter(shape))} is -?\d+, a sandbox has \d to \d+"):
+            Shape(**shape)
+
+    @pytest.mark.parametrize("folder", ["/tmp/with space", "/tmp/50%", "/tmp/a,b", "/tmp/#1", "/tmp/é"])
+    def test_a_folder_slurm_cannot_name_is_refused(self, folder):
+        with pytest.raises(ValueError, match="can only name letters"):
+            SandboxPaths(Path(folder))
+
+    def test_the_longest_folder_is_the_one_it_says(self):
+        with pytest.raises(ValueError, match=r"at most (\d+) characters") as caught:
+            SandboxPaths(Path("/" + "x" * 120))
+        most = int(str(caught.value).split()[-2])
+        SandboxPaths(Path("/" + "x" * (most - 1)))
+        with pytest.raises(ValueError, match="shorter path"):
+            SandboxPaths(Path("/" + "x" * most))
+
+
+class TestPorts:
+    def test_a_folder_keeps_its_ports_and_gives_way_where_they_are_taken(self):
+        first = choose_ports(Path("/tmp/one"), 4, lambda port: True)
+        assert first == choose_ports(Path("/tmp/one"), 4, lambda port: True)
+        taken = first.slurmd(1)
+        second = choose_ports(Path("/tmp/one"), 4, lambda port: port != taken)
+        assert second.base != first.base
+        assert taken not in range(second.base, second.base + 4)
+
+    def test_without_free_ports_there_are_none(self):
+        assert choose_ports(Path("/tmp/one"), 4, lambda port: False) is None
+
+
+class TestRecords:
+    def test_nodes_that_are_not_there_are_found_again(self):
+        with short_folder() as folder:
+            made = SlurmSandbox(folder, nodes=3, extra=("KillWait=1",), cloud=[CloudNodes("big", 300, 8, 64)])
+            about = {"schema": SANDBOX_SCHEMA, "port": 12_000, **asdict(made.shape)}
+            made.paths.about.write_text(json.dumps(about))
+            assert SlurmSandbox.found_in(folder).shape == made.shape
+
+
+class TestRefusals:
+    def test_without_programs_nothing_is_made(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(PackagesMissing, match="slurm-client"):
+            SlurmSandbox(tmp_path / "s").start()
+        assert not (tmp_path / "s").exists()
+
+    def test_a_folder_of_something_else_is_left_alone(self):
+        require_slurm(accounting=False)
+        with short_folder() as folder:
+            (folder / "thesis.tex").write_text("all of it")
+            with pytest.raises(ValueError, match="neither empty nor a sandbox"):
+                SlurmSandbox(folder).start()
+            assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+
+    def test_stopping_what_never_started_is_no_error(self, tmp_path):
+        SlurmSandbox(tmp_path / "never").stop()
+        assert SlurmSandbox.found_in(tmp_path / "never") is None
+        assert not (tmp_path / "never").exists()
+
+    @pytest.mark.processes
+    @pytest.mark.timeout(180)
+    def test_a_daemon_that_does_not_come_up_is_told_in_its_own_words_and_the_rest_is_ended(self):
+        require_slurm(accounting=False)
+        with short_folder() as folder:
+            broken = SlurmSandbox(folder, extra=("SchedulerType=sched/nosuch",))
+            with pytest.raises(SandboxFailed, match=r"(?s)slurmctld has ended:.*sched/nosuch"):
+                broken.start()
+            assert not processes_of(broken)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+class TestShared:
+    """On the session's sandbox, which each of these leaves as it found it."""
+
+    def test_a_job_runs_over_two_nodes_with_its_gpus(self, slurm_sandbox):
+        task = "srun sh -c 'echo $SLURM_PROCID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'; exit 3"
+        job = submit(slurm_sandbox, task, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=4")
+        until(slurm_sandbox, job, "FAILED")
+        ranks = [line.split() for line in sorted(output_of(slurm_sandbox, job).splitlines())]
+        assert [rank for rank, _, _ in ranks] == ["0", "1", "2", "3"]
+        assert len({node for _, node, _ in ranks}) == 2
+        assert {devices for _, _, devices in ranks} == {"0,1,2,3"}
+        assert "ExitCode=3:0" in slurm_sandbox.ask("scontrol", "-o", "show", "job", job).stdout
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.walks)])
+    def test_a_job_outlives_its_controller(self, slurm_sandbox, number):
+        gate = slurm_sandbox.paths.folder / f"gate-{number.name}"
+        job = submit(slurm_sandbox, f"while [ ! -e {gate} ]; do sleep 0.05; done")
+        until(slurm_sandbox, job, "RUNNING")
+        # Killed before it saved that the job runs, which takes it some seconds, the controller would have it wait.
+        slurm_sandbox.ask("scontrol", "update", f"JobId={job}", f"Comment=runs-at-{number.name}")
+        saved = slurm_sandbox.paths.folder / "state" / "job_state"
+        eventually(saved.read_bytes, lambda content: f"runs-at-{number.name}".encode() in content)
+        slurm_sandbox.kill(SLURMCTLD, number)
+        assert not slurm_sandbox.running()
+        assert slurm_sandbox.ask("squeue").returncode == 1
+        gate.touch()
+        slurm_sandbox.start_daemon(SLURMCTLD)
+        assert slurm_sandbox.running()
+        until(slurm_sandbox, job, "COMPLETED")
+
+    def test_every_listener_is_on_the_loopback(self, slurm_sandbox):
+        listening = {f"{port:04X}" for port in ports_of(slurm_sandbox)}
+        addresses = {
+            fields[1].split(":")[0]
+            for table in ("/proc/net/tcp", "/proc/net/tcp6")
+            for fields in map(str.split, Path(table).read_text().splitlines()[1:])
+            if fields[1].split(":")[1] in listening and fields[3] == "0A"
+        }
+        assert addresses == {"0100007F"}
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_accounting_shows_what_ran(slurm_sandbox_accounting):
+    job = submit(slurm_sandbox_accounting, "exit 5", "--job-name=accounted")
+
+    def record() -> str:
+        columns = ("--format=JobName,State,ExitCode", "--allocations", "--parsable2", "--noheader")
+        return slurm_sandbox_accounting.ask("sacct", f"--jobs={job}", *columns).stdout.strip()
+
+    eventually(record, lambda found: found == "accounted|FAILED|5:0")
+    slurm_sandbox_accounting.kill(SLURMDBD)
+    assert slurm_sandbox_accounting.ask("sacct").returncode == 1
+    slurm_sandbox_accounting.start_daemon(SLURMDBD)
+    eventually(record, lambda found: found == "accounted|FAILED|5:0")
+
+
+@pytest.mark.walks
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+def test_two_at_once_a_node_that_dies_and_an_end_without_a_trace():
+    with sandbox(accounting=False, nodes=2) as one, sandbox(accounting=False, nodes=2) as other:
+        assert not set(ports_of(one)) & set(ports_of(other))
+        jobs = [submit(cluster, "sleep 1000", "--nodes=2", "--no-requeue") for cluster in (one, other)]
+        assert jobs == ["1", "1"]
+        until(one, "1", "RUNNING")
+        until(other, "1", "RUNNING")
+
+        one.kill("n2")
+        one.ask("scontrol", "update", "nodename=n2", "state=down", "reason=killed")  # Slurm itself sees it in 9 s
+        until(one, "1", "NODE_FAIL")
+        one.start_daemon("n2")
+        eventually(lambda: one.ask("sinfo", "-hN", "-pmain", "-o%T").stdout.split(), lambda t: t == ["idle"] * 2)
+
+        left_running = submit(one, "srun sleep 1000", "--nodes=2")
+        until(one, left_running, "RUNNING")
+        eventually(lambda: processes_of(one), lambda found: any("slurmstepd" in command for command in found))
+        for node in ("n1", "n2"):
+            one.kill(node)
+        one.kill(SLURMCTLD, signal.SIGTERM)  # it saves what it knows
+        one.stop()
+        assert not processes_of(one), "orphaned steps are ended too"
+        assert not [port for port in ports_of(one) if port_answers(port)]
+        assert state_of(other, "1") == "RUNNING"
+
+        other.stop(keep_jobs=True)
+        assert not other.running()
+        assert any("slurm_script" in command for command in processes_of(other)), "the job lives on"
+        other.start()
+        assert state_of(other, "1") == "RUNNING"
+        other.kill("n2")
+        other.start()
+        assert other.running(), "starting again starts what has died"
+        assert state_of(other, "1") == "RUNNING"
+
+        one.start()
+        assert one.running()
+        assert state_of(one, "1") == "NODE_FAIL", "what is over stays known"
+        found = SlurmSandbox.found_in(one.paths.folder)
+        assert found is not None
+        assert found.shape == one.shape
+        with pytest.raises(SandboxFailed, match="another shape"):
+            SlurmSandbox(one.paths.folder, nodes=3).start()
+        assert one.running()

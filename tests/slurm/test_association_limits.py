@@ -1,0 +1,61 @@
+"""What sacctmgr tells of a user's accounts and QOS."""
+
+from __future__ import annotations
+
+import math
+
+from slurm.association_limits import Allowance, Association, Qos, parse_associations, parse_qos
+from slurm.request import JobOptions
+
+ASSOCIATIONS = """\
+parlay-sandbox|acc||fast,normal||4|5||
+parlay-sandbox|acc||fast,normal||4|5|
+parlay-sandbox|acc|gpu|normal|normal|||1-00:00:00
+parlay-sandbox|root||normal||||
+elsewhere|acc||normal||9||
+sacctmgr: a warning
+"""
+QUALITIES = """\
+normal|||||
+fast|DenyOnLimit,PartitionTimeLimit|01:00:00|2|3|gres/gpu=4,node=2
+big|PartitionMaxNodes|||4|cpu=5000
+small|OverPartQOS,PartitionMinNodes||||
+"""
+
+
+def test_rows_are_associations_of_this_cluster():
+    assert parse_associations(ASSOCIATIONS, "parlay-sandbox") == (
+        Association("acc", qos=("fast", "normal"), max_jobs=4, max_submit=5),
+        Association("acc", "gpu", ("normal",), "normal", max_wall_s=86400.0),
+        Association("root", qos=("normal",)),
+    )
+
+
+def test_rows_are_qualities_with_what_they_lift():
+    normal, fast, big, small = parse_qos(QUALITIES)
+    assert normal == Qos("normal")
+    assert fast == Qos(
+        "fast", lifts_time_limit=True, max_wall_s=3600.0, max_jobs=2, max_submit=3, max_nodes=2, max_gpus=4
+    )
+    assert big == Qos("big", lifts_node_limit=True, max_submit=4)
+    assert big.max_gpus == math.inf
+    assert small == Qos("small", lifts_least_nodes=True, is_before_partitions=True)
+
+
+def test_a_job_runs_under_the_associations_of_its_account_and_partition():
+    allowance = Allowance(parse_associations(ASSOCIATIONS, "parlay-sandbox"), parse_qos(QUALITIES))
+    assert [a.max_submit for a in allowance.of(JobOptions(account="acc", partition="main"))] == [5]
+    assert [a.partition for a in allowance.of(JobOptions(account="acc", partition="main,gpu"))] == [None, "gpu"]
+    assert [a.account for a in allowance.of(JobOptions(partition="main"))] == ["acc", "root"]
+    assert allowance.of(JobOptions(account="nosuch", partition="main")) == ()
+    assert allowance.qos("fast") is not None
+    assert allowance.qos("nosuch") is allowance.qos(None) is None
+
+
+def test_a_job_without_a_qos_has_its_accounts_default_where_they_agree():
+    normal, fast = Qos("normal"), Qos("fast", lifts_time_limit=True)
+    first, second = Association("a", default_qos="fast"), Association("b", default_qos="normal")
+    allowance = Allowance((first, second), (normal, fast))
+    assert allowance.qos_of(JobOptions(qos="normal", account="a")) == normal
+    assert allowance.qos_of(JobOptions(account="a")) == fast
+    assert allowance.qos_of(JobOptions()) is None

@@ -1,0 +1,205 @@
+import json
+import multiprocessing
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm import squeue_cache
+from slurm.interface import SlurmUnreachable
+from slurm.job_state import JobSnapshot, JobState
+from slurm.squeue_cache import SharedAnswer
+
+JOB = JobSnapshot("7", "gpt-abcdef.t0001.a1", "me", JobState.RUNNING, "RUNNING", None, ("n1", "n2"), 1.0, 2.5)
+ODD = JobSnapshot("8", "x", "me", JobState.UNKNOWN, "NEW_WORD", "a, b", (), None, None, None, 3, 0, 1)
+
+
+class CountingSlurm:
+    """Answers like squeue, and counts how often it was asked."""
+
+    user = "me"
+
+    def __init__(self, *jobs: JobSnapshot, fails: bool = False):
+        self.answer, self.fails, self.asked = jobs, fails, 0
+
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        self.asked += 1
+        if self.fails:
+            raise SlurmUnreachable("down")
+        return self.answer
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    times = {"now": 1000.0}
+    monkeypatch.setattr("slurm.squeue_cache.time.time", lambda: times["now"])
+    return times
+
+
+def shared(slurm: CountingSlurm, folder: Path, key: tuple[str, ...] = ("/etc/slurm.conf",)) -> SharedAnswer:
+    return SharedAnswer(slurm, folder, key)
+
+
+def the_file(folder: Path) -> Path:
+    [path] = folder.glob("*.json")
+    return path
+
+
+def test_a_second_driver_takes_the_first_ones_answer_while_it_is_young_enough(tmp_path, clock):
+    first, second = CountingSlurm(JOB, ODD), CountingSlurm()
+    shared(first, tmp_path).jobs(30.0)
+    clock["now"] += 30.0
+    answer = shared(second, tmp_path).jobs(30.0)
+    assert (answer.jobs, answer.asked_at, second.asked) == ((JOB, ODD), 1000.0, 0)
+    clock["now"] += 0.5
+    assert shared(second, tmp_path).jobs(30.0).jobs == ()
+    assert second.asked == 1
+
+
+def test_a_process_reads_an_answer_once_for_all_its_drivers(tmp_path, clock, monkeypatch):
+    slurm, parsed = CountingSlurm(JOB), []
+    parse = squeue_cache._answer
+    monkeypatch.setattr(squeue_cache, "_answer", lambda data, key: parsed.append(data) or parse(data, key))
+    shared(slurm, tmp_path).jobs(30.0)
+    answers = [shared(slurm, tmp_path).jobs(30.0) for _ in range(5)]
+    assert (len(parsed), slurm.asked, {answer.jobs for answer in answers}) == (1, 1, {(JOB,)})
+    shared(slurm, tmp_path).jobs(0)
+    shared(slurm, tmp_path).jobs(30.0)
+    assert len(parsed) == 2
+
+
+def test_who_needs_a_fresh_answer_asks(tmp_path, clock):
+    slurm = CountingSlurm(JOB)
+    for _ in range(2):
+        shared(slurm, tmp_path).jobs(0)
+    assert slurm.asked == 2
+
+
+def test_an_answer_from_the_future_has_no_age(tmp_path, clock):
+    slurm = CountingSlurm(JOB)
+    shared(slurm, tmp_path).jobs(30.0)
+    clock["now"] -= 60.0
+    shared(slurm, tmp_path).jobs(30.0)
+    assert slurm.asked == 2
+
+
+def test_other_clusters_and_other_users_have_answers_of_their_own(tmp_path):
+    shared(CountingSlurm(JOB), tmp_path, ("/a",)).jobs(30.0)
+    elsewhere, somebody = CountingSlurm(), CountingSlurm()
+    somebody.user = "you"
+    assert shared(elsewhere, tmp_path, ("/b",)).jobs(30.0).jobs == ()
+    assert shared(somebody, tmp_path, ("/a",)).jobs(30.0).jobs == ()
+
+
+def test_the_file_is_private(tmp_path):
+    before = os.umask(0)
+    try:
+        shared(CountingSlurm(JOB), tmp_path).jobs(30.0)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def rewritten(change: Callable[[dict], object]) -> Callable[[Path], object]:
+    def spoil(path: Path) -> None:
+        data = json.loads(path.read_text())
+        change(data)
+        path.write_text(json.dumps(data))
+
+    return spoil
+
+
+def replaced_by_a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+SPOILED = {
+    "empty": lambda path: path.write_text(""),
+    "cut": lambda path: path.write_text(path.read_text()[:-20]),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+    "a list": lambda path: path.write_text("[]"),
+    "deep": lambda path: path.write_text("[" * 100_000),
+    "endless numbers": rewritten(lambda data: data.update(took_s=10**400)),
+    "not a number": rewritten(lambda data: data.update(asked_at=float("nan"))),
+    "another schema": rewritten(lambda data: data.update(schema="parlay.slurm-jobs/2")),
+    "another cluster": rewritten(lambda data: data.update(key=["/other", "me"])),
+    "no jobs": rewritten(lambda data: data.pop("jobs")),
+    "a job without a name": rewritten(lambda data: data["jobs"][0].pop("name")),
+    "a state nobody knows": rewritten(lambda data: data["jobs"][0].update(state="ODD")),
+    "nodes in one text": rewritten(lambda data: data["jobs"][0].update(nodes="n1")),
+    "a time in words": rewritten(lambda data: data["jobs"][0].update(started_at="now")),
+    "readable by others": lambda path: path.chmod(0o644),
+    "a link": replaced_by_a_link,
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
+def test_a_file_that_cannot_be_trusted_is_ignored_and_replaced(tmp_path, spoil):
+    slurm = CountingSlurm(JOB)
+    shared(slurm, tmp_path).jobs(30.0)
+    spoil(the_file(tmp_path))
+    for _ in range(2):
+        assert shared(slurm, tmp_path).jobs(30.0).jobs == (JOB,)
+    assert slurm.asked == 2
+
+
+@pytest.mark.security("private_files")
+def test_a_strangers_file_is_ignored(tmp_path, monkeypatch):
+    slurm = CountingSlurm(JOB)
+    shared(slurm, tmp_path).jobs(30.0)
+    stranger = os.geteuid() + 1
+    monkeypatch.setattr("slurm.squeue_cache.os.geteuid", lambda: stranger)
+    shared(slurm, tmp_path).jobs(30.0)
+    assert slurm.asked == 2
+
+
+def test_without_a_folder_every_driver_asks_for_itself(tmp_path):
+    slurm = CountingSlurm(JOB)
+    for _ in range(2):
+        assert shared(slurm, tmp_path / "missing").jobs(30.0).jobs == (JOB,)
+    assert slurm.asked == 2
+
+
+def test_no_answer_is_told_and_not_shared(tmp_path):
+    with pytest.raises(SlurmUnreachable):
+        shared(CountingSlurm(fails=True), tmp_path).jobs(30.0)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+class SlowSlurm:
+    """Leaves a mark each time it is asked, and answers only when all its askers have started."""
+
+    user = "me"
+
+    def __init__(self, folder: Path, all_started):
+        self._folder, self._all_started = folder, all_started
+
+    def jobs(self) -> tuple[JobSnapshot, ...]:
+        self._all_started.wait(60)
+        (self._folder / f"asked-{os.getpid()}").touch()
+        return (JOB,)
+
+
+def ask(folder: Path, started, all_started, answers) -> None:
+    started.release()
+    answers.put(SharedAnswer(SlowSlurm(folder, all_started), folder, ()).jobs(30.0).jobs)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_of_drivers_that_ask_at_once_one_asks_slurm(tmp_path):
+    context = multiprocessing.get_context("fork")
+    started, all_started, answers = context.Semaphore(0), context.Event(), context.Queue()
+    drivers = [context.Process(target=ask, args=(tmp_path, started, all_started, answers)) for _ in range(4)]
+    for driver in drivers:
+        driver.start()
+    for _ in drivers:
+        assert started.acquire(timeout=60)
+    all_started.set()
+    assert [answers.get(timeout=60) for _ in drivers] == [(JOB,)] * 4
+    for driver in drivers:
+        driver.join(60)
+    assert len(list(tmp_path.glob("asked-*"))) == 1

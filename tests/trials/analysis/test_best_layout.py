@@ -1,0 +1,107 @@
+"""The contract's `best` object, and why a layout is the best in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, again, trial
+from trials.analysis.best_layout import Choice, best_json, choice_of, fastest_json, none_words, too_full_words, why
+from trials.analysis.ranking import Ranking, rank
+from trials.trial import Trial
+
+
+def with_peak(run: Trial, peak_gib: float) -> Trial:
+    run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+    return run
+
+
+def spared() -> Ranking:
+    """Two finalists that cannot be told apart, of which the second needs 30 % less memory."""
+    first = [with_peak(run, 10.0) for run in (trial(1, 300.0), again(3, 1, 300.0), again(5, 1, 300.0))]
+    second = [with_peak(run, 7.0) for run in (trial(2, 299.0), again(4, 2, 299.0), again(6, 2, 299.0))]
+    return rank([*first, *second], SPEED, 8)
+
+
+def test_it_has_the_contracts_names():
+    best = best_json(rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)], SPEED, 8))
+    assert best == {
+        "trial": "t0001",
+        "layout": Layout(data_parallel=8).to_json(),
+        "objective": "tokens_per_sec",
+        "value": 300.0,
+        "tokens_per_sec": 300.0,
+        "tokens_per_sec_low": 285.0,
+        "tokens_per_sec_high": 315.0,
+        "peak_memory_gib": None,
+        "ties": ["t0002"],
+        "chosen_for": "fastest",
+        "fastest": {"trial": "t0001", "value": 300.0, "peak_memory_gib": None},
+        "why": "the fastest of the layouts measured",
+        "pareto": [],
+        "flags": [],
+        "time_s": None,
+    }
+
+
+def test_bounds_that_are_unknown_are_null():
+    best = best_json(rank([trial(1, 300.0, None)], SPEED, 8))
+    assert (best["tokens_per_sec_low"], best["tokens_per_sec_high"]) == (None, None)
+
+
+def test_without_a_best_there_is_no_object_and_no_reason():
+    nothing = Ranking(SPEED)
+    assert [tell(nothing) for tell in (best_json, choice_of, fastest_json, why)] == [None] * 4
+
+
+def test_one_chosen_for_its_memory_says_over_which_and_for_how_much():
+    best = best_json(spared())
+    assert (best["trial"], best["chosen_for"], best["ties"]) == ("t0002", Choice.MEMORY, ["t0001"])
+    assert best["fastest"] == {"trial": "t0001", "value": pytest.approx(300.0), "peak_memory_gib": 10.0}
+    assert best["tokens_per_sec"] == pytest.approx(299.0), "the numbers are those of the chosen layout"
+    words = "statistically tied with t0001, the fastest, and needs 30 % less memory: 7 GiB, not 10"
+    assert best["why"] == words
+
+
+def test_of_finalists_it_says_by_what_they_were_compared():
+    finalist = rank([trial(1, 300.0), again(2, 1, 300.0)], SPEED, 8)
+    assert why(finalist) == "the fastest of those measured again, by the lower end of its 95 % interval"
+
+
+def test_a_faster_one_that_leaves_too_little_memory_is_left_out_in_words_too():
+    floor, full, fits = MemoryFloor(10.0, 4.0), with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 5.0)
+    assert why(rank([full, fits], SPEED, 8, floor)) == "the fastest of the layouts measured that leave 4 GiB free"
+    repeated = with_peak(again(3, 2, 200.0), 5.0)
+    words = "the fastest of those measured again that leave 4 GiB free, by the lower end of its 95 % interval"
+    assert why(rank([full, fits, repeated], SPEED, 8, floor)) == words
+    assert why(rank([fits], SPEED, 8, floor)) == "the fastest of the layouts measured"
+
+
+def test_where_no_layout_leaves_the_memory_asked_for_the_nearest_is_named():
+    floor = MemoryFloor(10.0, 4.0)
+    full = [with_peak(trial(1, 300.0), 9.0), with_peak(trial(2, 200.0), 8.8), trial(3, 100.0)]
+    asked = "no layout that was measured leaves 4 GiB free (constraints.min_free_memory_gib)"
+    assert too_full_words(rank(full, SPEED, 8, floor)) == f"{asked}: t0002 comes nearest and leaves 1.2 GiB"
+    assert too_full_words(rank(full[2:], SPEED, 8, floor)) == f"{asked}: the peak of none is known"
+    assert too_full_words(rank([*full, with_peak(trial(4, 1.0), 1.0)], SPEED, 8, floor)) is None
+    assert too_full_words(rank(full, SPEED, 8)) is too_full_words(rank([], SPEED, 8, floor)) is None
+
+
+def test_a_second_look_at_a_suspect_run_makes_no_finalist():
+    suspect = trial(1, 300.0, flags=("suspect_node",))
+    assert why(rank([suspect, again(2, 1, 300.0)], SPEED, 8)) == "the fastest of the layouts measured"
+
+
+def test_what_is_not_a_speed_is_called_by_its_name():
+    ranking = rank([trial(1, 300.0)], NODE_HOURS, 8)
+    assert why(ranking) == "the best in node_hours_per_billion_tokens of the layouts measured"
+
+
+def test_one_suspect_run_is_no_answer_and_that_is_said():
+    suspect = rank([trial(1, 300.0, flags=("suspect_node",))], SPEED, 8)
+    assert suspect.best is None
+    assert none_words(suspect) == "no layout that was measured may be the best: one suspect run alone never is"
+    assert none_words(rank([], SPEED, 8)) is None
+    full = rank([with_peak(trial(1, 300.0), 9.0)], SPEED, 8, MemoryFloor(10.0, 4.0))
+    assert none_words(full) == too_full_words(full)

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trials.analysis.test_pareto import on
+from tests.trials.examples import SPEC
+from trials.analysis.early_stopping import READ_EVERY_S, Rival, RivalWatch, best_file, may_stop, read_rival
+from trials.analysis.pareto import pareto
+from trials.analysis.ranking import Objective, rank
+from trials.trial import TrialKind, TrialSpec
+
+HERE = {"python": "3.11.7", "torch": "2.13.0", "host": "n1"}
+TOKENS = SPEC.global_batch_size * SPEC.model.seq_length
+FASTEST = {
+    "trial": "t0007",
+    "num_nodes": 1,
+    "threshold": 1000.0,
+    "fingerprint": {"torch": "2.13.0", "deepspeed": "0.19.8"},
+}
+BEST = {
+    "schema": "parlay.rivals/1",
+    "search_id": SPEC.search_id,
+    "objectives": ["tokens_per_sec"],
+    "global_batch_size": SPEC.global_batch_size,
+    "rivals": [FASTEST],
+}
+
+
+def rival_in(path: Path, spec: TrialSpec = SPEC, **changes: Any) -> Rival | None:
+    path.write_text(json.dumps(BEST | changes))
+    return read_rival(spec, path, HERE)
+
+
+def among(path: Path, num_nodes: int, objectives: Sequence[Objective], **tokens_per_sec: float) -> Rival | None:
+    """The rival of a trial on so many nodes; the others are `on_2=300.0`, tokens per second by their nodes."""
+    rivals = [
+        FASTEST | {"trial": name, "num_nodes": int(name.removeprefix("on_")), "threshold": speed}
+        for name, speed in tokens_per_sec.items()
+    ]
+    spec = replace(SPEC, layout=replace(SPEC.layout, num_nodes=num_nodes))
+    return rival_in(path, spec, rivals=rivals, objectives=objectives)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "best.json"
+
+
+def test_the_best_of_the_search_asks_for_a_step_time(path):
+    assert rival_in(path) == Rival("t0007", TOKENS / 1000.0)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_a_layout_on_more_nodes_asks_nothing_of_one_on_fewer_which_may_be_an_answer_beside_it(path, objective):
+    assert among(path, 1, [objective], on_2=1e9) is None
+    assert among(path, 1, [objective], on_1=100.0, on_2=1e9) == Rival("on_1", TOKENS / 100.0)
+
+
+def test_one_on_fewer_nodes_asks_to_be_beaten_in_the_objective(path):
+    assert among(path, 4, [Objective.TOKENS_PER_SEC], on_1=100.0, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
+    for share in (Objective.TOKENS_PER_SEC_PER_GPU, Objective.NODE_HOURS_PER_BILLION_TOKENS):
+        assert among(path, 4, [share], on_1=200.0, on_2=300.0) == Rival("on_1", TOKENS / 800.0)
+
+
+def test_with_several_objectives_a_rival_is_better_in_all_of_them(path):
+    both = [Objective.NODE_HOURS_PER_BILLION_TOKENS, Objective.TOKENS_PER_SEC]
+    assert among(path, 4, both, on_2=300.0) == Rival("on_2", TOKENS / 300.0)
+    assert among(path, 1, both, on_2=300.0) == Rival("on_2", TOKENS / 150.0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": "parlay.rivals/2"},
+        {"schema": "parlay.status/1"},
+        {"search_id": "other-bbbbbb"},
+        {"global_batch_size": 2 * SPEC.global_batch_size},
+        {"objectives": ["loss"]},
+        {"objectives": []},
+        {"rivals": []},
+        {"rivals": None},
+        *(
+            {"rivals": [FASTEST | wrong]}
+            for wrong in (
+                {"trial": SPEC.trial},
+                {"fingerprint": {"torch": "2.12.0"}},
+                {"fingerprint": None},
+                {"threshold": 0},
+                {"threshold": None},
+                {"threshold": "fast"},
+                {"num_nodes": 0},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_compared_is_no_rival(path, changes):
+    assert rival_in(path, **changes) is None
+
+
+@pytest.mark.parametrize("name", [*sorted(BEST), *sorted(FASTEST)])
+def test_a_file_without_a_name_is_no_rival(path, name):
+    without = {key: value for key, value in BEST.items() if key != name}
+    if name in FASTEST:
+        without["rivals"] = [{key: value for key, value in FASTEST.items() if key != name}]
+    path.write_text(json.dumps(without))
+    assert read_rival(SPEC, path, HERE) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "parlay.be', '{"threshold": NaN}'])
+def test_a_damaged_file_is_no_rival(path, text):
+    path.write_text(text)
+    assert read_rival(SPEC, path, HERE) is None
+
+
+def test_nor_is_one_that_is_missing_or_cannot_be_read(tmp_path):
+    assert read_rival(SPEC, tmp_path / "best.json", HERE) is None
+    assert read_rival(SPEC, tmp_path, HERE) is None
+
+
+def test_it_is_read_now_and_then(path):
+    seconds = [100.0]
+    watch = RivalWatch(SPEC, path, HERE, now=lambda: seconds[0])
+    assert watch.look() is None
+    path.write_text(json.dumps(BEST))
+    seconds[0] += READ_EVERY_S - 1
+    assert watch.look() is None
+    seconds[0] += 1
+    assert watch.look() == watch.rival == Rival("t0007", TOKENS / 1000.0)
+
+
+def test_a_repeat_never_ends_itself_nor_does_what_its_rules_forbid():
+    assert may_stop(SPEC)
+    assert not may_stop(replace(SPEC, kind=TrialKind.FINALIST))
+    assert not may_stop(replace(SPEC, kind=TrialKind.REPLAY))
+    assert not may_stop(replace(SPEC, measure=replace(SPEC.measure, stop_dominated=False)))
+
+
+@pytest.mark.slow
+@given(
+    others=st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)), min_size=1, max_size=6),
+    own=st.tuples(st.sampled_from([1, 2, 4]), st.floats(10.0, 1e4)),
+    objectives=st.permutations(list(Objective)).flatmap(lambda found: st.sampled_from([found[:1], found[:2], found])),
+)
+def test_what_would_end_itself_is_never_one_of_the_answers(tmp_path_factory, others, own, objectives):
+    first, *beside = objectives
+    known = [on(nodes, number, speed) for number, (nodes, speed) in enumerate(others, 1)]
+    by_nodes = [[run for run in known if run.layout.num_nodes == nodes] for nodes in {nodes for nodes, _ in others}]
+    rankings = [rank(runs, first, 8, None, tuple(beside)) for runs in (known, *by_nodes)]
+    run = on(own[0], 9, own[1])
+    spec = replace(SPEC, trial=run.trial, layout=run.layout, global_batch_size=8)
+    path = tmp_path_factory.getbasetemp() / "best-of-several.json"
+    path.write_text(json.dumps(best_file(rankings[0], rankings[1:], spec.search_id, 8)))
+    rival = read_rival(spec, path, HERE)
+    if rival is not None and 8 * spec.model.seq_length / own[1] > 1.1 * rival.step_time_s:
+        answers = pareto(rank([*known, run], first, 8, None, tuple(beside)))
+        assert run.trial not in {answer.trial for answer in answers}

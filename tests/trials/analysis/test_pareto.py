@@ -1,0 +1,133 @@
+"""Several goals: which layouts no other one beats in all of them, and what each gives for what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from tests.trials.analysis.test_ranking import NODE_HOURS, SPEED, names, trial
+from trials.analysis.best_layout import best_json, why
+from trials.analysis.pareto import pareto, pareto_json, trades
+from trials.analysis.ranking import Objective, Ranking, rank
+from trials.trial import FailureReason, Trial, TrialKind, TrialState
+
+PER_GPU = Objective.TOKENS_PER_SEC_PER_GPU
+
+
+def on(nodes: int, number: int, tokens_per_sec: float, spread: float = 0.01, flags: tuple[str, ...] = ()) -> Trial:
+    """A measured trial on so many nodes of four ranks, all of one global batch."""
+    shape = {"num_nodes": nodes, "tensor_parallel": nodes, "data_parallel": 4, "micro_batch_size": 2}
+    return trial(number, tokens_per_sec, spread, flags, bucket_mib=number, **shape)
+
+
+def ranked(*trials: Trial, others: tuple[Objective, ...] = (), floor: MemoryFloor | None = None) -> Ranking:
+    return rank(trials, SPEED, 8, floor, others)
+
+
+class TestNodes:
+    """One objective, and layouts on several numbers of nodes."""
+
+    def test_the_best_comes_first_and_each_smaller_number_of_nodes_is_spoken_for_by_its_fastest(self):
+        front = pareto(ranked(on(4, 1, 300.0), on(4, 2, 280.0), on(2, 3, 200.0), on(2, 4, 150.0), on(1, 5, 120.0)))
+        assert names(front) == ["t0001", "t0003", "t0005"]
+
+    def test_more_nodes_that_gain_nothing_are_no_answer(self):
+        assert names(pareto(ranked(on(2, 1, 300.0), on(4, 2, 200.0)))) == ["t0001"]
+        assert names(pareto(ranked(on(2, 1, 300.0), on(4, 2, 200.0), on(1, 3, 90.0)))) == ["t0001", "t0003"]
+
+    def test_more_nodes_that_gain_less_than_the_noise_are_no_answer_unless_they_are_the_best(self):
+        alike = [on(4, 1, 302.0), on(2, 2, 300.0), on(1, 3, 100.0)]
+        assert names(pareto(ranked(*alike))) == ["t0001", "t0002", "t0003"]
+        assert names(pareto(ranked(on(8, 9, 400.0), *alike))) == ["t0009", "t0002", "t0003"]
+
+    def test_on_one_number_of_nodes_there_is_one_goal_and_no_set(self):
+        assert pareto(ranked(on(2, 1, 300.0), on(2, 2, 299.0))) == ()
+        assert pareto(ranked()) == ()
+
+    def test_suspect_layouts_and_those_that_are_too_full_are_left_out(self):
+        suspect = on(1, 2, 100.0, flags=("suspect_node",))
+        assert pareto(ranked(on(2, 1, 300.0), suspect)) == ()
+        full, fitting = on(1, 2, 200.0), on(1, 3, 100.0)
+        for run, peak_gib in ((best := on(2, 1, 300.0), 5.0), (full, 7.0), (fitting, 6.0)):
+            run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+        front = pareto(ranked(best, full, fitting, floor=MemoryFloor(10.0, 4.0)))
+        assert names(front) == ["t0001", "t0003"]
+
+    def test_a_run_whose_repeat_failed_for_a_reason_of_the_layouts_own_speaks_for_no_number_of_nodes(self):
+        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.FINALIST)]
+        lone, other = on(1, 3, 200.0), on(1, 4, 100.0)
+        for reason, front in (
+            (FailureReason.GPU_OOM, ["t0001", "t0004"]),
+            (FailureReason.NODE_FAILURE, ["t0001", "t0003"]),
+        ):
+            again = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, reason)
+            assert names(pareto(ranked(*best, lone, other, again))) == front
+        broken = Trial("t0008", lone.layout, TrialKind.FINALIST, TrialState.FAILED, FailureReason.GPU_OOM)
+        assert pareto(ranked(*best, lone, broken)) == ()
+
+    def test_a_finalist_speaks_for_its_nodes_with_the_speed_over_all_its_runs(self):
+        lucky = on(1, 3, 200.0)
+        again = [replace(on(1, 3, speed), trial=f"t000{n}", kind=TrialKind.FINALIST) for n, speed in ((5, 90), (6, 91))]
+        lone = on(1, 4, 150.0)
+        best = [on(2, 1, 300.0), replace(on(2, 1, 300.0), trial="t0007", kind=TrialKind.FINALIST)]
+        front = pareto(ranked(*best, lucky, lone, *again))
+        assert names(front) == ["t0001", "t0003"]
+        assert front[1].measured["tokens_per_sec"] == pytest.approx(91)
+
+
+class TestObjectives:
+    """A list of objectives, of which the first decides."""
+
+    def test_the_set_has_what_no_other_layout_beats_in_all_of_them(self):
+        trials = on(4, 1, 300.0), on(2, 2, 200.0), on(1, 3, 60.0)
+        assert names(pareto(ranked(*trials, others=(PER_GPU,)))) == ["t0001", "t0002"]
+        assert names(pareto(ranked(*trials, others=(NODE_HOURS,)))) == ["t0001", "t0002"]
+        assert names(pareto(ranked(*trials))) == ["t0001", "t0002", "t0003"]
+
+    def test_the_first_decides_which_is_the_best(self):
+        trials = on(4, 1, 300.0), on(2, 2, 200.0)
+        ranking = rank(trials, NODE_HOURS, 8, others=(SPEED,))
+        assert names(pareto(ranking)) == ["t0002", "t0001"]
+
+    def test_a_layout_that_is_the_best_by_all_stands_alone(self):
+        assert names(pareto(ranked(on(2, 1, 300.0), on(2, 2, 200.0), others=(PER_GPU, NODE_HOURS)))) == ["t0001"]
+
+    @pytest.mark.slow
+    @given(
+        st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.floats(10.0, 1e4)), min_size=1, max_size=8),
+        st.sampled_from([(), (PER_GPU,), (NODE_HOURS, PER_GPU)]),
+    )
+    def test_the_best_is_always_first_and_each_number_of_nodes_stands_at_most_once(self, found, others):
+        ranking = ranked(*(on(nodes, n, speed) for n, (nodes, speed) in enumerate(found, 1)), others=others)
+        front = pareto(ranking)
+        nodes = [t.layout.num_nodes for t in front]
+        assert len(nodes) == len(set(nodes))
+        assert front[:1] == ((ranking.best,) if others or len({n for n, _ in found}) > 1 else ())
+
+
+class TestWords:
+    RANKING = ranked(on(2, 1, 300.0), on(1, 2, 186.0), others=(NODE_HOURS,))
+
+    def test_a_point_has_its_layout_its_nodes_and_each_objective_in_its_own_unit(self):
+        first, second = pareto_json(self.RANKING)
+        assert (first["trial"], first["num_nodes"], second["trial"], second["num_nodes"]) == ("t0001", 2, "t0002", 1)
+        assert first["layout"] == self.RANKING.best.layout.to_json()
+        values = second["values"]
+        assert list(values) == ["tokens_per_sec", "node_hours_per_billion_tokens"]
+        assert values["tokens_per_sec"] == pytest.approx(186.0)
+        assert values["node_hours_per_billion_tokens"] == pytest.approx(1e9 / 186.0 / 3600)
+
+    def test_the_sentence_says_what_another_point_gives_for_what(self):
+        (trade,) = trades(self.RANKING)
+        assert trade == "t0002 on 1 node has 62 % of its tokens/s at 81 % of its node-hours a token"
+        best = best_json(self.RANKING)
+        assert best["why"] == why(self.RANKING) == f"the fastest of the layouts measured; {trade}"
+        assert best["pareto"] == pareto_json(self.RANKING)
+
+    def test_with_one_goal_there_is_nothing_to_say(self):
+        lone = ranked(on(2, 1, 300.0))
+        assert (pareto_json(lone), trades(lone), best_json(lone)["pareto"]) == ([], [], [])

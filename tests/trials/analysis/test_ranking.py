@@ -1,0 +1,433 @@
+"""The best of what was measured, what ties with it, and what may never be the best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from tests.trials.examples import OUTCOME
+from trials.analysis.best_layout import best_json
+from trials.analysis.early_stopping import best_file
+from trials.analysis.ranking import (
+    MUCH_LESS_MEMORY,
+    Objective,
+    Ranking,
+    Speedup,
+    needs_second_look,
+    rank,
+    second_looks,
+    speedup_over,
+    upper_bound_of,
+    value_of,
+)
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState
+
+SPEED = Objective.TOKENS_PER_SEC
+NODE_HOURS = Objective.NODE_HOURS_PER_BILLION_TOKENS
+
+
+def trial(
+    number: int, tokens_per_sec: float, spread: float | None = 0.0, flags: tuple[str, ...] = (), **layout
+) -> Trial:
+    """A measured trial whose interval reaches `spread` of its value to both sides; its layout differs by number."""
+    measured = {"tokens_per_sec": tokens_per_sec}
+    if spread is not None:
+        measured |= {
+            "tokens_per_sec_low": tokens_per_sec * (1 - spread),
+            "tokens_per_sec_high": tokens_per_sec * (1 + spread),
+        }
+    outcome = replace(OUTCOME, measured=measured, flags=flags)
+    attempt = Attempt(f"t{number:04d}", "a1", "0" * 32, 1, 60.0, state=TrialState.MEASURED, outcome=outcome)
+    shape = {"data_parallel": 8, "tensor_parallel": number} | layout
+    return Trial(f"t{number:04d}", Layout(**shape), state=TrialState.MEASURED, attempts=(attempt,))
+
+
+def names(trials) -> list[str]:
+    return [t.trial for t in trials]
+
+
+class TestRanking:
+    def test_the_fastest_is_the_best_and_the_rest_follow(self):
+        ranking = rank([trial(1, 100.0), trial(2, 300.0), trial(3, 200.0)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0002", "t0003", "t0001"]
+        assert ranking.best.trial == "t0002"
+        assert ranking.ties == ()
+
+    def test_nothing_measured_has_no_best(self):
+        failed = Trial("t0001", Layout(data_parallel=8), state=TrialState.FAILED, reason=FailureReason.GPU_OOM)
+        assert rank([failed, Trial("t0002", Layout(data_parallel=8))], SPEED, 8) == Ranking(SPEED)
+
+    def test_only_layouts_of_the_same_global_batch_compete(self):
+        ranking = rank([trial(1, 100.0), trial(2, 300.0, grad_accum_steps=2)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0001"]
+
+    @pytest.mark.parametrize("flag", ["suspect_node", "fingerprint_changed"])
+    def test_a_suspect_is_never_the_best_however_fast(self, flag):
+        ranking = rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8)
+        assert ranking.best.trial == "t0002"
+        assert names(ranking.ordered) == ["t0002", "t0001"]
+        alone = rank([trial(1, 300.0, flags=(flag,))], SPEED, 8)
+        assert (alone.best, names(alone.ordered)) == (None, ["t0001"])
+
+    @pytest.mark.parametrize("flag", ["extrapolated", "time_limit", "failed_after_result", "host_memory_grows"])
+    def test_a_flag_that_explains_is_no_suspicion(self, flag):
+        assert rank([trial(1, 300.0, flags=(flag,)), trial(2, 100.0)], SPEED, 8).best.trial == "t0001"
+
+    def test_of_equals_the_one_proposed_first_is_the_best(self):
+        assert rank([trial(2, 100.0), trial(1, 100.0)], SPEED, 8).best.trial == "t0002"
+
+    def test_layouts_whose_intervals_overlap_the_best_tie_with_it(self):
+        trials = [trial(1, 300.0, 0.05), trial(2, 280.0, 0.05), trial(3, 260.0, 0.05), trial(4, 290.0, 0.0)]
+        assert names(rank(trials, SPEED, 8).ties) == ["t0004", "t0002"]
+
+    def test_a_suspect_and_a_repeat_of_the_best_layout_are_no_ties(self):
+        again = trial(3, 299.0, 0.05, tensor_parallel=1)
+        ranking = rank([trial(1, 300.0, 0.05), trial(2, 299.0, 0.05, ("suspect_node",)), again], SPEED, 8)
+        assert ranking.ties == ()
+
+    def test_an_unknown_interval_ties_only_with_one_that_reaches_it(self):
+        best = trial(1, 300.0, 0.05)
+        assert names(rank([best, trial(2, 290.0, None), trial(3, 280.0, None)], SPEED, 8).ties) == ["t0002"]
+
+    @pytest.mark.slow
+    @given(st.lists(st.floats(1.0, 1e6), min_size=1, max_size=8), st.sampled_from(Objective))
+    def test_nothing_that_counts_is_better_than_the_best(self, speeds, objective):
+        trials = [trial(n, s, 0.01, num_nodes=n) for n, s in enumerate(speeds, start=1)]
+        ranking = rank(trials, objective, 8)
+        values = [value_of(t, objective) for t in ranking.ordered]
+        assert values == sorted(values, reverse=True)
+        assert value_of(ranking.best, objective) == max(values)
+
+
+def again(number: int, layout: int, tokens_per_sec: float, spread: float | None = 0.0) -> Trial:
+    """A repeat of the layout of trial `layout`."""
+    return replace(trial(number, tokens_per_sec, spread, tensor_parallel=layout), kind=TrialKind.FINALIST)
+
+
+def failed_again(number: int, layout: int, reason: FailureReason) -> Trial:
+    shape = Layout(data_parallel=8, tensor_parallel=layout)
+    return Trial(f"t{number:04d}", shape, TrialKind.FINALIST, TrialState.FAILED, reason)
+
+
+class TestRepeats:
+    def test_a_layout_counts_once_by_the_median_of_its_runs(self):
+        ranking = rank([trial(1, 300.0), again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8)
+        assert names(ranking.ordered) == ["t0001"]
+        assert ranking.best.measured["tokens_per_sec"] == pytest.approx(220.0)
+        assert names(ranking.runs[ranking.best.layout.key]) == ["t0001", "t0002", "t0003"]
+
+    def test_the_winner_changes_when_the_best_was_lucky(self):
+        before = [trial(1, 300.0), trial(2, 280.0)]
+        repeats = [again(3, 1, 240.0), again(4, 2, 281.0), again(5, 1, 241.0), again(6, 2, 279.0)]
+        assert rank(before, SPEED, 8).best.trial == "t0001"
+        best = rank([*before, *repeats], SPEED, 8).best
+        assert (best.trial, best.measured["tokens_per_sec"]) == ("t0002", pytest.approx(280.0))
+
+    def test_a_layout_that_varies_less_wins_over_one_that_is_hardly_faster(self):
+        wild = [trial(1, 301.0), again(3, 1, 400.0), again(5, 1, 200.0)]
+        calm = [trial(2, 300.0), again(4, 2, 301.0), again(6, 2, 299.0)]
+        ranking = rank([*wild, *calm], SPEED, 8)
+        assert ranking.best.trial == "t0002"
+        assert names(ranking.ties) == ["t0001"]
+
+    def test_the_interval_rests_on_the_spread_between_runs_not_on_the_steps_of_one(self):
+        narrow = [trial(1, 300.0, 1e-6), again(2, 1, 300.0, 1e-6), again(3, 1, 300.0, 1e-6)]
+        measured = rank(narrow, SPEED, 8).best.measured
+        # 2.447 (Student's t, 6 degrees of freedom) x 3 % x sqrt(4 / 6) / sqrt(3)
+        assert math.log(measured["tokens_per_sec_high"] / 300.0) == pytest.approx(0.0346, abs=1e-4)
+        assert math.log(300.0 / measured["tokens_per_sec_low"]) == pytest.approx(0.0346, abs=1e-4)
+
+    def test_once_there_are_finalists_only_they_compete(self):
+        lone = trial(3, 295.0)
+        trials = [trial(1, 300.0), trial(2, 298.0), lone, again(4, 1, 290.0), again(5, 2, 292.0)]
+        ranking = rank(trials, SPEED, 8)
+        assert names(ranking.ordered)[2:] == ["t0003"]
+        assert lone.trial not in names([ranking.best, *ranking.ties])
+
+    @pytest.mark.parametrize("reason", [FailureReason.GPU_OOM, FailureReason.RESULT_INVALID])
+    def test_a_layout_whose_repeat_failed_of_itself_is_no_finalist(self, reason):
+        trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, reason), again(4, 2, 200.0)]
+        assert rank(trials, SPEED, 8).best.trial == "t0002"
+
+    def test_a_repeat_that_the_machine_lost_takes_nothing_from_its_layout(self):
+        lost = failed_again(3, 1, FailureReason.NODE_FAILURE)
+        assert rank([trial(1, 300.0), trial(2, 200.0), lost, again(4, 2, 200.0)], SPEED, 8).best.trial == "t0001"
+
+    def test_where_every_finalist_failed_the_others_compete(self):
+        trials = [trial(1, 300.0), trial(2, 200.0), failed_again(3, 1, FailureReason.GPU_OOM)]
+        assert rank(trials, SPEED, 8).best.trial == "t0001"
+
+    def test_a_suspect_run_does_not_count_beside_others_of_its_layout(self):
+        suspect = replace(trial(1, 900.0, flags=("suspect_node",)))
+        best = rank([suspect, again(2, 1, 300.0), trial(3, 100.0)], SPEED, 8).best
+        assert (best.trial, best.measured["tokens_per_sec"], best.flags) == ("t0002", 300.0, ())
+
+    def test_peaks_are_the_highest_and_times_match_speeds(self):
+        runs = [trial(1, 100.0), again(2, 1, 400.0)]
+        for run, step_time_s, peak in zip(runs, (4.0, 1.0), (2.0, 3.0), strict=True):
+            run.attempts[0].outcome.measured.update(step_time_s=step_time_s, peak_memory_gib=peak)
+        measured = rank(runs, SPEED, 8).best.measured
+        assert measured["tokens_per_sec"] * measured["step_time_s"] == pytest.approx(400.0)
+        assert measured["step_time_low_s"] < measured["step_time_s"] < measured["step_time_high_s"]
+        assert measured["peak_memory_gib"] == 3.0
+
+    def test_the_parts_of_a_step_are_the_profiled_runs_mean_shares_and_add_up_to_its_time(self):
+        runs = [trial(1, 100.0), again(2, 1, 100.0), again(3, 1, 100.0)]
+        for run, compute_s in zip(runs, (None, 0.5, 1.4), strict=True):
+            measured = run.attempts[0].outcome.measured
+            measured["step_time_s"] = 2.0
+            if compute_s is not None:
+                measured["time_s"] = {"compute": compute_s, "bubble": 2.0 - compute_s}
+        found = best_json(rank(runs, SPEED, 8))["time_s"]
+        assert found == {"compute": pytest.approx(0.95), "bubble": pytest.approx(1.05)}
+
+    def test_the_answer_names_a_trial_of_the_layout_with_the_numbers_over_all_runs(self):
+        flagged = trial(1, 300.0, flags=("extrapolated",))
+        best = best_json(rank([flagged, again(2, 1, 200.0), again(3, 1, 220.0)], SPEED, 8))
+        assert (best["trial"], best["value"], best["tokens_per_sec"]) == ("t0001", pytest.approx(220), best["value"])
+        assert best["tokens_per_sec_low"] < best["tokens_per_sec"] < best["tokens_per_sec_high"]
+        assert best["flags"] == ["extrapolated"]
+
+
+class TestMemoryToSpare:
+    """Finalists that cannot be told apart: three runs of each, which agree."""
+
+    def ranking(self, *layouts: tuple[float, float | None], flags: tuple[str, ...] = (), nodes=(1, 1, 1, 1)) -> Ranking:
+        """Of layouts t0001, t0002, ... with this speed and this peak in GiB, their repeats after them all."""
+        trials = []
+        for repeat in range(3):
+            for number, (tokens_per_sec, peak_gib) in enumerate(layouts, start=1):
+                shape = {"tensor_parallel": number, "num_nodes": nodes[number - 1]}
+                run = trial(number + repeat * len(layouts), tokens_per_sec, flags=flags, **shape)
+                if peak_gib is not None:
+                    run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+                trials.append(replace(run, kind=TrialKind.FINALIST if repeat else TrialKind.SEARCH))
+        return rank(trials, SPEED, 8)
+
+    def chosen(self, *layouts: tuple[float, float | None], **more) -> list[str]:
+        """The best, and after it its ties."""
+        ranking = self.ranking(*layouts, **more)
+        return names([ranking.best, *ranking.ties])
+
+    def test_the_one_that_needs_much_less_memory_is_the_best_and_the_fastest_is_a_tie(self):
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0), (298.0, 9.5))
+        assert (ranking.best.trial, ranking.fastest.trial) == ("t0002", "t0001")
+        assert names(ranking.ties) == ["t0001", "t0003"]
+        assert names(ranking.ordered) == ["t0001", "t0002", "t0003"]
+
+    def test_of_several_it_is_the_one_that_needs_the_least(self):
+        assert self.chosen((300.0, 10.0), (299.0, 7.0), (298.0, 6.0)) == ["t0003", "t0001", "t0002"]
+
+    def test_a_little_less_is_no_reason(self):
+        almost = 10.0 * (1 - MUCH_LESS_MEMORY)
+        assert self.chosen((300.0, 10.0), (299.0, almost + 0.01)) == ["t0001", "t0002"]
+        assert self.chosen((300.0, 10.0), (299.0, almost)) == ["t0002", "t0001"]
+
+    def test_one_that_is_slower_for_certain_is_no_choice(self):
+        assert self.chosen((300.0, 10.0), (200.0, 1.0)) == ["t0001"]
+
+    @pytest.mark.parametrize("peaks", [(None, 1.0), (10.0, None), (None, None)])
+    def test_a_peak_that_nobody_knows_is_no_claim(self, peaks):
+        assert self.chosen((300.0, peaks[0]), (299.0, peaks[1])) == ["t0001", "t0002"]
+
+    def test_the_peak_of_a_layout_is_the_highest_of_its_runs(self):
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        run = ranking.runs[ranking.best.layout.key][1]
+        run.attempts[0].outcome.measured["peak_memory_gib"] = 9.9
+        again = rank([run for runs in ranking.runs.values() for run in runs], SPEED, 8)
+        assert (ranking.best.trial, again.best.trial) == ("t0002", "t0001")
+
+    def test_memory_bought_with_more_nodes_is_not_to_spare(self):
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(1, 2)) == ["t0001", "t0002"]
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), nodes=(2, 1)) == ["t0002", "t0001"]
+
+    def test_without_finalists_the_fastest_stays_the_best(self):
+        lone = [trial(1, 300.0, 0.05), trial(2, 299.0, 0.05)]
+        for run, peak_gib in zip(lone, (10.0, 1.0), strict=True):
+            run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+        ranking = rank(lone, SPEED, 8)
+        assert ranking.best is ranking.fastest is ranking.ordered[0]
+
+    @pytest.mark.fault(38)
+    def test_suspect_runs_are_never_chosen_for_their_memory(self):
+        assert self.chosen((300.0, 10.0), (299.0, 5.0), flags=("suspect_node",)) == ["t0001", "t0002"]
+
+    def test_best_json_on_disk_goes_on_telling_of_the_fastest(self):
+        ranking = self.ranking((300.0, 10.0), (299.0, 7.0))
+        told = best_file(ranking, [ranking], "tiny-aaaaaa", 8)
+        assert (told["trial"], told["tokens_per_sec"]) == ("t0001", pytest.approx(300.0))
+        assert [rival["trial"] for rival in told["rivals"]] == ["t0001"]
+
+
+class TestMemoryFloor:
+    """Of ranks with 10 GiB, of which 4 have to stay free."""
+
+    FLOOR = MemoryFloor(10.0, 4.0)
+
+    def of(self, *runs: tuple[Trial, float | None]) -> Ranking:
+        for run, peak_gib in runs:
+            if peak_gib is not None:
+                run.attempts[0].outcome.measured["peak_memory_gib"] = peak_gib
+        return rank([run for run, _ in runs], SPEED, 8, self.FLOOR)
+
+    def test_a_layout_that_leaves_less_comes_last_and_is_never_the_best_or_a_tie(self):
+        ranking = self.of((trial(1, 300.0, 0.05), 7.0), (trial(2, 299.0, 0.05), 6.0), (trial(3, 298.0, 0.05), 6.5))
+        assert names(ranking.ordered) == ["t0002", "t0001", "t0003"]
+        assert (ranking.best.trial, ranking.fastest.trial, ranking.ties) == ("t0002", "t0002", ())
+        assert [ranking.has_room(t) for t in ranking.ordered] == [True, False, False]
+
+    def test_neither_is_one_whose_peak_nobody_knows(self):
+        assert self.of((trial(1, 300.0), None), (trial(2, 200.0), 5.0)).best.trial == "t0002"
+
+    def test_where_none_leaves_enough_there_is_no_best_and_no_file_to_compare_with(self):
+        ranking = self.of((trial(1, 300.0), 7.0), (trial(2, 200.0), 6.5))
+        assert (ranking.best, ranking.fastest, names(ranking.ordered)) == (None, None, ["t0001", "t0002"])
+        assert best_file(ranking, [], "tiny-aaaaaa", 8) is None
+
+    def test_one_repeat_that_takes_too_much_is_enough_for_another_to_win(self):
+        slower = [(trial(2, 200.0), 5.0), (again(4, 2, 200.0), 5.0)]
+        assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 5.9), *slower).best.trial == "t0001"
+        assert self.of((trial(1, 300.0), 5.0), (again(3, 1, 300.0), 6.1), *slower).best.trial == "t0002"
+
+    def test_without_a_floor_nothing_is_too_full(self):
+        full = trial(1, 300.0)
+        assert rank([full], SPEED, 8).has_room(full)
+
+
+class TestSuspects:
+    FLAG = ("suspect_node",)
+
+    @pytest.mark.fault(38)
+    def test_two_suspect_runs_may_be_the_best_where_no_other_layout_has_a_clean_one(self):
+        twice = [
+            trial(1, 300.0, flags=self.FLAG),
+            replace(again(2, 1, 320.0), attempts=trial(2, 320.0, flags=self.FLAG).attempts),
+        ]
+        once = trial(3, 900.0, flags=self.FLAG)
+        ranking = rank([*twice, once], SPEED, 8)
+        assert (ranking.best.trial, ranking.best.flags) == ("t0001", self.FLAG)
+        assert names(ranking.ordered) == ["t0001", "t0003"]
+        assert rank([*twice, once, trial(4, 10.0)], SPEED, 8).best.trial == "t0004"
+
+    @pytest.mark.fault(38)
+    def test_a_second_look_makes_no_finalist(self):
+        trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0)]
+        assert second_looks(trials) == {"t0002"}
+        assert names(rank(trials, SPEED, 8).ordered) == ["t0003", "t0002"]
+
+    @pytest.mark.fault(38)
+    def test_the_repeat_after_it_makes_one(self):
+        trials = [trial(1, 100.0, flags=self.FLAG), again(2, 1, 120.0), trial(3, 300.0), again(4, 1, 121.0)]
+        assert names(rank(trials, SPEED, 8).ordered) == ["t0002", "t0003"]
+
+    @pytest.mark.fault(38)
+    def test_other_suspicions_are_not_cleared_by_another_node(self):
+        assert not needs_second_look(trial(1, 100.0, flags=("fingerprint_changed",)))
+        assert second_looks([trial(1, 100.0, flags=("fingerprint_changed",)), again(2, 1, 120.0)]) == frozenset()
+
+
+class TestObjectives:
+    FEW, MANY = trial(1, 1000.0, num_nodes=2), trial(2, 1500.0, num_nodes=4)
+
+    def test_speed_counts_all_tokens(self):
+        assert rank([self.FEW, self.MANY], SPEED, 8).best is self.MANY
+
+    def test_speed_per_gpu_divides_by_the_ranks(self):
+        per_gpu = Objective.TOKENS_PER_SEC_PER_GPU
+        assert value_of(self.FEW, per_gpu) == 1000 / 8
+        assert value_of(self.MANY, per_gpu) == 1500 / 16
+        assert rank([self.FEW, self.MANY], per_gpu, 8).best is self.FEW
+
+    def test_node_hours_are_minimised(self):
+        ranking = rank([self.FEW, self.MANY], NODE_HOURS, 8)
+        assert ranking.best is self.FEW
+        assert best_json(ranking)["value"] == pytest.approx(2 * 1e9 / 1000 / 3600)
+
+    def test_a_trial_that_was_not_measured_has_no_value(self):
+        with pytest.raises(ValueError, match="t0001 is proposed"):
+            value_of(Trial("t0001", Layout()), SPEED)
+
+
+class TestSpeedup:
+    def test_today_over_the_best_with_the_widest_interval(self):
+        speedup = speedup_over(trial(1, 100.0, 0.1), trial(2, 160.0, 0.1), SPEED)
+        assert speedup == Speedup(1.6, pytest.approx(144 / 110), pytest.approx(176 / 90))
+
+    def test_fewer_node_hours_are_faster(self):
+        few, many = trial(1, 1000.0, num_nodes=2), trial(2, 1500.0, num_nodes=4)
+        assert speedup_over(many, few, NODE_HOURS).ratio == pytest.approx(4 / 3)
+
+    def test_an_unknown_interval_stays_unknown(self):
+        assert speedup_over(trial(1, 100.0, None), trial(2, 150.0, 0.1), SPEED) == Speedup(1.5, None, None)
+
+    def test_there_is_none_over_what_was_not_measured_or_has_another_batch(self):
+        one = trial(1, 100.0)
+        assert speedup_over(Trial("t0002", Layout()), one, SPEED) is None
+        assert speedup_over(one, Trial("t0002", Layout()), SPEED) is None
+        assert speedup_over(trial(2, 100.0, grad_accum_steps=2), one, SPEED) is None
+
+
+class TestBestFile:
+    """What the driver writes down for running trials to compare themselves with."""
+
+    def threshold(self, *trials: Trial, objective: Objective = SPEED) -> float:
+        return best_file(rank(trials, objective, 8), [], "tiny-aaaaaa", 8)["threshold"]
+
+    def test_it_says_whose_it_is_and_what_was_measured(self):
+        told = best_file(rank([trial(1, 300.0), trial(2, 200.0)], SPEED, 8), [], "tiny-aaaaaa", 8)
+        assert told["schema"] == "parlay.rivals/1"
+        assert (told["search_id"], told["trial"], told["global_batch_size"]) == ("tiny-aaaaaa", "t0001", 8)
+        assert (told["objective"], told["objectives"]) == ("tokens_per_sec", ["tokens_per_sec"])
+        assert told["tokens_per_sec"] == 300.0
+        assert told["fingerprint"] == {"torch": "2.13.0"}
+
+    def test_one_run_is_as_fast_only_to_within_what_runs_differ_by(self):
+        assert self.threshold(trial(1, 300.0)) == pytest.approx(300.0 * 0.92, rel=0.01)
+
+    def test_several_that_agree_are_as_fast_to_within_less(self):
+        assert self.threshold(trial(1, 300.0), *(again(n, 1, 300.0) for n in (2, 3, 4))) > 0.95 * 300.0
+
+    def test_it_is_the_objectives(self):
+        alone = self.threshold(trial(1, 300.0), objective=Objective.TOKENS_PER_SEC_PER_GPU)
+        assert alone == pytest.approx(self.threshold(trial(1, 300.0)) / 8)
+
+    def test_each_number_of_nodes_has_a_rival_of_its_own_in_tokens_per_second(self):
+        slow, fast = trial(1, 100.0, num_nodes=1), trial(2, 300.0, num_nodes=2)
+        by_nodes = [
+            rank(trials, NODE_HOURS, 8)
+            for trials in ([slow], [fast], [trial(3, 900.0, flags=("fingerprint_changed",))])
+        ]
+        told = best_file(rank([slow, fast], NODE_HOURS, 8, others=(SPEED,)), by_nodes, "tiny-aaaaaa", 8)
+        assert told["objectives"] == ["node_hours_per_billion_tokens", "tokens_per_sec"]
+        assert [(rival["trial"], rival["num_nodes"]) for rival in told["rivals"]] == [("t0001", 1), ("t0002", 2)]
+        assert [rival["threshold"] for rival in told["rivals"]] == pytest.approx([92.0, 276.0], rel=0.01)
+        assert told["rivals"][0]["fingerprint"] == {"torch": "2.13.0"}
+
+    def test_without_a_best_there_is_none(self):
+        assert best_file(Ranking(SPEED), [], "tiny-aaaaaa", 8) is None
+
+
+class TestUpperBound:
+    def failed(self, reason: FailureReason, measured: dict[str, float]) -> Trial:
+        ended = trial(1, 300.0)
+        outcome = replace(OUTCOME, reason=reason, measured=measured)
+        attempt = replace(ended.last_attempt, state=TrialState.FAILED, outcome=outcome)
+        return replace(ended, state=TrialState.FAILED, reason=reason, attempts=(attempt,))
+
+    @pytest.mark.parametrize("reason", [FailureReason.DOMINATED, FailureReason.TIME_LIMIT])
+    def test_a_trial_that_was_dominated_or_ran_out_of_time_has_one_in_the_objectives_unit(self, reason):
+        ended = self.failed(reason, {"tokens_per_sec_high": 320.0})
+        assert upper_bound_of(ended, SPEED) == 320.0
+        assert upper_bound_of(ended, Objective.TOKENS_PER_SEC_PER_GPU) == 40.0
+
+    def test_others_have_none(self):
+        assert upper_bound_of(trial(1, 300.0, 0.1), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.DOMINATED, {}), SPEED) is None
+        assert upper_bound_of(self.failed(FailureReason.HANG, {"tokens_per_sec_high": 320.0}), SPEED) is None
+        assert upper_bound_of(Trial("t0001", Layout(), reason=FailureReason.DOMINATED), SPEED) is None

@@ -1,0 +1,246 @@
+"""The format of token files: what is written is read again, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search_spaces.errors import InputError
+from search_spaces.model_shape import ModelShape
+from tests.trials.token_files import write_tokens
+from trials.data.token_file import HEADER_BYTES, MAGIC, TokenFile, TokenHeader, read_token_header, require_tokens
+
+MODEL = ModelShape(2, 32, 2, 2, 64, False, 64, 16, False, "learned", "layernorm")
+HEADER = TokenHeader(2, 1000, 64, "sha256:" + "ab" * 32, {"tokenizer": "bytes"})
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "tokens.bin"
+
+
+@pytest.mark.slow
+@given(
+    st.builds(
+        TokenHeader,
+        token_bytes=st.sampled_from([2, 4]),
+        num_tokens=st.integers(0, 2**64 - 1),
+        vocab_size=st.integers(1, 2**16),
+        checksum=st.binary(min_size=32, max_size=32).map(lambda digest: f"sha256:{digest.hex()}"),
+        made=st.dictionaries(st.text(max_size=20), st.text(max_size=20) | st.integers() | st.none(), max_size=8),
+    )
+)
+def test_a_header_that_is_written_is_read_again(header):
+    raw = header.to_bytes()
+    assert len(raw) == HEADER_BYTES
+    assert TokenHeader.from_bytes(raw) == header
+
+
+@given(st.integers(0, HEADER_BYTES - 1), st.integers(1, 255))
+def test_a_header_with_any_byte_changed_is_refused(position, change):
+    raw = bytearray(HEADER.to_bytes())
+    raw[position] ^= change
+    with pytest.raises(ValueError, match=r"checksum|no token file|version"):
+        TokenHeader.from_bytes(bytes(raw))
+
+
+@given(st.binary(max_size=5000))
+def test_bytes_from_anywhere_are_refused_in_words(raw):
+    with pytest.raises(ValueError, match=r"is no token file|ends within its header"):
+        TokenHeader.from_bytes(raw)
+    with pytest.raises(ValueError, match=r"ends within its header|checksum|version"):
+        TokenHeader.from_bytes(MAGIC + raw)
+
+
+def test_the_numbers_are_little_endian_and_their_places_fixed():
+    raw = HEADER.to_bytes()
+    assert raw[:8] == b"\x89parlay\n"
+    assert struct.unpack_from("<IIQQ", raw, 8) == (1, 2, 1000, 64)
+    assert raw[32:64] == b"\xab" * 32
+    assert struct.unpack_from("<I", raw, HEADER_BYTES - 4) == (zlib.crc32(raw[:-4]),)
+
+
+def test_a_header_of_the_other_byte_order_is_of_another_version():
+    raw = bytearray(HEADER.to_bytes())
+    struct.pack_into(">IIQQ", raw, 8, 1, 2, 1000, 64)
+    with pytest.raises(ValueError, match="version 16777216"):
+        TokenHeader.from_bytes(sealed(raw))
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "words"),
+    [
+        ("<8xI", 2, "version 2"),
+        ("<12xI", 3, "3 bytes a token"),
+        ("<24xQ", 0, "vocabulary of 0"),
+        ("<24xQ", 2**17, "2 b"),
+    ],
+)
+def test_numbers_that_no_file_has_are_refused(place, number, words):
+    raw = bytearray(HEADER.to_bytes())
+    struct.pack_into(place[0] + place[-1], raw, struct.calcsize(place[:-1]), number)
+    with pytest.raises(ValueError, match=words):
+        TokenHeader.from_bytes(sealed(raw))
+
+
+@pytest.mark.parametrize("made", [b"[1]", b"{", b"\xff", b"[" * 3000])
+def test_a_header_that_does_not_tell_how_it_was_made_is_refused(made):
+    raw = bytearray(HEADER.to_bytes())
+    struct.pack_into("<I", raw, 64, len(made))
+    raw[68 : 68 + len(made)] = made
+    with pytest.raises(ValueError, match="how the file was made"):
+        TokenHeader.from_bytes(sealed(raw))
+
+
+def test_a_story_too_long_for_the_header_is_not_written():
+    with pytest.raises(ValueError, match="4000 are the most"):
+        replace(HEADER, made={"separator": "x" * 4000}).to_bytes()
+
+
+@pytest.mark.parametrize("vocab_size", [64, 2**16, 2**16 + 1, 2**20])
+def test_tokens_that_are_written_are_read_again(path, vocab_size):
+    ids = [i * 7919 % vocab_size for i in range(100)] + [vocab_size - 1]
+    header = write_tokens(path, ids, vocab_size)
+    assert header.token_bytes == (2 if vocab_size <= 2**16 else 4)
+    assert header == read_token_header(path)
+    assert list(TokenFile(path).samples([0], 100)) == ids
+    assert path.stat().st_size == HEADER_BYTES + 101 * header.token_bytes
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    num_tokens=st.integers(2, 60), seq_length=st.integers(1, 20), indices=st.lists(st.integers(0, 10**12), max_size=9)
+)
+def test_sample_k_is_the_kth_sequence_and_the_token_after_it(tmp_path_factory, num_tokens, seq_length, indices):
+    """Whatever is asked for beside it; after the last sequence comes the first."""
+    seq_length = min(seq_length, num_tokens - 1)
+    path = tmp_path_factory.mktemp("tokens") / "tokens.bin"
+    write_tokens(path, range(num_tokens))
+    file = TokenFile(path)
+    count = (num_tokens - 1) // seq_length
+    assert file.header.num_samples(seq_length) == count >= 1
+    ids = file.samples(indices, seq_length).tolist()
+    wanted = [list(range(i % count * seq_length, i % count * seq_length + seq_length + 1)) for i in indices]
+    assert ids == [token for sample in wanted for token in sample]
+
+
+def test_all_samples_together_pass_over_every_token_once_but_the_tail(path):
+    write_tokens(path, range(50))
+    ids = TokenFile(path).samples(range(6), 8).tolist()
+    firsts = [ids[k * 9 + j] for k in range(6) for j in range(8)]
+    assert firsts == list(range(48))
+
+
+def test_a_header_is_all_that_is_read_of_a_file_of_any_size(path):
+    header = replace(HEADER, num_tokens=2**40)
+    path.write_bytes(header.to_bytes())
+    os.truncate(path, header.file_bytes)
+    assert read_token_header(path) == header
+    assert list(TokenFile(path).samples([2**35], 16)) == [0] * 17
+
+
+def test_what_was_read_is_no_memory_of_this_process(path):
+    """Else a trial that reads a large file looks like one that leaks."""
+    header = replace(HEADER, num_tokens=2**26)
+    path.write_bytes(header.to_bytes())
+    os.truncate(path, header.file_bytes)
+    file, before = TokenFile(path), mapped_kib()
+    for index in range(0, 2**16 - 1, 8):
+        file.samples([index], 1024)
+    assert mapped_kib() - before < 4096  # of 131072 that were mapped
+
+
+def mapped_kib() -> int:
+    """Memory of this process that mirrors files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file"),
+        (b"", "is no token file"),
+        (b'{"text": "x"}\n', "seems to be JSON"),
+        (b"\x93NUMPY\x01\x00", "a NumPy array"),
+        (b"MMIDIDX\x00\x00\x01", "the index of a Megatron-LM dataset"),
+        (HEADER.to_bytes()[:100], "ends within its header, after 100 of 4096 bytes"),
+        (HEADER.to_bytes(), "is cut short: it has 4096 bytes, 1000 tokens of 2 need more"),
+        (HEADER.to_bytes() + bytes(2001), "has 6097 bytes, 1 more than its header says"),
+        (replace(HEADER, num_tokens=2**64 - 1).to_bytes() + bytes(64), "is cut short"),
+    ],
+)
+def test_any_other_file_is_refused_with_what_it_is_and_what_to_do(path, content, words):
+    if content is not None:
+        path.write_bytes(content)
+    for read in (read_token_header, TokenFile):
+        with pytest.raises(InputError, match=words) as caught:
+            read(path)
+        problem = caught.value.problems[0]
+        assert (problem.key, problem.value, problem.fix) == (
+            "trainer.data.path",
+            str(path),
+            "make it with parlay prepare",
+        )
+
+
+def test_the_tokens_of_megatron_are_known_by_the_index_beside_them(path):
+    path.write_bytes(bytes(10_000))
+    path.with_suffix(".idx").write_bytes(b"MMIDIDX\x00\x00")
+    with pytest.raises(InputError, match=r"with an .idx beside it, it seems to be Megatron-LM's"):
+        read_token_header(path)
+
+
+def test_what_is_no_plain_file_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(InputError, match="is no plain file"):
+            read_token_header(path)
+
+
+def test_a_path_that_cannot_be_one_is_refused():
+    for path in (Path("/"), Path("a\0b"), Path("x" * 5000), Path("/etc/passwd/x")):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_token_header(path)
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_told(path):
+    write_tokens(path, range(64))
+    file = TokenFile(path)
+    assert list(file.samples([0], 16)) == list(range(17))
+    os.truncate(path, HEADER_BYTES + 10)
+    with pytest.raises(InputError, match="is cut short: it has 4106 bytes"):
+        file.samples([0], 16)
+
+
+def test_the_tokens_are_for_the_model(path):
+    header = write_tokens(path, range(17))
+    assert require_tokens({"path": str(path)}, MODEL) == header
+    with pytest.raises(InputError, match=r"vocabulary of 64, the model one of 63") as caught:
+        require_tokens({"path": str(path)}, replace(MODEL, vocab_size=63))
+    assert "raise model.vocab_size to 64" in caught.value.problems[0].fix
+    with pytest.raises(InputError, match="17 tokens, too few for one sequence of 17"):
+        require_tokens({"path": str(path)}, replace(MODEL, seq_length=17))
+
+
+def test_another_file_in_the_same_place_is_not_the_same(path):
+    header = write_tokens(path, range(40))
+    pinned = {"path": str(path), "num_tokens": header.num_tokens, "checksum": header.checksum}
+    require_tokens(pinned, MODEL)
+    for ids, name in (([*range(39), 0], "checksum"), (range(41), "num_tokens")):
+        write_tokens(path, ids)
+        with pytest.raises(InputError, match=f"is another file than it was: its {name}"):
+            require_tokens(pinned, MODEL)
+
+
+def sealed(raw: bytearray) -> bytes:
+    """The header with a checksum that is right."""
+    struct.pack_into("<I", raw, HEADER_BYTES - 4, zlib.crc32(bytes(raw[:-4])))
+    return bytes(raw)

@@ -1,0 +1,237 @@
+"""Logs of real trainers turned into outcomes, line by line and without a process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from tests.trials.examples import SPEC
+from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
+from trials.analysis.early_stopping import RIVALS_SCHEMA
+from trials.attempt_result import Ending, Life, classify
+from trials.external import measurement as measuring
+from trials.external.measurement import LogMeasurement
+from trials.files.folders import AttemptFolder, write_json
+from trials.measurement.protocol import Stop
+from trials.measurement.step_log import MetricsWriter, read_metrics
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
+from trials.trial import FailureReason, MeasureRules, TrialSpec, TrialState
+
+GPT3_175B = ModelShape(96, 12288, 96, 96, 49152, False, 51200, 2048, True, "learned", "layernorm")
+STEP_TIMES_MS = (344656.1, 347319.2, 345333.7, 346430.5, 347071.6, 344835.7)
+"""Of the training that printed `MEGATRON_DEEPSPEED`, iterations 5 to 10."""
+RULES = MeasureRules(min_steps=5, max_steps=20, max_warmup_steps=1, time_limit_s=10**6)
+
+
+def recorded_spec(kind: str = "megatron-deepspeed", **changes) -> TrialSpec:
+    layout = Layout(
+        num_nodes=8,
+        tensor_parallel=8,
+        pipeline_parallel=8,
+        grad_accum_steps=1536,
+        pipeline_schedule="1f1b",
+        precision="fp16",
+        attention_kernel="flash",
+        engine=kind,
+    )
+    fields = {
+        "layout": layout,
+        "model": GPT3_175B,
+        "global_batch_size": 1536,
+        "num_gpus": 64,
+        "gpus_per_node": 8,
+        "accelerator": "a100-80gb",
+        "measure": RULES,
+        "trainer": {"kind": kind, "script": "pretrain_gpt.py"},
+    }
+    return replace(SPEC, **fields | changes)
+
+
+def recorded_lines(times: int = 1) -> list[str]:
+    return [
+        MEGATRON_DEEPSPEED.replace("       6/", f"{number:8d}/").replace("347319.2", str(ms))
+        for number, ms in enumerate(STEP_TIMES_MS * times, start=5)
+    ]
+
+
+def attempt_in(folder: Path, spec: TrialSpec) -> AttemptFolder:
+    return AttemptFolder(folder / spec.search_id / "trials/t0001/a1")
+
+
+def report_in(folder: Path, spec: TrialSpec) -> Report:
+    return Report(spec, attempt_in(folder, spec), rank=spec.num_gpus - 1, restart=0, started_at=1e9)
+
+
+def follow(folder: Path, spec: TrialSpec, lines: list[str], report: Report | None = None) -> LogMeasurement:
+    attempt = attempt_in(folder, spec)
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    report = report or report_in(folder, spec)
+    measurement = LogMeasurement(spec, attempt, report, {"python": "3.11"}, MetricsWriter(attempt.metrics()))
+    for line in lines:
+        measurement.feed(line)
+    return measurement
+
+
+def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines())
+    assert measurement.measurement.stop is None  # it would have gone on
+    outcome = measurement.outcome()
+    verdict = classify(spec, outcome, Ending(Life.ENDED))
+    assert verdict.state is TrialState.MEASURED
+    measured = outcome.measured
+    assert measured["step_time_s"] == pytest.approx(346.4305)
+    assert measured["tokens_per_sec_per_gpu"] == pytest.approx(141.88, rel=1e-3)  # as it printed itself
+    assert measured["mfu"] == pytest.approx(0.49, abs=0.02)
+    assert "fastest_rank_step_time_s" not in measured
+    checks = {check["name"]: check for check in outcome.proof["cross_checks"]}
+    assert set(checks) == {"tokens_per_sec", "samples_per_sec", "tflops"}
+    assert all(check["agrees"] for check in checks.values())
+    assert outcome.proof["global_batch_size"] == 1536
+    assert "layout_unproven" in outcome.flags
+    assert "numbers_disagree" not in outcome.flags
+    [first, *_] = read_metrics(attempt_in(tmp_path, spec).metrics())
+    assert (first.loss, first.grad_norm, first.samples, first.fastest_rank_step_time_s) == (11.00214, 0.0, 1536, None)
+
+
+def test_what_other_ranks_say_of_the_layout_is_found_in_their_logs(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines())
+    log = attempt_in(tmp_path, spec).rank_log(0)
+    words = MEGATRON_WORLD.replace("data-parallel size: 4", "data-parallel size: 1").replace(
+        "pipeline-model-parallel size: 2", "pipeline-model-parallel size: 8"
+    )
+    log.write_text(f"{words}\nsetting number of micro-batches to constant 1536\n")
+    outcome = measurement.outcome()
+    assert outcome.proof["unproven"] == ["local_parameters_sum", "parameters"]
+    log.write_text(MEGATRON_WORLD + "\n")
+    with pytest.raises(TrialFailure, match="pipeline_parallel is 2, the spec says 8") as caught:
+        measurement.outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
+
+
+def test_a_log_of_another_batch_is_no_number(tmp_path):
+    lines = [line.replace("batch size:  1536", "batch size:   768") for line in recorded_lines()]
+    with pytest.raises(TrialFailure, match="global_batch_size is 768, the spec says 1536"):
+        follow(tmp_path, recorded_spec(), lines).outcome()
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "number", "step_time_s", "batch", "seq_length"),
+    [("gpt-neox", NEOX, "       5/", 0.5802, 32, 2048), ("nanotron", NANOTRON, "iteration: 2 ", 5.35, 1024, 256)],
+)
+def test_logs_of_other_trainers_are_followed_in_their_own_format(
+    tmp_path, kind, line, number, step_time_s, batch, seq_length
+):
+    layout = Layout(data_parallel=2, grad_accum_steps=batch // 2, engine=kind)
+    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
+    model = replace(GPT3_175B, seq_length=seq_length)
+    spec = recorded_spec(kind, layout=layout, global_batch_size=batch, model=model, **world)
+    lines = [line.replace(number, number.replace("5" if kind == "gpt-neox" else "2", str(n))) for n in range(1, 9)]
+    outcome = follow(tmp_path, spec, lines).outcome()
+    assert outcome.measured["step_time_s"] == pytest.approx(step_time_s)
+    assert outcome.measured["measured_steps"] == 6  # then the interval is known, and narrow
+
+
+def test_a_rate_of_another_batch_is_no_number_where_the_log_prints_no_batch(tmp_path):
+    layout = Layout(data_parallel=2, grad_accum_steps=8, engine="gpt-neox")
+    world = {"num_gpus": 2, "gpus_per_node": 2, "accelerator": "cpu"}
+    lines = [NEOX.replace("       5/", f"{n:8d}/") for n in range(1, 9)]
+    with pytest.raises(TrialFailure, match="is that of 2 times the global batch 16") as caught:
+        follow(tmp_path, recorded_spec("gpt-neox", layout=layout, global_batch_size=16, **world), lines).outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
+
+
+@pytest.mark.parametrize(("clock_s", "is_believed"), [(0.5, True), (60.0, False)])
+def test_the_clock_between_the_lines_is_held_against_what_they_say(tmp_path, monkeypatch, clock_s, is_believed):
+    spec = recorded_spec(accelerator="cpu")
+    ticks = (clock_s * line for line in count())
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    lines = [re.sub(r"\(ms\): [\d.]+", "(ms): 500.0", line) for line in recorded_lines()]
+    lines = [re.sub(r"(per second|TFLOPs|\(tgs\)): [\d.]+", "", line) for line in lines]
+    measurement = follow(tmp_path, spec, lines)
+    if is_believed:
+        assert measurement.outcome().measured["step_time_s"] == 0.5
+        return
+    with pytest.raises(TrialFailure, match="whose lines came in the course of") as caught:
+        measurement.outcome()
+    assert caught.value.reason is FailureReason.RESULT_INVALID
+
+
+def test_iterations_that_are_skipped_are_progress_and_no_steps(tmp_path):
+    first, *lines = recorded_lines()
+    report = report_in(tmp_path, recorded_spec())
+    measurement = follow(tmp_path, recorded_spec(), [first], report)
+    report.last_progress = 0.0
+    measurement.feed("some warning")
+    assert report.last_progress == 0.0
+    measurement.feed(lines[0].replace("skipped iterations:   0", "skipped iterations:   1"))
+    assert report.last_progress > 0.0
+    assert measurement.num_steps == 1
+
+
+def test_too_few_steps_are_told_with_how_many_there_were(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:3])
+    with pytest.raises(TrialFailure, match="2 measured steps after 3 steps when the time limit came near; 5 are"):
+        measurement.end_for_time()
+
+
+def test_too_few_steps_are_told_with_what_they_bound(tmp_path):
+    spec = recorded_spec()
+    measurement = follow(tmp_path, spec, recorded_lines()[:4])
+    with pytest.raises(TrialFailure) as caught:
+        measurement.end_for_time()
+    steps = measurement.measurement.step_times_s
+    assert len(steps) == 4
+    tokens = spec.global_batch_size * spec.model.seq_length
+    assert caught.value.measured == {"tokens_per_sec_high": tokens / min(steps[1:])}
+
+
+def test_a_trainer_that_ended_by_itself_bounds_nothing(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines()[:4])
+    with pytest.raises(TrialFailure) as caught:
+        measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
+    assert caught.value.measured == {}
+
+
+def test_time_that_ran_out_after_enough_steps_counts_and_is_flagged(tmp_path):
+    measurement = follow(tmp_path, recorded_spec(), recorded_lines())
+    measurement.end_for_time()
+    assert "time_limit" in measurement.outcome().flags
+
+
+@pytest.mark.parametrize(("width", "is_flagged"), [(1e-9, True), (1.0, False)])
+def test_an_interval_that_is_still_wide_after_the_most_steps_is_flagged(tmp_path, width, is_flagged):
+    rules = replace(RULES, min_steps=8, max_steps=8, ci_relative_width=width)
+    outcome = follow(tmp_path, recorded_spec(measure=rules), recorded_lines(times=2)).outcome()
+    assert ("wide_interval" in outcome.flags) is is_flagged
+
+
+def test_a_layout_that_cannot_be_the_best_ends_itself(tmp_path):
+    spec = recorded_spec(measure=replace(RULES, min_steps=18))
+    attempt = attempt_in(tmp_path, spec)
+    attempt.path.mkdir(parents=True)
+    nodes, wanted = spec.layout.num_nodes, 10 * 1536 * 2048 / 346.0
+    best = {
+        "schema": RIVALS_SCHEMA,
+        "search_id": spec.search_id,
+        "objectives": ["tokens_per_sec"],
+        "global_batch_size": 1536,
+        "rivals": [{"trial": "t0009", "num_nodes": nodes, "threshold": wanted, "fingerprint": {}}],
+    }
+    write_json(attempt.best, best)
+    lines = [recorded_lines()[0].replace("5/", f"{number}/", 1) for number in range(1, 20)]
+    measurement = follow(tmp_path, spec, lines)
+    assert measurement.measurement.stop is Stop.DOMINATED
+    outcome = measurement.outcome()
+    assert outcome.reason is FailureReason.DOMINATED
+    assert "t0009" in (outcome.excerpt or "")
+    assert outcome.measured["tokens_per_sec"] > 0

@@ -1,0 +1,110 @@
+"""Paths of a search's folder, and files that are never seen half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from trials.files.folders import SearchFolder, read_json, write_json, write_text
+
+
+def test_the_names_are_the_contracts():
+    folder = SearchFolder(Path("/scratch/tiny-aaaaaa"))
+    attempt = folder.attempt("t0001", "a1")
+    assert folder.search_id == "tiny-aaaaaa"
+    names = [folder.yaml, folder.json, folder.journal, folder.best, folder.lease]
+    names += [folder.recipe, folder.code, attempt.spec, attempt.rank_log(7), attempt.ranks, attempt.heartbeat]
+    names += [attempt.metrics(), attempt.outcome(), attempt.outcome(restart=2)]
+    assert [str(p.relative_to(folder.path)) for p in names] == [
+        "search.yaml",
+        "search.json",
+        "journal.jsonl",
+        "best.json",
+        "lease.json",
+        "recipe",
+        "code",
+        "trials/t0001/a1/spec.json",
+        "trials/t0001/a1/rank-00007.log",
+        "trials/t0001/a1/ranks.json",
+        "trials/t0001/a1/heartbeat",
+        "trials/t0001/a1/metrics.r0.jsonl",
+        "trials/t0001/a1/outcome.r0.json",
+        "trials/t0001/a1/outcome.r2.json",
+    ]
+
+
+def test_the_logs_of_all_ranks_are_listed_in_order_of_their_ranks(tmp_path):
+    attempt = SearchFolder(tmp_path).attempt("t0001", "a1")
+    attempt.path.mkdir(parents=True)
+    for rank in (10, 2, 0):
+        attempt.rank_log(rank).touch()
+    assert attempt.rank_logs() == [attempt.rank_log(0), attempt.rank_log(2), attempt.rank_log(10)]
+
+
+def test_json_is_read_back_as_it_was_written(tmp_path):
+    data = {"schema": "parlay.x/1", "value": 0.1, "nothing": None, "text": "é\u2028"}
+    write_json(tmp_path / "x.json", data)
+    assert read_json(tmp_path / "x.json") == data
+
+
+def test_what_is_not_there_is_none(tmp_path):
+    assert read_json(tmp_path / "x.json") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[1]", b'"text"', b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1e999}', b"\x00", b"\xff", b"[" * 10**5],
+)
+def test_what_is_no_json_object_of_finite_numbers_is_refused(tmp_path, text):
+    (tmp_path / "x.json").write_bytes(text)
+    with pytest.raises(ValueError, match=r"x\.json"):
+        read_json(tmp_path / "x.json")
+
+
+def test_not_a_number_is_refused_and_the_old_file_stays(tmp_path):
+    write_json(tmp_path / "x.json", {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "x.json", {"a": float("nan")})
+    assert read_json(tmp_path / "x.json") == {"a": 1}
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path, monkeypatch):
+    path, seen, sync = tmp_path / "x.json", [], os.fsync
+    write_json(path, {"a": 1})
+
+    def look(descriptor: int) -> None:
+        seen.append(json.loads(path.read_text()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look)
+    write_json(path, {"a": 2})
+    assert seen == [{"a": 1}, {"a": 2}], "the file is synced before it has its name, the folder after"
+
+
+@pytest.mark.parametrize("fails", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, fails):
+    path = tmp_path / "x.txt"
+    write_text(path, "old")
+
+    def full(*args) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, fails, full)
+        with pytest.raises(OSError, match="No space"):
+            write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.security("private_files")
+def test_only_its_owner_may_read_what_is_written_whatever_the_umask(tmp_path):
+    old = os.umask(0)
+    try:
+        write_text(tmp_path / "x.txt", "text")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x.txt").stat().st_mode & 0o777 == 0o600

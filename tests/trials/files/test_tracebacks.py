@@ -1,0 +1,132 @@
+"""Which rank's words tell why a trial failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from trials.files.tracebacks import TRACEBACK, first_cause, is_about_a_dead_device, is_about_a_peer, tracebacks
+
+PEER = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 40, in run
+    dist.all_reduce(loss)
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2000, remote process exited"""
+GLOO = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 40, in run
+    dist.all_reduce(loss)
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:4242"""
+CAUSE = f"""\
+{TRACEBACK}
+  File "/code/trials/train/measurement/loop.py", line 31, in run
+    raise ValueError("rank 2 is broken")
+ValueError: rank 2 is broken"""
+CHAINED = f"""\
+{TRACEBACK}
+  File "/code/a.py", line 1, in load
+    open("data")
+FileNotFoundError: [Errno 2] No such file or directory: 'data'
+
+During handling of the above exception, another exception occurred:
+
+{TRACEBACK}
+  File "/code/a.py", line 3, in main
+    raise RuntimeError("cannot load") from None
+RuntimeError: cannot load"""
+
+
+def test_the_first_traceback_that_is_no_echo_counts_whichever_rank_it_is_of():
+    logs = ["step 1\n", PEER, GLOO + "\nbye\n", f"starting\n{CAUSE}\nleaving\n", CAUSE.replace("2", "3")]
+    assert first_cause(logs) == CAUSE
+
+
+def test_where_all_are_echoes_the_first_of_them_is_told():
+    assert first_cause([GLOO, PEER]) == GLOO
+
+
+@pytest.mark.parametrize("logs", [[], [""], ["step 1\nstep 2\n", "Killed\n"]])
+def test_without_a_traceback_there_is_no_cause(logs):
+    assert first_cause(logs) is None
+
+
+def test_of_chained_exceptions_the_first_is_the_cause():
+    first, second = tracebacks(CHAINED)
+    assert first.endswith("FileNotFoundError: [Errno 2] No such file or directory: 'data'")
+    assert second.endswith("RuntimeError: cannot load")
+    assert first_cause([CHAINED]) == first
+
+
+def test_an_echo_raised_while_the_cause_was_handled_does_not_hide_it():
+    assert (
+        first_cause([f"{CAUSE}\n\nDuring handling of the above exception, another exception occurred:\n\n{PEER}"])
+        == CAUSE
+    )
+
+
+def test_a_traceback_that_was_cut_is_told_as_far_as_it_goes():
+    cut = CAUSE[: CAUSE.index("ValueError: rank")].rstrip("\n")
+    assert first_cause([f"noise\n{cut}"]) == cut
+    assert first_cause([cut, PEER]) == cut
+
+
+def test_a_log_whose_beginning_was_cut_off_has_no_traceback_left():
+    assert first_cause([CAUSE.split("\n", 1)[1]]) is None
+
+
+def test_what_follows_an_exceptions_line_is_not_part_of_it():
+    log = f"{CAUSE}\nsrun: error: n1: task 2: Exited with exit code 1\n"
+    assert tracebacks(log) == [CAUSE]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_peer"),
+    [
+        ("torch.distributed.DistNetworkError: The client socket has timed out", True),
+        ("torch.distributed.DistStoreError: wait timeout after 300000ms", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
+        ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("torch.OutOfMemoryError: CUDA out of memory", False),
+        ("AssertionError: heads 3 x tensor 2", False),
+    ],
+)
+def test_only_the_exceptions_own_line_tells_whether_it_is_about_a_peer(line, is_peer):
+    body = f"{TRACEBACK}\n  File 'x', line 1, in y\n    # Broken pipe\n"
+    assert is_about_a_peer(body + line) is is_peer
+
+
+def test_nothing_is_about_no_peer():
+    assert not is_about_a_peer("")
+
+
+ABORT = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0 Rank 3] Process group watchdog thread terminated with exception: CUDA error: "
+    "uncorrectable ECC error encountered\nAborted (core dumped)"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_dead"),
+    [
+        (ABORT, True),
+        ("RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution", True),
+        ("NVRM: Xid (PCI:0000:65:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", True),
+        ("NVRM: Xid (PCI:0000:65:00): 48, pid=1234, An uncorrectable double bit error (DBE) has been detected", True),
+        ("kernel: NVRM: Xid (PCI:0000:65:00): 64, pid='N/A', Row Remapper: Failed to remap row", True),
+        ("Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system", True),
+        ("NVRM: Xid (PCI:0000:65:00): 31, pid=1234, Ch 00000008, MMU Fault", False),  # an illegal address of ours
+        ("NVRM: Xid (PCI:0000:65:00): 480", False),
+        ("CUDA error: unspecified launch failure", False),
+        ("xid 64", True),
+        ("maxid 64", False),
+    ],
+)
+def test_a_dead_device_is_known_by_its_words(words, is_dead):
+    assert is_about_a_dead_device(words) is is_dead
+
+
+def test_a_dead_device_is_the_cause_although_its_process_ended_without_a_traceback():
+    logs = [PEER, CAUSE, f"step 3\n{ABORT}\n"]
+    assert first_cause(logs) == ABORT.splitlines()[1]
+    told = CAUSE.replace("rank 2 is broken", "uncorrectable ECC error encountered")
+    assert first_cause([*logs, told]) == told

@@ -1,0 +1,114 @@
+"""Which groups and products calibrate measures, and what its numbers mean; without any rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.model_shape import ModelShape
+from trials.files.folders import read_json, write_json
+from trials.protocols.calibration import (
+    ON_CPU,
+    ON_GPU,
+    Collective,
+    GroupTime,
+    Measurements,
+    PairTime,
+    ProductRate,
+    block_of,
+    block_sizes,
+    model_products,
+    pair_of,
+    pairs_apart,
+    square_products,
+)
+
+GQA = ModelShape(2, 64, 8, 2, 192, True, 512, 32, False, "rotary", "rmsnorm")
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "num_nodes", "sizes", "apart"),
+    [
+        (1, 1, [], []),
+        (4, 1, [2, 4], [1, 2]),
+        (8, 1, [2, 4, 8], [1, 2, 4]),
+        (6, 2, [2, 6, 12], [1, 2, 6]),
+        (1, 4, [2, 4], [1]),
+        (2, 3, [2, 4, 6], [1, 2]),
+        (8, 16, [2, 4, 8, 16, 32, 64, 128], [1, 2, 4, 8]),
+    ],
+)
+def test_groups_go_from_pairs_to_the_whole_world_and_pairs_leave_each_block(gpus_per_node, num_nodes, sizes, apart):
+    assert block_sizes(gpus_per_node, num_nodes) == sizes
+    assert pairs_apart(gpus_per_node, num_nodes) == apart
+
+
+def test_ranks_that_fill_no_group_are_left_over():
+    assert [block_of(rank, 4, 6) for rank in range(6)] == [range(4)] * 4 + [None] * 2
+
+
+def test_all_pairs_talk_at_once_inside_their_nodes():
+    pairs = [pair_of(rank, 2, gpus_per_node=6, num_ranks=12, alone=False) for rank in range(12)]
+    assert pairs[:6] == [(0, 2), (1, 3), (0, 2), (1, 3), None, None]
+    assert pairs[6:] == [(6, 8), (7, 9), (6, 8), (7, 9), None, None]
+
+
+def test_alone_is_one_pair_in_each_node_and_between_two_nodes():
+    inside = [pair_of(rank, 1, gpus_per_node=4, num_ranks=8, alone=True) for rank in range(8)]
+    assert inside == [(0, 1), (0, 1), None, None, (4, 5), (4, 5), None, None]
+    between = [pair_of(rank, 2, gpus_per_node=2, num_ranks=6, alone=True) for rank in range(6)]
+    assert between == [(0, 2), None, (0, 2), None, None, None]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4])
+@pytest.mark.parametrize("gpus_per_node", [1, 2, 3, 4, 6, 8, 12])
+def test_both_ranks_of_a_pair_know_it(gpus_per_node, num_nodes, alone):
+    num_ranks = gpus_per_node * num_nodes
+    for apart in pairs_apart(gpus_per_node, num_nodes):
+        pairs = {rank: pair_of(rank, apart, gpus_per_node, num_ranks, alone) for rank in range(num_ranks)}
+        assert any(pairs.values())
+        for rank, pair in pairs.items():
+            assert pair is None or (rank in pair and pairs[pair[0]] == pairs[pair[1]] == pair)
+
+
+def test_the_models_own_products_do_the_work_of_its_layers():
+    products = model_products(GQA)
+    of_a_layer = sum(product.flops for product in products if product.name != "head")
+    norms = 2 * GQA.norm_parameters
+    assert of_a_layer == 2 * GQA.seq_length * (GQA.layer_parameters - norms)
+    assert products[-1].columns == GQA.vocab_size
+    assert not any(product.is_square for product in products)
+    assert all(product.is_square for product in square_products(ON_CPU))
+
+
+def test_over_a_slow_network_less_is_exchanged():
+    assert ON_GPU.bytes_in_time(probe_s=1e-3, num_ranks=8) == 2**30
+    # At a tenth of a GB/s 1 GiB would take ten seconds; the probe is a 64th of it, and a second has five rounds.
+    assert ON_GPU.bytes_in_time(probe_s=10 / 64, num_ranks=8) == pytest.approx(2**30 / 50, rel=1e-6)
+    assert ON_GPU.bytes_in_time(probe_s=0.5, num_ranks=6) % 24 == 0
+    assert ON_CPU.bytes_in_time(probe_s=1e6, num_ranks=6) == 24
+
+
+def test_bus_bandwidth_is_what_nccls_tests_print():
+    """all_reduce_perf over 8 ranks: 1 GiB in 5 ms is an algbw of 214.7 GB/s and a busbw of 375.8."""
+    assert GroupTime(Collective.ALL_REDUCE, 8, 2**30, 5e-3).bus_gb_per_s == pytest.approx(375.8, abs=0.05)
+    assert GroupTime(Collective.ALL_GATHER, 8, 2**30, 5e-3).bus_gb_per_s == pytest.approx(187.9, abs=0.05)
+    assert PairTime(1, True, 10**9, 0.5).gb_per_s == 2.0
+
+
+def test_measurements_are_read_as_they_were_written(tmp_path):
+    found = Measurements(
+        products=(ProductRate(square_products(ON_CPU)[0], "fp32", 0.03),),
+        memory_gb_per_s=8.0,
+        groups=(GroupTime(Collective.ALL_GATHER, 4, 1024, 0.5),),
+        pairs=(PairTime(2, False, 16, 1e-5),),
+        fingerprint={"hosts": ["a"]},
+        ended_at="2026-11-21T22:00:00.000000Z",
+    )
+    assert Measurements.read(tmp_path) is None
+    found.write(tmp_path)
+    assert Measurements.read(tmp_path) == found
+    newer = read_json(tmp_path / "measurements.json") | {"schema": "parlay.measurements/2"}
+    write_json(tmp_path / "measurements.json", newer)
+    with pytest.raises(ValueError, match="measurements/2"):
+        Measurements.read(tmp_path)

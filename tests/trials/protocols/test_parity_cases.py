@@ -1,0 +1,124 @@
+"""The cases of the parity suite cover what they claim, and what they leave out is refused by a rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.layouts.covering_array import tuples_of
+from trials.protocols.parity_cases import (
+    AXES,
+    COMPILED,
+    SILENT_ERRORS,
+    TRIPLED,
+    axis_values,
+    broken_rules,
+    covering_cases,
+    failing_cases,
+    full_cases,
+    legal_cases,
+    named_case,
+    pairs_left_out,
+    why_left_out,
+)
+from trials.protocols.selftest import Case, Expected
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def legal() -> list[Case]:
+    return legal_cases("cpu")
+
+
+@pytest.fixture(scope="module")
+def chosen() -> list[Case]:
+    return covering_cases("cpu")
+
+
+def in_fp32(cases: list[Case]) -> list[Case]:
+    return [case for case in cases if case.layout.precision == "fp32"]
+
+
+def shown(cases: list[Case], axes: tuple[str, ...], size: int) -> set:
+    return {found for case in cases for found in tuples_of(axis_values(case), axes, size)}
+
+
+def test_every_case_keeps_every_rule_and_the_most_ranks(chosen):
+    assert all(not broken_rules(case, "cpu") and case.layout.num_gpus <= 8 for case in chosen)
+
+
+def test_no_two_cases_have_a_name_or_a_training_in_common(chosen):
+    once = [case for case in chosen if case.name not in SILENT_ERRORS]
+    assert len({case.name for case in chosen}) == len(chosen)
+    assert len({(case.shape, case.layout.key) for case in once}) == len(once)
+
+
+def test_all_pairs_of_axis_values_that_are_legal_in_fp32_are_trained_in_fp32(legal, chosen):
+    assert shown(in_fp32(chosen), AXES, 2) >= shown(in_fp32(legal), AXES, 2)
+
+
+def test_every_axis_value_is_trained_in_every_precision_that_may_have_it(legal, chosen):
+    pairs = {pair for pair in shown(legal, (*AXES, "precision"), 2) if pair[1][0] == "precision"}
+    assert shown(chosen, (*AXES, "precision"), 2) >= pairs
+
+
+def test_all_triples_of_tensor_pipeline_zero_and_schedule_are_trained_in_fp32(legal, chosen):
+    assert shown(in_fp32(chosen), TRIPLED, 3) >= shown(in_fp32(legal), TRIPLED, 3)
+
+
+def test_what_a_legal_layout_may_have_is_more_than_enough_to_choose_from(legal, chosen):
+    assert len(legal) > 20 * len(chosen)
+
+
+def test_pairs_that_no_case_has_are_refused_by_a_rule(chosen):
+    refused = {pair: why_left_out(pair, chosen, "cpu") for pair in pairs_left_out(chosen)}
+    assert [pair for pair, rules in refused.items() if not rules] == []
+    assert refused[("tensor_parallel", 1), ("sequence_parallel", True)] == {"canonical"}
+    assert refused[("pipeline_parallel", 4), ("data_parallel", 4)] == {"world"}
+    assert refused[("pipeline_schedule", "gpipe"), ("engine", "deepspeed")] == {"deepspeed.pipeline_schedule"}
+
+
+@pytest.mark.parametrize("name", [*SILENT_ERRORS, *COMPILED])
+def test_each_known_silent_error_is_a_case_or_refused(name, chosen):
+    shape, fields = {**SILENT_ERRORS, **COMPILED}[name]
+    refusing = broken_rules(named_case(name, shape, **fields), "cpu")
+    assert (name in {case.name for case in chosen}) == (not refusing and name in SILENT_ERRORS)
+    assert name not in MUST_TRAIN or not refusing, refusing
+
+
+MUST_TRAIN = {name for name in SILENT_ERRORS if name != "bf16-zero0-deepspeed"}
+
+
+def test_deepspeeds_bf16_without_zero_is_refused_and_its_pipeline_is_not():
+    data = named_case("x", engine="deepspeed", precision="bf16", data_parallel=2)
+    assert any(rule.startswith("deepspeed.") for rule in broken_rules(data, "cpu"))
+    assert not broken_rules(named_case("x", engine="deepspeed", precision="bf16", pipeline_parallel=2), "cpu")
+
+
+def test_on_fewer_ranks_the_cases_that_fit_cover_what_fits(legal):
+    fitting = [case for case in legal if case.layout.num_gpus <= 2]
+    chosen = covering_cases("cpu", most_ranks=2)
+    assert max(case.layout.num_gpus for case in chosen) == 2
+    assert shown(in_fp32(chosen), AXES, 2) == shown(in_fp32(fitting), AXES, 2)
+
+
+def test_in_full_every_shape_and_engine_has_every_triple_it_may_have(legal):
+    def by_shape(cases: list[Case]) -> set:
+        return {
+            (case.layout.engine, case.shape, triple)
+            for case in in_fp32(cases)
+            for triple in tuples_of(axis_values(case), TRIPLED, 3)
+        }
+
+    assert by_shape(full_cases("cpu")) >= by_shape(legal)
+
+
+def test_accelerators_without_bf16_have_no_bf16_cases():
+    assert {case.layout.precision for case in covering_cases("v100-16gb", 2)} == {"fp32", "fp16"}
+
+
+@pytest.mark.parametrize("most_ranks", [1, 2, 8])
+def test_the_cases_that_must_fail_fit_as_well(most_ranks):
+    failing = failing_cases(most_ranks)
+    assert [case.expected for case in failing] == [Expected.GPU_OOM, Expected.HANG]
+    assert all(case.layout.num_gpus <= most_ranks and not broken_rules(case, "cpu") for case in failing)

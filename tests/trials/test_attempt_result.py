@@ -1,0 +1,247 @@
+"""From an outcome and an ending to a verdict: what counts first, and what is never believed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
+from tests.trials.ledger.stories import measured_story
+from trials.attempt_result import RETRIES, Ending, Life, Verdict, classify, may_retry, outcome_fault
+from trials.trial import FailureReason, OutcomeStatus, TrialState
+
+ENDED = Ending(Life.ENDED, started=True)
+REASONS = tuple(FailureReason)
+DOMINATED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.DOMINATED}
+OUT_OF_TIME = {"status": OutcomeStatus.FAILED, "reason": FailureReason.TIME_LIMIT, "proof": {}}
+DOMINATED = replace(OUTCOME, **DOMINATED_FIELDS)
+
+
+def failed(reason: FailureReason | None, excerpt: str | None = None):
+    return replace(
+        OUTCOME, status=OutcomeStatus.FAILED, reason=reason, excerpt=excerpt, measured={}, proof={}, ended_at=None
+    )
+
+
+class TestWhatCountsFirst:
+    def test_a_complete_outcome_is_the_measurement(self):
+        assert classify(SPEC, OUTCOME, ENDED) == Verdict(TrialState.MEASURED, None, OUTCOME)
+
+    @pytest.mark.parametrize("reason", [None, FailureReason.NODE_FAILURE, FailureReason.CANCELLED_BY_SEARCH])
+    def test_it_stays_one_when_the_job_is_called_failed_afterwards_and_says_so(self, reason):
+        verdict = classify(SPEC, OUTCOME, replace(ENDED, failed=True, reason=reason))
+        assert verdict.state is TrialState.MEASURED
+        assert verdict.reason is None
+        assert verdict.outcome.flags == ("failed_after_result",)
+
+    @pytest.mark.parametrize("reason", REASONS)
+    def test_without_an_outcome_the_launchers_reason_counts(self, reason):
+        verdict = classify(SPEC, None, replace(ENDED, reason=reason, detail="Slurm says so"))
+        by_us = reason in (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
+        state = TrialState.CANCELLED if by_us else TrialState.FAILED
+        assert verdict == Verdict(state, reason, None, "Slurm says so")
+
+    def test_an_end_without_a_word_from_anybody_is_a_broken_script(self):
+        verdict = classify(SPEC, None, ENDED)
+        assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
+        assert "without an outcome" in verdict.excerpt
+
+    @pytest.mark.parametrize("life", [Life.ALIVE, Life.UNKNOWN])
+    @pytest.mark.parametrize("outcome", [None, OUTCOME])
+    def test_there_is_no_verdict_on_what_has_not_ended(self, life, outcome):
+        with pytest.raises(ValueError, match=life.value):
+            classify(SPEC, outcome, Ending(life))
+
+    def test_a_dominated_trial_keeps_what_it_saw(self):
+        assert classify(SPEC, DOMINATED, ENDED) == Verdict(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
+
+    def test_a_failed_trials_own_reason_and_words_are_kept(self):
+        outcome = failed(FailureReason.GPU_OOM, "CUDA out of memory")
+        assert classify(SPEC, outcome, replace(ENDED, failed=True)) == Verdict(
+            TrialState.FAILED, FailureReason.GPU_OOM, outcome, "CUDA out of memory"
+        )
+
+    @pytest.mark.parametrize("echo", [FailureReason.HANG, FailureReason.SCRIPT_ERROR, None])
+    def test_a_launcher_that_saw_the_node_die_knows_better_than_a_rank_that_lost_its_peers(self, echo):
+        verdict = classify(SPEC, failed(echo), replace(ENDED, reason=FailureReason.NODE_FAILURE, detail="n7 is down"))
+        assert (verdict.reason, verdict.excerpt) == (FailureReason.NODE_FAILURE, "n7 is down")
+
+    @pytest.mark.parametrize("ending", [FailureReason.TIME_LIMIT, FailureReason.CANCELLED_BY_SEARCH])
+    @pytest.mark.parametrize("cause", [FailureReason.GPU_OOM, FailureReason.INVALID_LAYOUT])
+    def test_what_only_a_rank_can_know_is_true_whatever_ended_the_others(self, cause, ending):
+        verdict = classify(SPEC, failed(cause), replace(ENDED, reason=ending))
+        assert (verdict.state, verdict.reason) == (TrialState.FAILED, cause)
+
+    def test_a_rank_that_ended_itself_because_it_was_told_to_is_cancelled(self):
+        verdict = classify(
+            SPEC, failed(FailureReason.SCRIPT_ERROR), replace(ENDED, reason=FailureReason.CANCELLED_BY_USER)
+        )
+        assert (verdict.state, verdict.reason) == (TrialState.CANCELLED, FailureReason.CANCELLED_BY_USER)
+
+    def test_a_dead_gpu_is_the_machines_fault_whoever_tells_of_it(self):
+        words = "rank 3: CUDA error: uncorrectable ECC error encountered"
+        assert classify(SPEC, None, replace(ENDED, detail=words)).reason is FailureReason.NODE_FAILURE
+        told = classify(SPEC, failed(FailureReason.SCRIPT_ERROR, words), ENDED)
+        assert (told.reason, told.excerpt) == (FailureReason.NODE_FAILURE, words)
+        cancelled = replace(ENDED, reason=FailureReason.CANCELLED_BY_USER, detail=words)
+        assert classify(SPEC, None, cancelled).reason is FailureReason.CANCELLED_BY_USER
+        assert classify(SPEC, failed(FailureReason.GPU_OOM, words), ENDED).reason is FailureReason.GPU_OOM
+
+    @pytest.mark.fault(47)
+    def test_our_code_that_cannot_be_found_is_the_machines_fault(self):
+        absent = "Error while finding module specification for 'trials.train' (ModuleNotFoundError: No module named"
+        told = replace(ENDED, detail=f"rank 1 exited with code 1\n/usr/bin/python3: {absent} 'trials')")
+        assert classify(SPEC, None, told).reason is FailureReason.LAUNCH_FAILURE
+
+    def test_a_thread_without_room_for_its_stack_is_out_of_the_users_limit(self):
+        ended = replace(ENDED, detail="rank 1 was killed by signal 6\nterminate called without an active exception")
+        limited = replace(SPEC, accelerator="cpu", measure=replace(SPEC.measure, memory_limit_gib=0.26))
+        assert classify(limited, None, ended).reason is FailureReason.GPU_OOM
+        assert classify(replace(SPEC, accelerator="cpu"), None, ended).reason is FailureReason.SCRIPT_ERROR
+
+    def test_a_failure_without_a_reason_is_a_broken_script(self):
+        assert classify(SPEC, failed(None), ENDED).reason is FailureReason.SCRIPT_ERROR
+
+
+class TestWhatIsNotBelieved:
+    def fault(self, **changes) -> str:
+        outcome = replace(OUTCOME, **changes)
+        verdict = classify(SPEC, outcome, ENDED)
+        assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.RESULT_INVALID)
+        assert verdict.outcome is None, "numbers that are not believed are not kept where numbers are"
+        assert verdict.excerpt == outcome_fault(SPEC, outcome)
+        return verdict.excerpt
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize(
+        "other", [{"search_id": "other-aaaaaa"}, {"trial": "t0002"}, {"attempt": "a2"}, {"nonce": "f" * 32}]
+    )
+    def test_another_attempts_outcome(self, other):
+        assert "another attempt" in self.fault(**other)
+
+    @pytest.mark.bad_input(41)
+    def test_another_attempts_failure(self):
+        verdict = classify(SPEC, replace(failed(FailureReason.GPU_OOM), nonce="f" * 32), ENDED)
+        assert verdict.reason is FailureReason.RESULT_INVALID
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])
+    @pytest.mark.parametrize("value", [None, 0, -1.0, math.nan, math.inf, "768", True, [768.0], {"value": 768.0}])
+    @pytest.mark.fault(26)
+    def test_a_rate_that_is_not_a_positive_number(self, name, value):
+        assert name in self.fault(measured=MEASURED | {name: value})
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("value", [math.nan, math.inf, "0.4", False, {"import": 1}])
+    def test_any_other_value_that_is_not_a_number(self, value):
+        assert "peak_memory_gib" in self.fault(measured=MEASURED | {"peak_memory_gib": value})
+        assert "startup_parts_s" in self.fault(measured=MEASURED | {"startup_parts_s": {"import": value}})
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("steps", [None, 0, 7, "8"])
+    def test_too_few_steps(self, steps):
+        assert "measured" in self.fault(measured=MEASURED | {"measured_steps": steps})
+
+    @pytest.mark.bad_input(41)
+    @pytest.mark.parametrize("name", ["mfu", "hfu"])
+    @pytest.mark.fault(26)
+    def test_more_than_the_hardware_can(self, name):
+        assert "above the hardware's peak" in self.fault(measured=MEASURED | {name: 1.01})
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"tokens_per_sec_low": 769.0},
+            {"tokens_per_sec_high": 767.0},
+            {"step_time_low_s": 0.6},
+            {"step_time_high_s": 0.4},
+        ],
+    )
+    def test_a_median_outside_its_own_interval(self, change):
+        assert "outside its own interval" in self.fault(measured=MEASURED | change)
+
+    @pytest.mark.parametrize("name", [name for name in PROOF if name != "samples_per_data_rank"])
+    def test_a_layout_that_did_not_take_effect(self, name):
+        assert f"{name} is 5, the spec says" in self.fault(proof=PROOF | {name: 5})
+        assert f"{name} is None" in self.fault(proof={k: v for k, v in PROOF.items() if k != name})
+
+    @pytest.mark.parametrize(
+        "samples", [None, [], [66], [66, 66, 66], [66, 60], [64, 64], [0, 0], ["66", "66"], [66, [66]], 66]
+    )
+    def test_samples_that_are_not_whole_steps_of_the_global_batch(self, samples):
+        assert "samples per data rank" in self.fault(proof=PROOF | {"samples_per_data_rank": samples})
+
+    @pytest.mark.bad_input(41)
+    def test_a_clock_that_went_back(self):
+        assert "went back by 60 s" in self.fault(started_at=OUTCOME.ended_at, ended_at=OUTCOME.started_at)
+
+    @pytest.mark.parametrize("time", ["yesterday", 1_780_000_000])
+    def test_times_of_another_form(self, time):
+        assert "not UTC times" in self.fault(ended_at=time)
+
+    @pytest.mark.parametrize("change", [{"mfu": 1.5}, {"tokens_per_sec": 0}, {"step_time_high_s": 0.4}])
+    def test_what_a_dominated_trial_says_to_have_seen(self, change):
+        assert self.fault(**DOMINATED_FIELDS, measured=MEASURED | change)
+
+    @pytest.mark.parametrize("bound", [0, -1.0, "fast", None])
+    def test_what_a_trial_that_ran_out_of_time_says_to_reach_at_most(self, bound):
+        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"tokens_per_sec_high": bound})
+        assert "tokens_per_sec_high is" in self.fault(**OUT_OF_TIME, measured={"peak_memory_gib": 0.4})
+
+    def test_what_was_measured_is_judged_whole_also_where_it_names_a_time_limit(self):
+        assert "the layout did not take effect" in self.fault(reason=FailureReason.TIME_LIMIT, proof={})
+
+    def test_a_dominated_trial_whose_layout_did_not_take_effect(self):
+        fault = self.fault(**DOMINATED_FIELDS, proof=PROOF | {"tensor_parallel": 1})
+        assert "the layout did not take effect" in fault
+
+    def test_more_than_the_device_itself_reaches_in_a_product(self):
+        flops = SPEC.model.causal_flops_per_token * MEASURED["tokens_per_sec_per_gpu"]
+        as_fast_ms = 2 * 4096**3 / flops * 1e3
+        slow, fast = ({"probe_ms_by_rank": [factor * as_fast_ms] * 4} for factor in (1.3, 1.2))
+        assert "its own matrix product reaches" in self.fault(fingerprint=slow)
+        assert outcome_fault(SPEC, replace(OUTCOME, fingerprint=fast)) is None
+
+
+class TestWhatIsBelieved:
+    @pytest.mark.parametrize("name", ["tokens_per_sec_low", "step_time_high_s", "peak_memory_gib", "mfu"])
+    def test_a_number_that_is_unknown_is_no_fault(self, name):
+        assert outcome_fault(SPEC, replace(OUTCOME, measured=MEASURED | {name: None})) is None
+
+    def test_few_steps_of_a_dominated_trial(self):
+        assert outcome_fault(SPEC, replace(DOMINATED, measured=MEASURED | {"measured_steps": 6})) is None
+
+    @pytest.mark.parametrize("measured", [{}, {"tokens_per_sec_high": 300.0}])
+    def test_a_bound_without_proof_of_a_trial_that_ran_out_of_time(self, measured):
+        assert outcome_fault(SPEC, replace(OUTCOME, **OUT_OF_TIME, measured=measured)) is None
+
+    def test_the_samples_of_a_single_data_rank(self):
+        spec = replace(SPEC, layout=replace(SPEC.layout, tensor_parallel=4, data_parallel=1))
+        proof = PROOF | {"tensor_parallel": 4, "data_parallel": 1, "samples_per_data_rank": [66]}
+        assert outcome_fault(spec, replace(OUTCOME, proof=proof)) is None
+
+    def test_a_failed_trials_partial_numbers_are_not_judged(self):
+        assert outcome_fault(SPEC, replace(failed(FailureReason.HANG), measured={"mfu": 7})) is None
+
+
+def test_what_was_measured_is_not_tried_again():
+    trial = measured_story().search.trial("t0001")
+    assert [(a.state, may_retry(trial, a)) for a in trial.attempts] == [
+        (TrialState.FAILED, True),
+        (TrialState.MEASURED, False),
+    ]
+
+
+def test_what_is_tried_again_is_what_the_layout_cannot_help():
+    assert {reason.value: times for reason, times in RETRIES.items()} == {
+        "hang": 1,
+        "node_failure": 2,
+        "preempted": 2,
+        "boot_failure": 2,
+        "launch_failure": 2,
+        "dirty_gpu": 2,
+        "interrupted": math.inf,
+        "lost": 1,
+    }

@@ -1,0 +1,91 @@
+"""The loss scale of fp16, the norm, and what a step came to over all ranks; what they do to a training shows parity."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.train.trial_processes import make_spec
+from trials.measurement.step_log import StepPhase, StepRecord
+from trials.train.engines import update
+from trials.train.engines.gradients import clip_factor, square_sum
+from trials.train.engines.optimizer import Optimisation, build_adamw
+from trials.train.engines.update import LossScale
+from trials.train.measurement.loop import step_record, too_many_skipped
+from trials.train.parallel.gather import RankStep
+
+FINE, OVERFLOW = torch.tensor(1.0), torch.tensor(float("inf"))
+
+
+def test_an_overflow_halves_the_scale_and_many_good_steps_double_it():
+    scale = LossScale(is_needed=True, power=16)
+    assert scale.overflowed(OVERFLOW)
+    assert scale.overflowed(torch.tensor(float("nan")))
+    assert scale.value == 2.0**16 / 4
+    assert not any(scale.overflowed(FINE) for _ in range(LossScale.GROWS_AFTER_STEPS - 1))
+    assert scale.value == 2.0**16 / 4
+    assert not scale.overflowed(FINE)
+    assert scale.value == 2.0**16 / 2
+
+
+def test_good_steps_are_counted_from_the_last_overflow():
+    scale = LossScale(is_needed=True, power=16)
+    for _ in range(LossScale.GROWS_AFTER_STEPS - 1):
+        scale.overflowed(FINE)
+    scale.overflowed(OVERFLOW)
+    scale.overflowed(FINE)
+    assert scale.value == 2.0**16 / 2
+
+
+def test_without_fp16_nothing_is_scaled_and_no_norm_is_waited_for():
+    scale = LossScale(is_needed=False, power=16)
+    assert not scale.overflowed(OVERFLOW)
+    assert scale.value == 1.0
+
+
+def test_the_norm_of_nothing_is_zero_and_clipping_never_enlarges():
+    cpu = torch.device("cpu")
+    assert square_sum([], cpu) == 0
+    assert square_sum([torch.tensor([3.0]), torch.tensor([[4.0]])], cpu) == pytest.approx(25.0)
+    assert clip_factor(torch.tensor(0.5), 1.0) == 1.0
+    assert clip_factor(torch.tensor(4.0), 1.0) == pytest.approx(0.25)
+
+
+@pytest.mark.slow
+def test_weights_in_host_memory_are_updated_in_one_pass_over_them():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        parameter = torch.nn.Parameter(torch.ones(4))
+        parameter.grad = torch.ones(4)
+        build_adamw([parameter], Optimisation()).step()
+    assert "aten::_fused_adamw_" in {event.name for event in profiler.events()}
+
+
+def test_weights_are_copied_piece_by_piece_whatever_their_shape(monkeypatch):
+    monkeypatch.setattr(update, "PIECE_ELEMENTS", 3)
+    sources = [torch.arange(7.0), torch.arange(8.0).view(4, 2), torch.empty(0)]
+    targets = [torch.zeros_like(source, dtype=torch.bfloat16) for source in sources]
+    update._copy(targets, sources)
+    assert all(torch.equal(target.float(), source) for target, source in zip(targets, sources, strict=True))
+
+
+def records(*norms: float | None) -> list[StepRecord]:
+    times = {"time": "", "step_time_s": 1.0, "fastest_rank_step_time_s": 1.0, "loss": 1.0, "samples": 1}
+    warmup = StepRecord(step=1, phase=StepPhase.WARMUP, grad_norm=None, **times)
+    return [warmup, *(StepRecord(step=2, phase=StepPhase.MEASURED, grad_norm=norm, **times) for norm in norms)]
+
+
+def test_some_steps_may_be_passed_over_in_fp16_but_not_many():
+    assert too_many_skipped(records(*[1.0] * 9, None)) is None
+    assert "overflowed in 2 of 10 measured steps" in (too_many_skipped(records(*[1.0] * 8, None, None)) or "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"), [([0.5, 1.0], 0.75), ([math.nan, 1.0], 1.0), ([math.nan, math.nan], None)], ids=str
+)
+def test_a_steps_utilisation_is_the_mean_of_the_gpus_that_were_sampled(seen, told):
+    views = [RankStep(0.1, 1.0, 2.0, 1.0, 4, 1.0, 1.0, 1.0, gpu_utilization=value) for value in seen]
+    record = step_record(make_spec(Layout(data_parallel=2)), 1, StepPhase.WARMUP, views)
+    assert record.gpu_utilization == told

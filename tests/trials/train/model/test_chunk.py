@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.trials.train.trial_processes import MODEL
+from trials.train.model.chunk import Running, Stage, StagePlan, _kernel_knows_groups, _mix
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.tensor_parallel import TensorRanks
+
+WEIGHTS = WeightSource(seed=11, device=torch.device("cpu"))
+ALONE = TensorRanks()
+
+
+def stage(model, index: int, stages: int, ranks: TensorRanks = ALONE) -> Stage:
+    return Stage(model, StagePlan.of(model, index, stages), ranks, WEIGHTS, Running())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_all_ranks_together_answer_for_each_parameter_of_the_model_once(tied, stages, tensor_parallel):
+    model = replace(MODEL, tied_embeddings=tied)
+    ranks = [TensorRanks(rank, tensor_parallel) for rank in range(tensor_parallel)]
+    built = [stage(model, index, stages, r) for index in range(stages) for r in ranks]
+    assert sum(p.numel() for s in built for p in s.counted_parameters()) == model.parameters
+
+
+def test_a_slice_of_a_weight_is_that_part_of_the_whole():
+    whole = stage(MODEL, 0, 1).state_dict()
+    halves = [stage(MODEL, 0, 1, TensorRanks(rank, 2)).state_dict() for rank in range(2)]
+    for name, dim in [("embedding.tokens.weight", 0), ("blocks.1.mlp_in.weight", 0), ("blocks.0.mlp_out.weight", 1)]:
+        assert torch.equal(torch.cat([half[name] for half in halves], dim), whole[name])
+    queries = [half["blocks.0.qkv.weight"].chunk(3)[0] for half in halves]
+    assert torch.equal(torch.cat(queries), whole["blocks.0.qkv.weight"].chunk(3)[0])
+
+
+def test_a_layer_starts_from_the_same_weights_on_whichever_stage_it_lies():
+    whole, last = stage(MODEL, 0, 1).state_dict(), stage(MODEL, 1, 2).state_dict()
+    assert torch.equal(last["blocks.0.qkv.weight"], whole["blocks.1.qkv.weight"])
+    assert torch.equal(last["head.weight"], whole["head.weight"])
+
+
+def test_another_seed_gives_other_weights():
+    other = Stage(MODEL, StagePlan.of(MODEL, 0, 1), ALONE, WeightSource(12, WEIGHTS.device), Running())
+    assert not torch.equal(other.head.weight, stage(MODEL, 0, 1).head.weight)
+
+
+def test_a_tied_model_has_one_table_for_input_and_output():
+    tied = stage(replace(MODEL, tied_embeddings=True), 0, 1)
+    assert tied.head.weight is tied.embedding.tokens.weight
+
+
+def test_what_passes_through_is_counted():
+    first = stage(MODEL, 0, 2)
+    for sequences in (2, 3):
+        first(torch.zeros((sequences, MODEL.seq_length), dtype=torch.long))
+    assert (first.micro_batches, first.samples) == (2, 5)
+
+
+def test_key_value_heads_that_are_repeated_serve_the_same_heads_as_grouped_ones():
+    query, key, value = (torch.randn((2, heads, 8, 4)) for heads in (6, 2, 2))
+    assert torch.allclose(_mix(query, key, value, False), _mix(query, key, value, True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("is_cuda", "dtype", "has_flash", "knows_groups"),
+    [
+        (True, torch.bfloat16, True, True),
+        (True, torch.float32, True, False),
+        (True, torch.float16, False, False),
+        (False, torch.float32, True, True),
+    ],
+)
+def test_heads_are_grouped_only_where_the_kernel_takes_groups(is_cuda, dtype, has_flash, knows_groups):
+    query = SimpleNamespace(is_cuda=is_cuda, dtype=dtype)
+    assert _kernel_knows_groups(query, has_flash) is knows_groups

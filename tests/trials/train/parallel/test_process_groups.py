@@ -1,0 +1,126 @@
+"""The port on which ranks meet: real sockets and real stores."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.train.trial_processes import make_spec
+from trials.files import ports
+from trials.files.folders import AttemptFolder, read_json
+from trials.files.ports import PORTS, usable_ports
+from trials.ranks.environment import RankEnvironment
+from trials.train.parallel.process_groups import open_store
+from trials.trial import Rendezvous
+
+SPEC = make_spec(Layout(tensor_parallel=2), rendezvous=Rendezvous("tcp"))
+EPHEMERAL = "32768\t60999\n"
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def strangers() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def occupy(strangers: ExitStack, address: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = strangers.enter_context(socket.socket(family, socket.SOCK_STREAM))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of ours that nobody listens on just now."""
+    found: list[int] = []
+    for port in PORTS[7::13]:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError("this machine has no free ports")
+
+
+def meet(folder: Path) -> tuple[int, bytes]:
+    """Both ranks of a trial open its store and tell each other the folder's name; the port and what rank 0 heard."""
+    folder.mkdir(exist_ok=True)
+    attempt = AttemptFolder(folder)
+    with ThreadPoolExecutor(2) as pool:
+        opened = [pool.submit(open_store, SPEC, attempt, RankEnvironment(rank, 2, rank)) for rank in (0, 1)]
+        server, client = (store.result(timeout=60) for store in opened)
+    client.set("name", folder.name)
+    published = read_json(folder / "rendezvous.r0")
+    assert published is not None
+    KEPT.append((server, client))
+    return published["port"], server.get("name")
+
+
+KEPT: list[tuple[object, object]] = []
+"""Stores hold their ports for as long as they live; so they do here, to the end of the test."""
+
+
+@pytest.fixture(autouse=True)
+def stores_close() -> Iterator[None]:
+    yield
+    KEPT.clear()
+
+
+@pytest.mark.fault(39)
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_in_use_is_passed_over_for_another(tmp_path, monkeypatch, strangers, address):
+    taken, free = free_ports(2)
+    monkeypatch.setattr(ports, "PORTS", [taken, free])
+    monkeypatch.setattr(ports.random, "sample", lambda ports, count: ports)  # the one in use first
+    occupy(strangers, address, taken)
+    assert meet(tmp_path / "trial") == (free, b"trial")
+
+
+@pytest.mark.fault(39)
+def test_trials_side_by_side_never_share_a_port(tmp_path, monkeypatch, strangers):
+    free = free_ports(6)
+    monkeypatch.setattr(ports, "PORTS", free)
+    occupy(strangers, "127.0.0.1", free[0])
+    with ThreadPoolExecutor(4) as pool:
+        met = list(pool.map(meet, [tmp_path / f"trial-{n}" for n in range(5)]))
+    assert sorted(port for port, _ in met) == sorted(free[1:])
+    assert [heard for _, heard in met] == [f"trial-{n}".encode() for n in range(5)]
+
+
+@pytest.mark.fault(39)
+def test_where_every_port_is_in_use_the_error_says_so(tmp_path, monkeypatch, strangers):
+    [port] = free_ports(1)
+    monkeypatch.setattr(ports, "PORTS", range(port, port + 1))
+    occupy(strangers, "127.0.0.1", port)
+    with pytest.raises(RuntimeError, match=f"no free port among 1 tries in {port}-{port}"):
+        open_store(SPEC, AttemptFolder(tmp_path), RankEnvironment(0, 2, 0))
+
+
+@pytest.mark.fault(39)
+def test_no_port_is_one_that_the_kernel_gives_to_others():
+    assert set(usable_ports(EPHEMERAL)) == set(PORTS)
+    assert set(usable_ports("25000\t60999\n")) == set(range(20000, 25000))
+    assert set(usable_ports("1024\t21000\n")) == set(range(21001, 30000))
+
+
+@pytest.mark.fault(39)
+def test_the_kernels_own_range_is_asked(tmp_path, monkeypatch):
+    ephemeral = tmp_path / "ip_local_port_range"
+    [port] = free_ports(1)
+    ephemeral.write_text(f"{port + 1}\t60999\n")
+    monkeypatch.setattr(ports, "EPHEMERAL_PORTS", ephemeral)
+    monkeypatch.setattr(ports, "PORTS", range(port, PORTS.stop))
+    assert meet(tmp_path / "trial") == (port, b"trial")
+
+
+def test_where_the_kernel_gives_all_ports_away_ours_are_tried_nevertheless():
+    assert usable_ports("1024\t65535\n") == list(PORTS)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from search_spaces.layouts.layout import Layout
+from tests.trials.train.trial_processes import MODEL, make_spec
+from trials.attempt_result import Ending, Life, classify
+from trials.measurement.protocol import ShortSteps
+from trials.train.parallel.gather import RankCount
+from trials.train.proof.layout_check import placement_fault, proof_of, samples_fault
+from trials.trial import Outcome, OutcomeStatus, TrialState
+
+PLANNED = [3] * 10
+"""Micro-batches of each step."""
+LAYOUT = Layout(pipeline_parallel=2, data_parallel=2, micro_batch_size=2, grad_accum_steps=3)
+SPEC = make_spec(LAYOUT)
+FIRST_STAGE = MODEL.parameters // 3
+RIGHT = RankCount(
+    1,
+    2,
+    2,
+    FIRST_STAGE,
+    FIRST_STAGE,
+    micro_batches=30,
+    samples=60,
+    peak_gib=1.0,
+    peak_allocated_gib=0.0,
+    host_available_gib=9.0,
+)
+# Rank order is tensor, data, stage: the first two ranks are the data ranks of the first stage.
+LAST_STAGE = MODEL.parameters - FIRST_STAGE
+COUNTS = [RIGHT, RIGHT, *[replace(RIGHT, parameters=LAST_STAGE, optimizer_parameters=LAST_STAGE)] * 2]
+MEASURED = {"step_time_s": 1, "tokens_per_sec": 1, "tokens_per_sec_per_gpu": 1, "samples_per_sec": 1}
+
+
+def believed(counts: list[RankCount]) -> bool:
+    proof = proof_of(SPEC, counts, PLANNED)
+    measured = MEASURED | {"measured_steps": SPEC.measure.min_steps}
+    names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
+    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof)
+    fault = samples_fault(SPEC, proof, PLANNED)
+    return classify(SPEC, outcome, Ending(Life.ENDED)).state is TrialState.MEASURED and fault is None
+
+
+def test_counts_that_are_the_specs_are_a_proof():
+    assert believed(COUNTS)
+    assert proof_of(SPEC, COUNTS, PLANNED) == {
+        "world_size": 4,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 2,
+        "data_parallel": 2,
+        "parameters": MODEL.parameters,
+        "local_parameters_sum": MODEL.parameters,
+        "optimizer_parameters_sum": MODEL.parameters,
+        "micro_batches_per_step": 3,
+        "samples_per_data_rank": [60, 60],
+    }
+
+
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tensor_parallel": 2},
+        {"pipeline_parallel": 1},
+        {"data_parallel": 1},
+        {"parameters": 5},
+        {"optimizer_parameters": 5},
+        {"micro_batches": 29},
+        {"samples": 58},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_one_rank_that_counted_otherwise_spoils_it(rank, wrong):
+    counts = list(COUNTS)
+    counts[rank] = replace(counts[rank], **wrong)
+    assert not believed(counts)
+
+
+LONG = replace(SPEC, layout=replace(LAYOUT, grad_accum_steps=36), global_batch_size=144)
+SHORT_STEPS = ShortSteps(4, 8, 36)
+SHORT_PLAN = [4] + [4, 8] * 8
+SHORT_COUNTS = [replace(count, micro_batches=100, samples=200) for count in COUNTS]
+
+
+def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool:
+    proof = proof_of(LONG, counts, planned, SHORT_STEPS)
+    measured = MEASURED | {"measured_steps": 16}
+    names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
+    outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof, flags=("extrapolated",))
+    fault = samples_fault(LONG, proof, planned)
+    return classify(LONG, outcome, Ending(Life.ENDED)).state is TrialState.MEASURED and fault is None
+
+
+def test_short_steps_are_proven_by_the_counts_that_ran():
+    assert believed_in_short_steps(SHORT_COUNTS, SHORT_PLAN)
+    assert proof_of(LONG, SHORT_COUNTS, SHORT_PLAN, SHORT_STEPS)["micro_batches_per_step"] == [4, 8]
+
+
+@pytest.mark.parametrize("wrong", [{"micro_batches": 104}, {"samples": 208}], ids=lambda wrong: next(iter(wrong)))
+def test_short_steps_that_were_not_as_short_as_planned_are_no_proof(wrong):
+    assert not believed_in_short_steps([replace(SHORT_COUNTS[0], **wrong), *SHORT_COUNTS[1:]], SHORT_PLAN)
+
+
+def test_full_steps_that_are_called_short_are_no_proof():
+    full = [replace(count, micro_batches=360, samples=720) for count in COUNTS]
+    proof = proof_of(LONG, full, [36] * 10)
+    assert proof["micro_batches_per_step"] == 36
+    outcome = Outcome(
+        *(LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce, OutcomeStatus.MEASURED),
+        measured=MEASURED | {"measured_steps": 10},
+        proof=proof,
+        flags=("extrapolated",),
+    )
+    assert classify(LONG, outcome, Ending(Life.ENDED)).state is TrialState.FAILED
+
+
+def test_a_rank_too_few_spoils_it():
+    assert not believed(COUNTS[:3])
+
+
+def test_the_fault_names_the_data_rank_and_both_numbers():
+    counts = [COUNTS[0], replace(RIGHT, samples=58), *COUNTS[2:]]
+    proof = proof_of(SPEC, counts, PLANNED)
+    assert samples_fault(SPEC, proof, PLANNED) == "data rank 1 trained 58 samples in 10 steps, the spec says 60"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "is_wrong"),
+    [
+        (["n1", "n1", "n2", "n2"], False),
+        (["n1"] * 4, False),  # a sandbox shows one host as many
+        (["n1", "n2", "n1", "n2"], True),
+    ],
+)
+def test_ranks_dealt_to_nodes_by_turns_are_refused(hosts, is_wrong):
+    fault = placement_fault(replace(SPEC, gpus_per_node=2), hosts)
+    assert (fault is not None) is is_wrong
+    if fault is not None:
+        assert "ranks 0 to 1 run on n1, n2" in fault

@@ -1,0 +1,1 @@
+"""Analysis of measured trials: ranking, Pareto set, early stopping, best layout, verdict."""

@@ -1,0 +1,118 @@
+"""The answer of a search in the contract's words, and why it is this layout: pure, over a ranking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trials.analysis.pareto import pareto_json, trades
+from trials.analysis.ranking import Objective, Ranking, own_unit, peak_memory_gib, second_looks, value_of
+from trials.trial import Trial, TrialKind, Word
+
+
+class Choice(Word):
+    """Why the best layout was chosen: it is the fastest by the search's objective, or cannot be told from that one and
+    leaves more memory."""
+
+    FASTEST = "fastest"
+    MEMORY = "memory"
+
+
+def best_json(ranking: Ranking) -> dict[str, Any] | None:
+    """The contract's `best` object; None where nothing counts as best. `value` is the objective in its own unit."""
+    best, fastest = ranking.best, ranking.fastest
+    if best is None or best.measured is None or fastest is None:
+        return None
+    return {
+        "trial": best.trial,
+        "layout": best.layout.to_json(),
+        "objective": ranking.objective.value,
+        "value": own_unit(value_of(best, ranking.objective), ranking.objective),
+        "tokens_per_sec": best.measured["tokens_per_sec"],
+        "tokens_per_sec_low": best.measured.get("tokens_per_sec_low"),
+        "tokens_per_sec_high": best.measured.get("tokens_per_sec_high"),
+        "peak_memory_gib": peak_memory_gib(best),
+        "ties": [tie.trial for tie in ranking.ties],
+        "chosen_for": choice_of(ranking),
+        "fastest": fastest_json(ranking),
+        "why": why(ranking),
+        "pareto": pareto_json(ranking),
+        "flags": list(best.flags),
+        "time_s": best.measured.get("time_s"),
+    }
+
+
+def choice_of(ranking: Ranking) -> Choice | None:
+    """Why the best is the best; None where nothing is."""
+    if ranking.best is None:
+        return None
+    return Choice.FASTEST if ranking.best is ranking.fastest else Choice.MEMORY
+
+
+def fastest_json(ranking: Ranking) -> dict[str, Any] | None:
+    """The layout that was measured as the fastest, which need not be the best; None where nothing counts as best."""
+    fastest = ranking.fastest
+    if fastest is None:
+        return None
+    value = own_unit(value_of(fastest, ranking.objective), ranking.objective)
+    return {"trial": fastest.trial, "value": value, "peak_memory_gib": peak_memory_gib(fastest)}
+
+
+def why(ranking: Ranking) -> str | None:
+    """Why the best is the best, and what the other answers to several goals give for what, in words that go on after
+    its name; None where nothing is the best."""
+    chosen = choice_words(ranking)
+    return None if chosen is None else "; ".join([chosen, *trades(ranking)])
+
+
+def choice_words(ranking: Ranking) -> str | None:
+    """Why the best is the best by the first objective; None where nothing is."""
+    best, fastest = ranking.best, ranking.fastest
+    if best is None or fastest is None:
+        return None
+    if best is not fastest:
+        return _spares_memory(best, fastest)
+    first = "the fastest" if ranking.objective is Objective.TOKENS_PER_SEC else f"the best in {ranking.objective}"
+    runs = ranking.runs[best.layout.key]
+    is_finalist = any(run.kind is TrialKind.FINALIST and run.trial not in second_looks(runs) for run in runs)
+    room = room_words(ranking)
+    if is_finalist:
+        return f"{first} of those measured again{room}, by the lower end of its 95 % interval"
+    return f"{first} of the layouts measured{room}"
+
+
+def room_words(ranking: Ranking) -> str:
+    """What sets those apart that may be the best, to go on after a name of layouts: nothing, where all leave enough
+    memory."""
+    floor = ranking.floor
+    if floor is None or all(map(ranking.has_room, ranking.ordered)):
+        return ""
+    return f" that leave {floor.min_free_gib:g} GiB free"
+
+
+def too_full_words(ranking: Ranking) -> str | None:
+    """That every layout that was measured leaves too little memory, and which comes nearest; None where some does not,
+    or nothing was measured."""
+    floor, layouts = ranking.floor, ranking.ordered
+    if floor is None or not layouts or any(map(ranking.has_room, layouts)):
+        return None
+    asked = f"no layout that was measured leaves {floor.min_free_gib:g} GiB free (constraints.min_free_memory_gib)"
+    known = [t for t in layouts if peak_memory_gib(t) is not None]
+    if not known:
+        return f"{asked}: the peak of none is known"
+    peak_gib, name = min((peak_memory_gib(trial) or 0.0, trial.trial) for trial in known)
+    return f"{asked}: {name} comes nearest and leaves {floor.free_words(peak_gib)}"
+
+
+def none_words(ranking: Ranking) -> str | None:
+    """Why nothing is the best, though layouts were measured; None where none was."""
+    if (too_full := too_full_words(ranking)) is not None or not ranking.ordered:
+        return too_full
+    return "no layout that was measured may be the best: one suspect run alone never is"
+
+
+def _spares_memory(best: Trial, fastest: Trial) -> str:
+    needed, limit = peak_memory_gib(best), peak_memory_gib(fastest)
+    assert needed is not None, "it was chosen for its memory"
+    assert limit is not None, "which was compared with this"
+    less = f"{100 * (1 - needed / limit):.0f} % less memory"
+    return f"statistically tied with {fastest.trial}, the fastest, and needs {less}: {needed:.3g} GiB, not {limit:.3g}"

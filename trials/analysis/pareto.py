@@ -1,0 +1,85 @@
+"""What a search with several goals found: the layouts of which none beats another in all of them. Pure.
+
+All objectives come from one speed and the number of nodes, so that on one number of nodes the faster layout is the
+better one by each of them: a number of nodes is spoken for by its first layout in the ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trials.analysis.ranking import Objective, Ranking, is_faster, is_suspect, own_unit, value_of
+from trials.files.text import counted
+from trials.trial import Trial
+
+Beats = Callable[[Trial, Trial], bool]
+"""Whether one layout is better than another in one goal, by more than what runs of one layout differ by."""
+
+
+def pareto(ranking: Ranking) -> tuple[Trial, ...]:
+    """The best, and after it what beats every other layout in a goal, as they are ranked; () where there is one goal.
+
+    The goals are the ranking's objectives; where there is one, the number of nodes is the other, fewer being better,
+    once layouts on several were measured. Suspect layouts, those that leave too little memory and those of which
+    a repeat failed for a reason of their own are left out.
+    """
+    best, firsts = ranking.best, _firsts(ranking)
+    if best is None or (not ranking.others and len(firsts) == 1):
+        return ()
+    goals = _goals(ranking)
+    points = {nodes: trial for nodes, trial in firsts.items() if trial is best or _stands(trial, firsts, goals)}
+    return best, *(trial for trial in points.values() if trial is not best)
+
+
+def pareto_json(ranking: Ranking) -> list[dict[str, Any]]:
+    """The contract's `pareto`; each value is in its objective's own unit."""
+    objectives = (ranking.objective, *ranking.others)
+    return [
+        {
+            "trial": trial.trial,
+            "layout": trial.layout.to_json(),
+            "num_nodes": trial.layout.num_nodes,
+            "values": {o.value: own_unit(value_of(trial, o), o) for o in objectives},
+        }
+        for trial in pareto(ranking)
+    ]
+
+
+def trades(ranking: Ranking) -> list[str]:
+    """What each point beside the best gives for what, a sentence each."""
+    best, *others = pareto(ranking) or (None,)
+    return [] if best is None else [_trade(best, other) for other in others]
+
+
+def _firsts(ranking: Ranking) -> Mapping[int, Trial]:
+    """The first layout of each number of nodes, in the ranking's order; the best speaks for its own."""
+    counts = {} if ranking.best is None else {ranking.best.layout.num_nodes: ranking.best}
+    for trial in ranking.ordered:
+        if ranking.has_room(trial) and not is_suspect(trial) and trial.layout.key not in ranking.failing:
+            counts.setdefault(trial.layout.num_nodes, trial)
+    return counts
+
+
+def _goals(ranking: Ranking) -> list[Beats]:
+    goals = [_by(objective) for objective in (ranking.objective, *ranking.others)]
+    return goals if ranking.others else [*goals, lambda one, other: one.layout.num_nodes < other.layout.num_nodes]
+
+
+def _by(objective: Objective) -> Beats:
+    return lambda one, other: is_faster(one, other, objective)
+
+
+def _stands(trial: Trial, firsts: Mapping[int, Trial], goals: list[Beats]) -> bool:
+    rivals = (rival for rival in firsts.values() if rival is not trial)
+    return all(any(beats(trial, rival) for beats in goals) for rival in rivals)
+
+
+def _trade(best: Trial, other: Trial) -> str:
+    speed, nodes = _tokens_per_sec(other) / _tokens_per_sec(best), other.layout.num_nodes / best.layout.num_nodes
+    where = f"{other.trial} on {counted(other.layout.num_nodes, 'node')}"
+    return f"{where} has {100 * speed:.0f} % of its tokens/s at {100 * nodes / speed:.0f} % of its node-hours a token"
+
+
+def _tokens_per_sec(trial: Trial) -> float:
+    return value_of(trial, Objective.TOKENS_PER_SEC)

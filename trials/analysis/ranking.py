@@ -1,0 +1,394 @@
+"""Which layout is the best, and which cannot be told from it: pure, over measured trials. Rule: docs/measuring.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from trials.attempt_result import RETRIES
+from trials.measurement.run_variance import Reading, log_half_width, middle
+from trials.trial import FailureReason, Flag, Outcome, Trial, TrialKind, TrialState, Word
+
+SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
+"""Flags of a measurement that has to be repeated before it may be the best."""
+
+_BOUNDED = (FailureReason.DOMINATED, FailureReason.TIME_LIMIT)
+"""How trials end of which it is known what their layouts reach at most."""
+
+_SPEEDS = (
+    "tokens_per_sec",
+    "tokens_per_sec_per_gpu",
+    "samples_per_sec",
+    "model_tflops_per_gpu",
+    "mfu",
+    "mfu_causal",
+    "hfu",
+)
+_TIMES = ("step_time_s", "step_time_p95_s", "fastest_rank_step_time_s", "startup_s")
+_PEAKS = ("peak_memory_gib", "peak_memory_allocated_gib", "peak_host_memory_gib")
+_EARLIEST = ("host_memory_full_at_step",)
+_TOKENS_PER_BILLION = 1e9
+_SECONDS_PER_HOUR = 3600
+
+MUCH_LESS_MEMORY = 0.1
+"""The share by which a finalist needs less memory than the fastest to be preferred where the two cannot be told apart:
+peaks of one layout's runs differ by a few percent, and less than this is no room for anything."""
+
+
+class Objective(Word):
+    """What is optimised; the last is minimised, the others are maximised."""
+
+    TOKENS_PER_SEC = "tokens_per_sec"
+    TOKENS_PER_SEC_PER_GPU = "tokens_per_sec_per_gpu"
+    NODE_HOURS_PER_BILLION_TOKENS = "node_hours_per_billion_tokens"
+
+
+def objectives_of(given: Any) -> tuple[Objective, ...]:
+    """What search.json says under `objective`: one name, or a list whose first decides. ValueError for others."""
+    return tuple(map(Objective, given)) if isinstance(given, (list, tuple)) and given else (Objective(given),)
+
+
+def objective_json(objectives: Sequence[Objective]) -> Any:
+    """The inverse of `objectives_of`."""
+    names = [objective.value for objective in objectives]
+    return names if len(names) > 1 else names[0]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The measured layouts of one global batch, best first; suspect ones come last, and one suspect run is never best.
+
+    A layout that was measured several times stands here once: as the first of its trials that counts, with `measured`
+    over all its `runs`, which are the trials themselves by layout key. Once layouts are measured again as finalists,
+    only they compete. `fastest` is the first of all, and `best` is it too, unless another finalist whose 95 % interval
+    overlaps its interval leaves more memory. `ties` are the others of these that overlap it. A layout that leaves less
+    memory than the `floor` asks comes last and is none of these. `others` are objectives that matter beside the first,
+    which decides all this. `failing` are the keys of layouts of which a repeat failed for a reason of their own.
+    """
+
+    objective: Objective
+    ordered: tuple[Trial, ...] = ()
+    best: Trial | None = None
+    ties: tuple[Trial, ...] = ()
+    runs: Mapping[str, tuple[Trial, ...]] = field(default_factory=dict)
+    fastest: Trial | None = None
+    floor: MemoryFloor | None = None
+    others: tuple[Objective, ...] = ()
+    failing: frozenset[str] = frozenset()
+
+    def has_room(self, trial: Trial) -> bool:
+        """Whether this layout, one of `ordered`, leaves as much memory as has to stay free."""
+        return _has_room(trial, self.floor)
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How many times faster one layout is than another, with the widest interval their own intervals allow.
+
+    The interval is None where either of theirs is unknown.
+    """
+
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """A throughput, larger is better, with its 95 % interval where one is known."""
+
+    value: float
+    interval: tuple[float, float] | None
+
+    def overlaps(self, other: _Speed) -> bool:
+        """Whether the intervals meet; an unknown one is taken as the point itself."""
+        low, high = self.interval or (self.value, self.value)
+        other_low, other_high = other.interval or (other.value, other.value)
+        return low <= other_high and other_low <= high
+
+
+class Order(NamedTuple):
+    """By what layouts are sorted: whether one leaves too little memory, is suspect, cannot be the best, is no finalist;
+    then the higher score."""
+
+    is_unfit: bool
+    is_suspect: bool
+    cannot_be_best: bool
+    is_no_finalist: bool
+    negative_score: float
+
+    def may_tie_with(self, first: Order) -> bool:
+        """Whether this one competes with the first of all on equal terms, as finalists do among each other."""
+        return self[:-1] == first[:-1]
+
+
+@dataclass(frozen=True)
+class _Contender:
+    """One layout with all its trials, of which at least one was measured."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def runs(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if _is_measured(trial))
+
+    @property
+    def counted(self) -> tuple[Trial, ...]:
+        return runs_that_count(self.runs)
+
+    @property
+    def is_suspect(self) -> bool:
+        return is_suspect(self.counted[0])
+
+    @property
+    def may_be_best(self) -> bool:
+        """One suspect run never is; several that agree on the speed may be, where nothing else was measured."""
+        return not self.is_suspect or len(self.counted) > 1
+
+    @property
+    def is_finalist(self) -> bool:
+        """Whether it was chosen to be measured again, and no repeat failed for a reason of the layout's own."""
+        return bool(self._repeats) and not self.is_failing
+
+    @property
+    def is_failing(self) -> bool:
+        return any(t.state is TrialState.FAILED and t.reason not in RETRIES for t in self._repeats)
+
+    @property
+    def _repeats(self) -> list[Trial]:
+        second = second_looks(self.trials)
+        return [t for t in self.trials if t.kind is TrialKind.FINALIST and t.trial not in second]
+
+    def order(self, objective: Objective, floor: MemoryFloor | None) -> Order:
+        """What sorts the better one first."""
+        is_unfit = floor is not None and not floor.is_kept(highest_peak_gib(self.counted))
+        cannot_be_best = is_unfit or not self.may_be_best
+        return Order(is_unfit, self.is_suspect, cannot_be_best, not self.is_finalist, -self.score(objective))
+
+    def score(self, objective: Objective) -> float:
+        """By what like ones are ordered: its speed; a finalist's lower bound, so that one good run among bad ones is
+        not it."""
+        if self.is_finalist:
+            return lower_bound_of(self.counted, objective)
+        return _speed(merged(self.counted), objective).value
+
+
+def rank(
+    trials: Sequence[Trial],
+    objective: Objective,
+    global_batch_size: int,
+    floor: MemoryFloor | None = None,
+    others: tuple[Objective, ...] = (),
+) -> Ranking:
+    """Order the measured layouts of this global batch (sequences per step): finalists by the lower bounds of their
+    95 % intervals, then the others by their point estimates; last those that leave less memory than the floor asks."""
+    contenders = _contenders(trials, global_batch_size)
+    placed = sorted(((c.order(objective, floor), c) for c in contenders), key=lambda found: found[0])
+    ordered = tuple(merged(contender.counted) for _, contender in placed)
+    runs = {contender.trials[0].layout.key: contender.runs for _, contender in placed}
+    failing = frozenset(contender.trials[0].layout.key for _, contender in placed if contender.is_failing)
+    if not placed or placed[0][0].cannot_be_best:
+        return Ranking(objective, ordered, runs=runs, floor=floor, others=others, failing=failing)
+    first, fastest = placed[0][0], ordered[0]
+    peers = [trial for trial, (order, _) in zip(ordered, placed, strict=True) if order.may_tie_with(first)]
+    alike = [trial for trial in peers if _speed(trial, objective).overlaps(_speed(fastest, objective))]
+    may_choose = not (first.is_no_finalist or first.is_suspect)
+    best = _with_memory_to_spare(alike) if may_choose else fastest
+    ties = tuple(trial for trial in alike if trial is not best)
+    return Ranking(objective, ordered, best, ties, runs, fastest, floor, others, failing)
+
+
+def order_of(
+    trials: Sequence[Trial], objective: Objective, global_batch_size: int, floor: MemoryFloor | None = None
+) -> Order | None:
+    """What `rank` sorts one layout by, all trials of which these are; None where it has no rank."""
+    contender = next(_contenders(trials, global_batch_size), None)
+    return None if contender is None else contender.order(objective, floor)
+
+
+def runs_that_count(runs: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Of the measured runs of one layout those that count: a suspect one only where there is no other."""
+    return tuple(run for run in runs if not is_suspect(run)) or tuple(runs)
+
+
+def needs_second_look(trial: Trial) -> bool:
+    """Whether this run of the search was measured on a node that may have made it slow."""
+    return trial.kind is TrialKind.SEARCH and _is_measured(trial) and Flag.SUSPECT_NODE in trial.flags
+
+
+def second_looks(trials: Sequence[Trial]) -> frozenset[str]:
+    """The names of the repeats that stand in for a run on a suspect node: the first of each such layout.
+
+    They are no finalists' repeats: their layouts compete with all others.
+    """
+    first_repeats: dict[str, str] = {}
+    for trial in trials:
+        if trial.kind is TrialKind.FINALIST:
+            first_repeats.setdefault(trial.layout.key, trial.trial)
+    suspects = {trial.layout.key for trial in trials if needs_second_look(trial)}
+    return frozenset(name for key, name in first_repeats.items() if key in suspects)
+
+
+def peak_memory_gib(trial: Trial) -> float | None:
+    """GiB of a measured trial's fullest rank (reserved on a GPU, resident on a CPU); None where nobody knows."""
+    return (trial.measured or {}).get("peak_memory_gib")
+
+
+def highest_peak_gib(runs: Sequence[Trial]) -> float | None:
+    """GiB of the fullest rank over several runs of one layout; None where nobody knows."""
+    return max((gib for gib in map(peak_memory_gib, runs) if gib is not None), default=None)
+
+
+def merged(runs: Sequence[Trial]) -> Trial:
+    """The first of several measured trials of one layout, with `measured` over all of them and all their flags.
+
+    Speeds and times are medians over the runs, with intervals that rest on the spread between them; peaks are the
+    highest, what ends a training the earliest; the rest is the first run's. A single run is itself.
+    """
+    first, last = runs[0], runs[0].last_attempt
+    if len(runs) == 1 or last is None or last.outcome is None:
+        return first
+    flags = tuple(dict.fromkeys(flag for run in runs for flag in run.flags))
+    outcome = replace(last.outcome, measured=_over_all([run.measured or {} for run in runs]), flags=flags)
+    return first.with_attempt(replace(last, outcome=outcome))
+
+
+def value_of(trial: Trial, objective: Objective) -> float:
+    """The objective of a measured trial turned so that larger is better; ValueError for any other trial.
+
+    Node-hours per token are minimised, so their place takes tokens per second and node.
+    """
+    if not _is_measured(trial):
+        raise ValueError(f"trial {trial.trial} is {trial.state} and has no value")
+    return _speed(trial, objective).value
+
+
+def lower_bound_of(runs: Sequence[Trial], objective: Objective) -> float:
+    """What the layout of these measured runs at least reaches: the lower end of its 95 % interval over runs, turned as
+    in `value_of`."""
+    return value_of(merged(runs), objective) * math.exp(-log_half_width(_readings(runs)))
+
+
+def own_unit(speed: float, objective: Objective) -> float:
+    """Back from tokens per second and node to node-hours per billion tokens; the other objectives are speeds."""
+    if objective is not Objective.NODE_HOURS_PER_BILLION_TOKENS:
+        return speed
+    return _TOKENS_PER_BILLION / _SECONDS_PER_HOUR / speed
+
+
+def is_faster(one: Trial, other: Trial, objective: Objective) -> bool:
+    """Whether one measured trial beats another by more than their 95 % intervals leave open."""
+    new, old = _speed(one, objective), _speed(other, objective)
+    return new.value > old.value and not new.overlaps(old)
+
+
+def is_suspect(run: Trial | Outcome) -> bool:
+    """Whether the trial was measured, or all runs of it that count, or this run, where the machine may have made it
+    slow."""
+    return not SUSPECT_FLAGS.isdisjoint(run.flags)
+
+
+def upper_bound_of(trial: Trial, objective: Objective) -> float | None:
+    """What a trial that was dominated or ran out of time reaches at most, turned as in `value_of`; None for any other
+    trial, and where it saw too little."""
+    last = trial.last_attempt
+    if trial.reason not in _BOUNDED or last is None or last.outcome is None:
+        return None
+    high = last.outcome.measured.get("tokens_per_sec_high")
+    return None if high is None else high / sharers_of(trial.layout, objective)
+
+
+def sharers_of(layout: Layout, objective: Objective) -> int:
+    """What the tokens per second are divided by: nothing, GPUs or nodes."""
+    if objective is Objective.TOKENS_PER_SEC:
+        return 1
+    per_gpu = objective is Objective.TOKENS_PER_SEC_PER_GPU
+    return layout.num_gpus if per_gpu else layout.num_nodes
+
+
+def speedup_over(baseline: Trial, trial: Trial, objective: Objective) -> Speedup | None:
+    """How many times faster `trial` is than `baseline`; None unless both were measured at one global batch."""
+    if not (_is_measured(trial) and _is_measured(baseline)):
+        return None
+    if trial.layout.global_batch_size != baseline.layout.global_batch_size:
+        return None
+    new, old = _speed(trial, objective), _speed(baseline, objective)
+    if new.interval is None or old.interval is None:
+        return Speedup(new.value / old.value)
+    return Speedup(new.value / old.value, new.interval[0] / old.interval[1], new.interval[1] / old.interval[0])
+
+
+def _is_measured(trial: Trial) -> bool:
+    return trial.state is TrialState.MEASURED
+
+
+def _has_room(trial: Trial, floor: MemoryFloor | None) -> bool:
+    return floor is None or floor.is_kept(peak_memory_gib(trial))
+
+
+def _contenders(trials: Sequence[Trial], global_batch_size: int) -> Iterator[_Contender]:
+    by_layout: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.layout.global_batch_size == global_batch_size:
+            by_layout.setdefault(trial.layout.key, []).append(trial)
+    for group in by_layout.values():
+        if any(map(_is_measured, group)):
+            yield _Contender(tuple(group))
+
+
+def _with_memory_to_spare(alike: Sequence[Trial]) -> Trial:
+    """Of finalists that cannot be told apart, the fastest first, the one that needs the least memory, where that is
+    much less and takes no more nodes; else the first. A peak that nobody knows is no claim."""
+    fastest = alike[0]
+    limit_gib, nodes = peak_memory_gib(fastest), fastest.layout.num_nodes
+    known = {t.trial: gib for t in alike if t.layout.num_nodes <= nodes and (gib := peak_memory_gib(t)) is not None}
+    leanest = min((t for t in alike if t.trial in known), key=lambda t: known[t.trial], default=fastest)
+    if limit_gib is None or known[leanest.trial] > (1 - MUCH_LESS_MEMORY) * limit_gib:
+        return fastest
+    return leanest
+
+
+def _over_all(measurements: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = (*_SPEEDS, *_TIMES, *_PEAKS, *_EARLIEST)
+    known = {name: [m[name] for m in measurements if m.get(name) is not None] for name in names}
+    found = {name: middle(known[name]) for name in (*_SPEEDS, *_TIMES) if known[name]}
+    found |= {name: max(known[name]) for name in _PEAKS if known[name]}
+    found |= {name: min(known[name]) for name in _EARLIEST if known[name]}
+    factor = math.exp(log_half_width([_reading(measured) for measured in measurements]))
+    for name, low, high in (
+        ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+        ("step_time_s", "step_time_low_s", "step_time_high_s"),
+    ):
+        if name in found:
+            found |= {low: found[name] / factor, high: found[name] * factor}
+    return {**measurements[0], **found, **_time_parts(measurements, found.get("step_time_s"))}
+
+
+def _time_parts(measurements: Sequence[Mapping[str, Any]], step_time_s: float | None) -> dict[str, Any]:
+    """The mean shares of the runs that were profiled, of the step time over all runs, so that they add up to it."""
+    known = [m["time_s"] for m in measurements if m.get("time_s")]
+    if not known or step_time_s is None:
+        return {}
+    shares = {part: fmean(time_s[part] / sum(time_s.values()) for time_s in known) for part in known[0]}
+    return {"time_s": {part: share * step_time_s for part, share in shares.items()}}
+
+
+def _readings(runs: Sequence[Trial]) -> list[Reading]:
+    return [_reading(run.measured or {}) for run in runs]
+
+
+def _reading(measured: Mapping[str, Any]) -> Reading:
+    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    return Reading(measured["tokens_per_sec"], low, high)
+
+
+def _speed(trial: Trial, objective: Objective) -> _Speed:
+    measured, sharers = trial.measured or {}, sharers_of(trial.layout, objective)
+    low, high = measured.get("tokens_per_sec_low"), measured.get("tokens_per_sec_high")
+    interval = None if low is None or high is None else (low / sharers, high / sharers)
+    return _Speed(measured["tokens_per_sec"] / sharers, interval)

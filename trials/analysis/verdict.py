@@ -1,0 +1,205 @@
+"""The verdict of a search: what it found, against the baseline, and how it ended. Pure, over a record and its ranking.
+
+Everything that tells people or programs what a search found rests on it; dashboards/terminal/headline.py has the words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from search_spaces.hardware.memory_headroom import MemoryFloor
+from search_spaces.layouts.layout import Layout
+from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
+from trials.ledger.events import EndReason, SearchRecord, SearchState
+from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, Word
+
+
+class VerdictKind(Word):
+    """What a search found. `slower` and `no_winner` are of a best layout that constraints or memory chose, too."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_WINNER = "no_winner"
+    BASELINE_BEST = "baseline_best"
+    ONLY_BASELINE = "only_baseline"
+    NO_COMPARISON = "no_comparison"
+    NONE_ALLOWED = "none_allowed"
+    NOTHING_YET = "nothing_yet"
+    NOTHING_MEASURED = "nothing_measured"
+    ALL_FAILED = "all_failed"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+
+
+class ShownState(Word):
+    """The state of a search as people see it: one that the cluster refused is neither completed nor merely failed."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class TrialCounts:
+    """How many trials stand how. A dominated one has stopped early, and has not failed."""
+
+    measured: int = 0
+    stopped_early: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True)
+class SearchVerdict:
+    """What a search found, as far as it is known.
+
+    `ranking` holds the best layout and its ties. `baseline` is its trial: over all its runs where it was measured, the
+    last one where it was not; None where it was never tried. `speedup` is the best's over the baseline; None where they
+    cannot be compared, or are one layout. `num_layouts` were tried and have ended, of `max_layouts` (None: no limit is
+    known). `commonest` is why most of the trials failed that did.
+    """
+
+    kind: VerdictKind
+    state: ShownState
+    end_reason: EndReason | None
+    detail: str | None
+    ranking: Ranking
+    names_baseline: bool
+    baseline: Trial | None
+    speedup: Speedup | None
+    counts: TrialCounts
+    num_layouts: int
+    max_layouts: int | None
+    commonest: tuple[FailureReason, int] | None
+
+    @property
+    def best(self) -> Trial | None:
+        return self.ranking.best
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state not in (ShownState.CREATED, ShownState.RUNNING, ShownState.STOPPING)
+
+
+def verdict_of(search: SearchRecord, ranking: Ranking, baseline_key: str | None) -> SearchVerdict:
+    """The verdict, by this ranking of the search's trials; `baseline_key` is the baseline's layout key, None where the
+    search file names none."""
+    baseline = _baseline(search, ranking, baseline_key)
+    best = ranking.best
+    speedup = None
+    if best is not None and baseline is not None and best.layout.key != baseline_key:
+        speedup = speedup_over(baseline, best, ranking.objective)
+    counts = counts_of(search.trials)
+    return SearchVerdict(
+        kind=_kind(search, ranking, baseline, speedup, counts),
+        state=shown_state(search.state, search.end_reason),
+        end_reason=search.end_reason,
+        detail=search.detail,
+        ranking=ranking,
+        names_baseline=baseline_key is not None,
+        baseline=baseline,
+        speedup=speedup,
+        counts=counts,
+        num_layouts=sum(t.kind is TrialKind.SEARCH and t.state in _TRIED for t in search.trials),
+        max_layouts=(search.spec.get("search") or {}).get("max_trials"),
+        commonest=_commonest(search.trials),
+    )
+
+
+_TRIED = (TrialState.MEASURED, TrialState.FAILED)
+
+
+def ranking_of(search: SearchRecord, trials: Sequence[Trial]) -> Ranking:
+    """These trials of the search, ranked by its own objectives, global batch and memory floor."""
+    spec = search.spec
+    objective, *others = objectives_of(spec.get("objective") or Objective.TOKENS_PER_SEC)
+    return rank(trials, objective, global_batch_of(search), MemoryFloor.of_search(spec), tuple(others))
+
+
+def global_batch_of(search: SearchRecord) -> int:
+    """Sequences per step for which layouts compete; the first trial's, where the record does not say."""
+    batch = search.spec.get("global_batch_size")
+    return batch or next((trial.layout.global_batch_size for trial in search.trials), 1)
+
+
+def baseline_key_of(search: SearchRecord) -> str | None:
+    """The layout key of the baseline that the search file names; None where it names none."""
+    given = search.spec.get("baseline")
+    return Layout.from_json(given).key if given else None
+
+
+def shown_state(state: SearchState, end_reason: EndReason | None) -> ShownState:
+    """The state as people see it."""
+    is_refused = state.is_ended and end_reason is EndReason.SITE_REFUSED
+    return ShownState.REFUSED if is_refused else ShownState(state.value)
+
+
+def counts_of(trials: Iterable[Trial]) -> TrialCounts:
+    """How many of these trials stand how."""
+    standings = Counter(_standing(trial) for trial in trials)
+    return TrialCounts(**standings)
+
+
+def has_failed(trial: Trial) -> bool:
+    """Whether the trial counts as a failure: one that stopped early as dominated does not."""
+    return _standing(trial) == "failed"
+
+
+def has_stopped_early(trial: Trial | Attempt) -> bool:
+    """Whether the trial, or this attempt, ended itself, since it could not become the best any more."""
+    return trial.reason is FailureReason.DOMINATED
+
+
+def _standing(trial: Trial) -> str:
+    """The name in TrialCounts by which a trial is counted."""
+    if not trial.state.is_ended:
+        return "in_flight"
+    return "stopped_early" if has_stopped_early(trial) else trial.state.value
+
+
+def _kind(
+    search: SearchRecord, ranking: Ranking, baseline: Trial | None, speedup: Speedup | None, counts: TrialCounts
+) -> VerdictKind:
+    if ranking.best is None:
+        return _kind_without_best(search, ranking, counts)
+    if baseline is not None and ranking.best.layout.key == baseline.layout.key:
+        if len(ranking.ordered) == 1:
+            return VerdictKind.ONLY_BASELINE
+        return VerdictKind.NO_WINNER if ranking.ties else VerdictKind.BASELINE_BEST
+    if speedup is None:
+        return VerdictKind.NO_COMPARISON
+    is_tie = baseline is not None and baseline.layout.key in {tie.layout.key for tie in ranking.ties}
+    if is_tie or speedup.low is None or speedup.high is None or speedup.low <= 1 <= speedup.high:
+        return VerdictKind.NO_WINNER
+    return VerdictKind.FASTER if speedup.low > 1 else VerdictKind.SLOWER
+
+
+def _kind_without_best(search: SearchRecord, ranking: Ranking, counts: TrialCounts) -> VerdictKind:
+    if search.end_reason is EndReason.SITE_REFUSED:
+        return VerdictKind.REFUSED
+    if ranking.ordered:
+        return VerdictKind.NONE_ALLOWED
+    if search.end_reason is EndReason.CANCELLED_BY_USER:
+        return VerdictKind.CANCELLED
+    if not search.state.is_ended:
+        return VerdictKind.NOTHING_YET
+    return VerdictKind.ALL_FAILED if counts.failed else VerdictKind.NOTHING_MEASURED
+
+
+def _baseline(search: SearchRecord, ranking: Ranking, key: str | None) -> Trial | None:
+    """The baseline over all its runs, else its last trial."""
+    measured = (t for t in (*ranking.ordered, *search.trials) if t.measured and t.layout.key == key)
+    tried = (t for t in reversed(search.trials) if t.layout.key == key)
+    return next(measured, None) or next(tried, None)
+
+
+def _commonest(trials: Iterable[Trial]) -> tuple[FailureReason, int] | None:
+    reasons = Counter(trial.reason for trial in trials if trial.reason is not None and has_failed(trial))
+    return next(iter(reasons.most_common(1)), None)

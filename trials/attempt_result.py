@@ -1,0 +1,332 @@
+"""From what a trial said and what its launcher saw to a value or a reason: one pure function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trials.files.tracebacks import is_about_a_dead_device
+from trials.measurement.protocol import PROBE_SIZE, short_steps_of
+from trials.trial import (
+    Attempt,
+    FailureReason,
+    Flag,
+    Outcome,
+    OutcomeStatus,
+    Trial,
+    TrialSpec,
+    TrialState,
+    Word,
+    is_finite_number,
+    utc_seconds,
+)
+
+
+class Life(Word):
+    """Absent is not done, and unreachable is not gone: unknown is a value."""
+
+    ALIVE = "alive"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a launcher knows about an attempt, translated from its own words.
+
+    `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
+    None. `failed` says that some rank ended badly. `detail` of an attempt that is alive is what it waits for. Times
+    are UTC seconds since the epoch; `is_metered` says that start and end are those by which the cluster itself counts
+    what was used. `twin_node_s` is what other jobs of the attempt held besides, in seconds times nodes. `job_id` is
+    given where it may have changed, `restart` counts the times the job was put back into the queue; an outcome of an
+    earlier run is none. Of `nodes_were_silent` nothing was heard for long before the end.
+    """
+
+    life: Life
+    started: bool = False
+    failed: bool = False
+    reason: FailureReason | None = None
+    detail: str | None = None
+    nodes: tuple[str, ...] = ()
+    started_at: float | None = None
+    ended_at: float | None = None
+    job_id: str | None = None
+    restart: int = 0
+    is_metered: bool = False
+    twin_node_s: float = 0.0
+    nodes_were_silent: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an attempt ended: its state, the reason unless it was measured, and the outcome it rests on."""
+
+    state: TrialState
+    reason: FailureReason | None = None
+    outcome: Outcome | None = None
+    excerpt: str | None = None
+
+
+RETRIES: Mapping[FailureReason, float] = {
+    FailureReason.HANG: 1,
+    FailureReason.NODE_FAILURE: 2,
+    FailureReason.PREEMPTED: 2,
+    FailureReason.BOOT_FAILURE: 2,
+    FailureReason.LAUNCH_FAILURE: 2,
+    FailureReason.DIRTY_GPU: 2,
+    FailureReason.INTERRUPTED: math.inf,  # the driver's end is never the layout's fault
+    FailureReason.LOST: 1,
+}
+"""How often a trial is tried again after each reason; reasons not named are final."""
+
+RETRIES_OF_THE_REFERENCE = {**RETRIES, FailureReason.CANCELLED_BY_USER: 1}
+"""The same of what runs today: without it nothing is compared."""
+
+COMPARABLE = ("python", "torch", "deepspeed", "cuda", "device")
+"""What in a fingerprint must be the same for two measurements of a search to be compared."""
+
+BEYOND_PROBE = 1.25
+"""So much faster than the probe may the matrix products of a training be: larger ones are, by a tenth or two."""
+
+_CANCELLED = (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
+_KNOWN_BY_THE_RANK = (
+    FailureReason.INVALID_LAYOUT,
+    FailureReason.GPU_OOM,
+    FailureReason.HOST_OOM,
+    FailureReason.DOMINATED,
+    FailureReason.DIRTY_GPU,
+    FailureReason.RESULT_INVALID,
+)
+"""What only a rank can have seen: true whatever ended the others. Its other reasons may be echoes of that end."""
+
+_NO_THREAD = "terminate called without an active exception"
+"""What C++ says where a thread cannot be started: under a memory limit of ours there is no room for its stack, which
+nothing in Python hears of."""
+
+_NO_CODE = "Error while finding module specification for 'trials."
+"""What Python says of `-m trials.train` where the folder of the search's code cannot be read."""
+
+_TIMES_AND_RATES = ("step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec")
+_DIVIDED = ("startup_parts_s", "time_s")
+_INTERVALS = (
+    ("step_time_s", "step_time_low_s", "step_time_high_s"),
+    ("tokens_per_sec", "tokens_per_sec_low", "tokens_per_sec_high"),
+)
+
+
+def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdict:
+    """The verdict on an ended attempt; ValueError while it is alive or unknown.
+
+    A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
+    what the launcher knows; an end without either is a broken script, unless its words tell of a dead GPU. An outcome
+    that cannot be believed is not kept in the verdict: the excerpt says what is wrong with it.
+    """
+    if ending.life is not Life.ENDED:
+        raise ValueError(f"an attempt that is {ending.life} has no verdict yet")
+    if outcome is not None:
+        return _from_outcome(spec, outcome, ending)
+    reason = ending.reason or _reason_of_words(spec, ending.detail)
+    detail = ending.detail or "the ranks ended without an outcome"
+    return Verdict(_state_for(reason), reason, None, detail)
+
+
+def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Verdict:
+    """The verdict, its measurement flagged where its fingerprint differs from the reference in what both name."""
+    outcome = verdict.outcome
+    if outcome is None or outcome.status is not OutcomeStatus.MEASURED:
+        return verdict
+    found = outcome.fingerprint
+    if are_comparable(found, reference):
+        return verdict
+    return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, Flag.FINGERPRINT_CHANGED)))
+
+
+def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> bool:
+    """Whether a trial whose last attempt ended like this is tried again; `is_reference` says that all others are
+    compared with it."""
+    if attempt.reason is None:
+        return False
+    alike = sum(a.reason is attempt.reason for a in trial.attempts)
+    retries = RETRIES_OF_THE_REFERENCE if is_reference else RETRIES
+    return alike <= retries.get(attempt.reason, 0)
+
+
+def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints agree in what both name."""
+    return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
+
+
+def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:
+    fault = outcome_fault(spec, outcome)
+    if fault is not None:
+        return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
+    if outcome.status is OutcomeStatus.MEASURED:
+        return Verdict(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
+    reason = _reason(spec, outcome, ending)
+    return Verdict(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
+
+
+def _reason(spec: TrialSpec, outcome: Outcome, ending: Ending) -> FailureReason:
+    """A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish."""
+    if outcome.reason in _KNOWN_BY_THE_RANK:
+        return outcome.reason
+    reason = ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
+    return _reason_of_words(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
+
+
+def _reason_of_words(spec: TrialSpec, words: str | None) -> FailureReason:
+    """Of an end that nobody gave another reason."""
+    if is_about_a_dead_device(words or ""):
+        return FailureReason.NODE_FAILURE
+    if _NO_CODE in (words or ""):
+        return FailureReason.LAUNCH_FAILURE
+    is_limited = spec.accelerator == "cpu" and spec.measure.memory_limit_gib is not None
+    return FailureReason.GPU_OOM if is_limited and _NO_THREAD in (words or "") else FailureReason.SCRIPT_ERROR
+
+
+def _state_for(reason: FailureReason) -> TrialState:
+    return TrialState.CANCELLED if reason in _CANCELLED else TrialState.FAILED
+
+
+def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
+    if not ending.failed:
+        return outcome
+    return replace(outcome, flags=(*outcome.flags, Flag.FAILED_AFTER_RESULT))
+
+
+def outcome_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    """Why this outcome cannot be believed, or None: another attempt's, impossible numbers, a layout not proven. What a
+    dominated trial saw is judged alike, since it bounds what its layout can reach; of one that ran out of time the
+    bound alone is there to be judged."""
+    mine = (spec.search_id, spec.trial, spec.attempt, spec.nonce)
+    if (outcome.search_id, outcome.trial, outcome.attempt, outcome.nonce) != mine:
+        return "the outcome belongs to another attempt (search, trial, attempt or nonce differ)"
+    if (fault := _fingerprint_fault(outcome.fingerprint)) is not None:
+        return fault
+    if outcome.status is OutcomeStatus.FAILED and outcome.reason is FailureReason.TIME_LIMIT:
+        return _bound_fault(outcome.measured)
+    is_dominated = outcome.reason is FailureReason.DOMINATED and bool(outcome.measured)
+    if outcome.status is not OutcomeStatus.MEASURED and not is_dominated:
+        return None
+    return _number_fault(spec, outcome) or _proof_fault(spec, outcome) or _clock_fault(outcome)
+
+
+def _fingerprint_fault(fingerprint: Mapping[str, Any]) -> str | None:
+    """Of what is relied on, whatever became of the trial: which ranks were slow, and with which Python they ran."""
+    probes_ms, executable = fingerprint.get("probe_ms_by_rank"), fingerprint.get("executable")
+    is_list = isinstance(probes_ms, (list, tuple)) and all(is_finite_number(ms) and ms > 0 for ms in probes_ms)
+    if probes_ms is not None and not is_list:
+        return f"probe_ms_by_rank is {probes_ms!r:.80}, not a list of positive numbers"
+    if executable is not None and not isinstance(executable, str):
+        return f"executable is {executable!r:.80}, not text"
+    return None
+
+
+def _bound_fault(measured: Mapping[str, Any]) -> str | None:
+    bound = measured.get("tokens_per_sec_high", 0)
+    if not measured or (is_finite_number(bound) and bound > 0):
+        return None
+    return f"tokens_per_sec_high is {bound!r}, not a positive number"
+
+
+def _number_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    measured = outcome.measured
+    if not all(map(is_finite_number, outcome.step_times_s)):
+        return "step_times_s are not all finite numbers"
+    for name, value in measured.items():
+        parts = value.values() if name in _DIVIDED and isinstance(value, Mapping) else (value,)
+        if not all(part is None or is_finite_number(part) for part in parts):
+            return f"{name} is {value!r:.80}, not a finite number"
+    for name in (*_TIMES_AND_RATES, "measured_steps"):
+        if (measured.get(name) or 0) <= 0:
+            return f"{name} is {measured.get(name)!r}, not a positive number"
+    if measured["measured_steps"] < spec.measure.min_steps and outcome.status is OutcomeStatus.MEASURED:
+        return f"{measured['measured_steps']} measured steps, {spec.measure.min_steps} are the least that counts"
+    return _order_fault(measured) or _peak_fault(spec, outcome)
+
+
+def _order_fault(measured: Mapping[str, Any]) -> str | None:
+    """A median outside its own interval."""
+    for name, low, high in _INTERVALS:
+        value = measured[name]
+        if not (measured.get(low) or value) <= value <= (measured.get(high) or value):
+            return f"{name} {value} lies outside its own interval {measured.get(low)} to {measured.get(high)}"
+    return None
+
+
+def _peak_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    """A utilisation that no hardware has, or a rate that the very device does not reach in a plain product."""
+    for name in ("mfu", "hfu"):
+        if (outcome.measured.get(name) or 0) > 1:
+            return f"{name.upper()} {outcome.measured[name]:.2f} is above the hardware's peak"
+    probes_ms = outcome.fingerprint.get("probe_ms_by_rank")
+    if not probes_ms:
+        return None
+    reached = 2 * PROBE_SIZE**3 / (min(probes_ms) / 1e3)
+    computed = spec.model.causal_flops_per_token * outcome.measured["tokens_per_sec_per_gpu"]
+    if computed <= BEYOND_PROBE * reached:
+        return None
+    return f"{computed / 1e12:.0f} TFLOP/s a GPU, where its own matrix product reaches {reached / 1e12:.0f}"
+
+
+def _proof_fault(spec: TrialSpec, outcome: Outcome) -> str | None:
+    proof, expected = outcome.proof, expected_proof(spec)
+    if spec.trainer["kind"] != "parlay":
+        return _told_fault(proof, expected | {"global_batch_size": spec.global_batch_size})
+    if Flag.EXTRAPOLATED in outcome.flags and (short_steps := short_steps_of(spec)) is not None:
+        expected["micro_batches_per_step"] = [short_steps.short, short_steps.long]
+    for name, value in expected.items():
+        if proof.get(name) != value:
+            return _not_the_spec(name, proof.get(name), value)
+    return _samples_fault(spec, proof.get("samples_per_data_rank"))
+
+
+def expected_proof(spec: TrialSpec) -> dict[str, Any]:
+    """What a trial has to prove, by the contract's names under outcome.proof. No log of somebody else's trainer tells
+    of the optimizer's share."""
+    layout = spec.layout
+    own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == "parlay" else {}
+    return own | {
+        "world_size": spec.num_gpus,
+        "tensor_parallel": layout.tensor_parallel,
+        "pipeline_parallel": layout.pipeline_parallel,
+        "data_parallel": layout.data_parallel,
+        "parameters": spec.model.parameters,
+        "local_parameters_sum": spec.model.parameters,
+        "micro_batches_per_step": layout.grad_accum_steps,
+    }
+
+
+def _told_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
+    """Of somebody else's trainer only what its log told can be held against the spec."""
+    for name, value in expected.items():
+        if name in proof and proof[name] != value:
+            return _not_the_spec(name, proof[name], value)
+    return None
+
+
+def _not_the_spec(name: str, found: Any, expected: Any) -> str:
+    return f"the layout did not take effect: {name} is {found!r}, the spec says {expected}"
+
+
+def _samples_fault(spec: TrialSpec, samples: Any) -> str | None:
+    """Every data rank counts the same samples, a whole number of steps: the global batch is what the spec says. Where
+    some steps may have been short, a whole number of micro-batches."""
+    layout = spec.layout
+    per_step = layout.micro_batch_size * (layout.grad_accum_steps if short_steps_of(spec) is None else 1)
+    is_list = isinstance(samples, list) and len(samples) == layout.data_parallel and all(map(is_finite_number, samples))
+    if not is_list or len(set(samples)) != 1 or samples[0] <= 0 or samples[0] % per_step:
+        return f"samples per data rank are {samples!r}, not {layout.data_parallel} times a multiple of {per_step}"
+    return None
+
+
+def _clock_fault(outcome: Outcome) -> str | None:
+    if outcome.started_at is None or outcome.ended_at is None:
+        return None
+    try:
+        seconds = utc_seconds(outcome.ended_at) - utc_seconds(outcome.started_at)
+    except (TypeError, ValueError):
+        return f"{outcome.started_at!r} to {outcome.ended_at!r} are not UTC times"
+    return f"the clock went back by {-seconds:.0f} s during the trial" if seconds < 0 else None

@@ -1,0 +1,1 @@
+"""Training data: token files, their writer and reader, tokenizers."""

@@ -1,0 +1,101 @@
+"""Writes token files: beside their place, and put there whole. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from search_spaces.errors import InputError, OutsideRefused
+from trials.data.token_file import ARRAY_CODES, HEADER_BYTES, TokenHeader
+from trials.files.folders import sync_folder
+
+
+class TokenWriter:
+    """A token file in the making: a context manager that leaves nothing behind unless `finish` was reached.
+
+    Entered, it raises InputError where no file can be made at `path`; OutsideRefused when it cannot be written to its
+    end.
+    """
+
+    _stream: BinaryIO
+
+    def __init__(self, path: Path, vocab_size: int):
+        self.num_tokens = 0
+        self._token_bytes = 2 if vocab_size <= 2**16 else 4
+        self._vocab_size = vocab_size
+        self._path = path
+        self._digest = hashlib.sha256()
+        self._part = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+
+    def __enter__(self) -> TokenWriter:
+        try:
+            self._stream = _opened(self._part, self._path)
+            self._stream.seek(HEADER_BYTES)
+        except BaseException:  # a signal may come as soon as the file is there
+            with suppress(OSError, ValueError):  # there is none, nor can be
+                self._part.unlink()
+            raise
+        return self
+
+    def append(self, ids: Iterable[int]) -> None:
+        """ValueError for ids that are not from 0 up to the vocabulary's size."""
+        try:
+            tokens = array(ARRAY_CODES[self._token_bytes], ids)
+        except OverflowError as error:
+            raise ValueError(f"an id is not one of {self._vocab_size}: {error}") from error
+        if tokens and max(tokens) >= self._vocab_size:
+            raise ValueError(f"id {max(tokens)} is not one of {self._vocab_size}")
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        raw = tokens.tobytes()
+        self._digest.update(raw)
+        self.num_tokens += len(tokens)
+        with self._refusing():
+            self._stream.write(raw)
+
+    def finish(self, made: Mapping[str, Any]) -> TokenHeader:
+        """Put the file in its place; `made` tells how it was made."""
+        checksum = f"sha256:{self._digest.hexdigest()}"
+        header = TokenHeader(self._token_bytes, self.num_tokens, self._vocab_size, checksum, made)
+        with self._refusing():
+            self._stream.seek(0)
+            self._stream.write(header.to_bytes())
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+            os.replace(self._part, self._path)
+            sync_folder(self._path.parent)
+        return header
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        try:
+            self._stream.close()
+        except OSError:
+            pass  # what was still to be written found no room: nothing of it is kept
+        finally:
+            self._part.unlink(missing_ok=True)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise OutsideRefused(f"{self._path} could not be written: {why}; nothing of it is left") from error
+
+
+def _opened(part: Path, path: Path) -> BinaryIO:
+    try:
+        return part.open("xb")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError.of(
+            "output", f"{path}: {why}", key="--out", value=str(path), fix="name a new file where you may write"
+        ) from error

@@ -1,0 +1,186 @@
+"""One rank of somebody else's trainer from its start to its end: its words copied, its steps followed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from trials.external.child import Child, end_descendants
+from trials.external.endings import failure_of
+from trials.external.fingerprint import fingerprint
+from trials.external.kernel_oom import count_oom_kills
+from trials.external.measurement import LogMeasurement
+from trials.external.rendezvous import Address, meet
+from trials.files.folders import AttemptFolder
+from trials.measurement.step_log import MetricsWriter
+from trials.ranks.environment import RankEnvironment, device_number, process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.node_sampler import sample_node
+from trials.ranks.report import Report
+from trials.ranks.watchdog import Watchdog, hang_limit_s, reason_of_silence
+from trials.trainers.invocation import Invocation, invocation
+from trials.trainers.log_rank import log_rank_of
+from trials.trainers.trainer_log import LastWords, LineSplitter
+from trials.trial import FailureReason, MeasureRules, TrialSpec
+
+TICK_S = 0.25
+PEERS_NOTICE_S = 1.5
+"""How long the trainer goes on after the outcome is written: its other ranks look for one every tick, and one that
+only sees its peers vanish would call that a failure."""
+MOST_COPIED_BYTES = 64 * 2**20
+"""Of one rank's output; a trainer that never stops talking must not fill the disk."""
+END_MARGIN_S = 2.0
+"""What it takes to write an outcome before the time limit."""
+
+_TAIL_LINES = 20
+_NOT_THE_TRAINERS = ("PYTHONPATH", "PYTHONSAFEPATH", "PARLAY_PARENT_PID")
+"""What starts our own code, and would hide the packages that lie beside the trainer's script."""
+_OF_TORCHRUN = "TORCHELASTIC_"
+"""A torchrun that started us keeps a store of its own, to which the trainer's ranks must not go."""
+
+
+def follow(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> None:
+    """Run this rank's trainer until the trial is measured, by this rank's log or another's.
+
+    TrialFailure when the trainer failed, or what it told cannot be believed; InputError for a trainer section that is
+    none, TimeoutError when rank 0 tells no address.
+    """
+    words = LastWords()
+    TrainerWatchdog(report, env, spec.measure, words).start()
+    sample_node(spec, folder, env)
+    made = invocation(spec, sys.executable, str(folder.path))
+    address = meet(spec, folder, env, made.files)
+    oom_kills = count_oom_kills()
+    measurement = None
+    if env.rank == log_rank_of(spec):
+        writer = MetricsWriter(folder.metrics(env.restart))
+        measurement = LogMeasurement(spec, folder, report, fingerprint(spec, env), writer)
+        measurement.startup.end_of("rendezvous")
+    child = Child(made.words, folder.path, trainer_environment(spec, env, made, address))
+    report.enter("build")
+    rank = _Rank(spec, report, words, measurement)
+    if rank.is_done_after(child):
+        return
+    exit_code = child.exit_code()
+    if exit_code != 0 and not (measurement is not None and measurement.is_done):
+        steps = 0 if measurement is None else measurement.num_steps
+        raise failure_of(exit_code, words, steps, count_oom_kills() - oom_kills)
+    if measurement is not None:
+        rank.conclude_after_its_end(measurement)
+
+
+def trainer_hang_limit_s(rules: MeasureRules) -> float:
+    """Seconds without progress after which a trainer is stuck. Its steps are never shortened, so that one of minutes is
+    no hang where the time limit leaves room for many."""
+    return max(hang_limit_s(rules), rules.time_limit_s / 4)
+
+
+def trainer_environment(spec: TrialSpec, env: RankEnvironment, made: Invocation, address: Address) -> dict[str, str]:
+    """The trainer's variables: the node's own without ours, what torch's `env://` needs, and the trainer's wishes
+    where nobody has set them."""
+    ours = {name for name in os.environ if name in _NOT_THE_TRAINERS or name.startswith(_OF_TORCHRUN)}
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    ranks = {
+        "RANK": str(env.rank),
+        "WORLD_SIZE": str(env.world_size),
+        "LOCAL_RANK": str(device_number(env.local_rank, os.environ)),  # which trainers take for their device's
+        "LOCAL_WORLD_SIZE": str(min(spec.gpus_per_node, env.world_size)),
+        "MASTER_ADDR": address.host,
+        "MASTER_PORT": str(address.port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {"OMP_NUM_THREADS": "1", **made.environment, **kept, **ranks}
+
+
+class TrainerWatchdog(Watchdog):
+    """Ends a rank as `Watchdog` does, and everything its trainer started before."""
+
+    def __init__(self, report: Report, env: RankEnvironment, rules: MeasureRules, words: LastWords):
+        super().__init__(report, env, trainer_hang_limit_s(rules), reason_of_silence(rules))
+        self._words = words
+
+    def _standing(self) -> str:
+        """The trainer's last words: its stacks are its own."""
+        return self._words.tail(_TAIL_LINES)
+
+    def _end(self) -> None:
+        end_descendants()
+        super()._end()
+
+
+class _Rank:
+    """What one rank does with its trainer's output while it runs."""
+
+    def __init__(self, spec: TrialSpec, report: Report, words: LastWords, measurement: LogMeasurement | None):
+        self._rules = spec.measure
+        self._notice_s = PEERS_NOTICE_S if spec.num_gpus > 1 else 0.0
+        self._report = report
+        self._words = words
+        self._measurement = measurement
+        self._splitter = LineSplitter()
+        self._copied = 0
+        self._told_at: float | None = None
+        self._next_look = 0.0
+
+    def is_done_after(self, child: Child) -> bool:
+        """Follow the trainer; whether the trial was measured before the trainer ended."""
+        for data in child.output(TICK_S):
+            self._copy(data)
+            for line in self._splitter.feed(data):
+                self._take(line)
+            if self._told_at is None:
+                self._look_around()
+            elif time.monotonic() - self._told_at >= self._notice_s:
+                return True
+        self._take(self._splitter.last(), is_whole=False)
+        return self._told_at is not None
+
+    def conclude_after_its_end(self, measurement: LogMeasurement) -> None:
+        """The outcome of a trainer that ended by itself; TrialFailure unless it took steps enough."""
+        if measurement.num_steps == measurement.num_skipped == 0:
+            said = self._words.tail(_TAIL_LINES)
+            raise TrialFailure(
+                FailureReason.SCRIPT_ERROR, f"the trainer's log ends\n{said}\nno line of its log reports a step"
+            )
+        measurement.require_enough(FailureReason.RESULT_INVALID, "until the trainer ended by itself")
+        self._report.measured(measurement.outcome())
+
+    def _look_around(self) -> None:
+        """Whether it is time to end: the measurement is done, time is up, or another rank has an outcome."""
+        measurement = self._measurement
+        if measurement is None:
+            self._look_for_an_outcome()
+            return
+        if not measurement.is_done:
+            if process_age_s() + END_MARGIN_S < self._rules.time_limit_s:
+                return
+            measurement.end_for_time()
+        measurement.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
+        self._report.measured(measurement.outcome())
+        self._told_at = time.monotonic()
+
+    def _look_for_an_outcome(self) -> None:
+        """Another rank's; not with every word of this one, since the folder may be one that all nodes share."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + TICK_S
+        self._report.progress()  # whether the training moves is seen in the log that tells of it
+        if self._report.has_outcome():
+            self._told_at = now - self._notice_s
+
+    def _take(self, line: str, is_whole: bool = True) -> None:
+        """A line that nobody ended tells of no step: half a number is another one."""
+        self._words.feed(line)
+        if is_whole and self._measurement is not None and self._told_at is None:
+            self._measurement.feed(line)
+
+    def _copy(self, data: bytes) -> None:
+        """Into the rank's log, as far as it is not endless."""
+        room = MOST_COPIED_BYTES - self._copied
+        self._copied += len(data)
+        sys.stdout.buffer.write(data[:room] if room > 0 else b"")
+        if 0 < room < len(data):
+            sys.stdout.buffer.write(b"\n[what follows is not kept: the log has 64 MiB]\n")
+        sys.stdout.buffer.flush()

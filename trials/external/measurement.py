@@ -1,0 +1,196 @@
+"""The measurement of a trainer that only its log tells of: records, when to stop, and the outcome."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.plain_file import open_plain
+from trials.analysis.early_stopping import RivalWatch, dominated_words, may_stop
+from trials.attempt_result import outcome_fault
+from trials.external.checks import clock_fault, cross_checks, other_batch, proof_of
+from trials.files.folders import AttemptFolder
+from trials.measurement.protocol import Measurement, Stop, bound_fields, measured_fields, slows_down
+from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.environment import process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
+from trials.ranks.startup import Startup
+from trials.trainers.log_lines import FORMATS, LogFormat, command_format
+from trials.trainers.trainer_log import StepReader, TrainerStep
+from trials.trial import FailureReason, Flag, Outcome, TrialKind, TrialSpec, utc_text
+
+HEAD_BYTES = 256 * 1024
+"""How much of another rank's log is looked at: what it says of the layout and of memory stands at its beginning."""
+
+
+class LogMeasurement:
+    """Follows one rank's log line by line until it knows enough. Used by one thread of one rank."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        folder: AttemptFolder,
+        report: Report,
+        fingerprint: Mapping[str, Any],
+        writer: MetricsWriter,
+    ):
+        self.measurement = Measurement(
+            spec.measure, spec.measure.finalist_time_s if spec.kind is TrialKind.FINALIST else 0.0
+        )
+        self.startup = Startup()
+        self._spec = spec
+        self._folder = folder
+        self._report = report
+        self._fingerprint = fingerprint
+        self._format = log_format_of(spec.trainer)
+        self._reader = StepReader(self._format, spec)
+        self._rivals = RivalWatch(spec, folder.best, fingerprint) if may_stop(spec) else None
+        self._writer = writer
+        self._steps: list[TrainerStep] = []
+        self._seen_s: list[float] = []
+        self._records: list[StepRecord] = []
+
+    @property
+    def is_done(self) -> bool:
+        return self.measurement.stop is not None
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._steps)
+
+    @property
+    def num_skipped(self) -> int:
+        """Iterations that updated nothing, as the trainer says of a loss scale that was too large."""
+        return self._reader.skipped
+
+    def feed(self, line: str) -> None:
+        """Take in a line of the log, unless the measurement is done; TrialFailure for a training that has gone mad."""
+        if self.is_done:
+            return
+        skipped, step = self._reader.skipped, self._reader.feed(line)
+        # Whatever is said before the first step (imports, data, compilation) is progress; then only iterations are.
+        if step is not None or not self._steps or self._reader.skipped > skipped:
+            self._report.progress()
+        if step is None:
+            return
+        if step.has_nan:
+            found = f"loss {step.loss}, gradient norm {step.grad_norm} at iteration {step.iteration}"
+            raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+        self._take(step)
+
+    def end_for_time(self) -> None:
+        """The time limit has passed without a step; TrialFailure unless there are enough."""
+        self.measurement.stop = Stop.TIME_LIMIT
+        self.require_enough(FailureReason.TIME_LIMIT, "when the time limit came near")
+
+    def require_enough(self, reason: FailureReason, when: str) -> None:
+        """TrialFailure unless there are measured steps enough, or a rival that cannot be reached."""
+        if self.measurement.has_enough_steps or self.measurement.stop is Stop.DOMINATED:
+            return
+        done, least = len(self.measurement.measured_times_s), self._spec.measure.min_steps
+        skipped = f", {self._reader.skipped} skipped" if self._reader.skipped else ""
+        raise TrialFailure(
+            reason,
+            f"{done} measured steps after {self.num_steps} steps{skipped} {when}; {least} are the least that counts",
+            bound_fields(self._spec, self.measurement) if reason is FailureReason.TIME_LIMIT else {},
+        )
+
+    def outcome(self) -> Outcome:
+        """What was measured; TrialFailure where it cannot be believed."""
+        self._read_other_logs()
+        measured = self._measured()
+        measured_steps = self._steps[-measured["measured_steps"] :]
+        checks = cross_checks(self._spec, measured, measured_steps)
+        proof = proof_of(self._spec, self._reader.proof) | {"cross_checks": checks}
+        fields: dict[str, Any] = {
+            "measured": measured,
+            "proof": proof,
+            "fingerprint": self._fingerprint,
+            "step_times_s": tuple(self.measurement.step_times_s),
+            "flags": self._flags(proof),
+        }
+        rival = None if self._rivals is None else self._rivals.rival
+        if self.measurement.stop is Stop.DOMINATED and rival is not None:
+            outcome = self._report.dominated(dominated_words(measured, rival), **fields)
+        else:
+            outcome = self._report.outcome(**fields)
+        fault = outcome_fault(self._spec, outcome) or other_batch(self._spec, checks)
+        if (fault := fault or self._clock_fault(measured["measured_steps"])) is not None:
+            raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+        return outcome
+
+    def _clock_fault(self, num_steps: int) -> str | None:
+        """Of the measured steps, which are the last."""
+        has_iterations = "iteration" in self._format.findings
+        return clock_fault(self._steps[-num_steps:], self._seen_s[-num_steps:], has_iterations)
+
+    def _take(self, step: TrainerStep) -> None:
+        if not self._steps:
+            self.startup.end_of("build", process_age_s() - step.step_time_s)
+            self._report.enter(StepPhase.WARMUP)
+        record = _record(len(self._steps) + 1, self.measurement.phase, step)
+        self.measurement.add(step.step_time_s, process_age_s(), wanted_s=self._wanted_s())
+        self._steps.append(step)
+        self._seen_s.append(time.monotonic())
+        self._records.append(record)
+        self._writer.write(record)
+        if self.measurement.phase is StepPhase.MEASURED and self._report.phase != StepPhase.MEASURED:
+            self.startup.end_of("warmup")
+            self._report.enter(StepPhase.MEASURED)
+
+    def _wanted_s(self) -> float | None:
+        """What the best of the search asks of this layout."""
+        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+            return None
+        rival = self._rivals.look()
+        return None if rival is None else rival.step_time_s
+
+    def _measured(self) -> dict[str, Any]:
+        memory = {
+            "peak_memory_gib": self._reader.peak_memory_gib,
+            "peak_memory_allocated_gib": self._reader.peak_memory_allocated_gib,
+        }
+        known = {name: value for name, value in memory.items() if value is not None}
+        return measured_fields(self._spec, self._records) | known | self.startup.fields()
+
+    def _flags(self, proof: Mapping[str, Any]) -> tuple[str, ...]:
+        found = {
+            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.WIDE_INTERVAL: self.measurement.is_wide,
+            Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
+            Flag.LAYOUT_UNPROVEN: bool(proof["unproven"]),
+            Flag.NUMBERS_DISAGREE: not all(check["agrees"] for check in proof["cross_checks"]),
+        }
+        return tuple(flag for flag, is_so in found.items() if is_so)
+
+    def _read_other_logs(self) -> None:
+        """Trainers tell their layout on rank 0 and memory on several ranks, whoever tells of the steps."""
+        for path in self._folder.rank_logs():
+            try:
+                with open_plain(path) as stream:
+                    head = stream.read(HEAD_BYTES).decode("utf-8", errors="replace")
+            except (OSError, ValueError):
+                continue
+            for line in head.splitlines():
+                self._reader.note(line)
+
+
+def log_format_of(trainer: Mapping[str, Any]) -> LogFormat:
+    """A trainer's own format, a named one, or the user's patterns."""
+    patterns = trainer.get("patterns", trainer["kind"])
+    return FORMATS[patterns] if isinstance(patterns, str) else command_format(patterns)
+
+
+def _record(number: int, phase: StepPhase, step: TrainerStep) -> StepRecord:
+    return StepRecord(
+        step=number,
+        phase=phase,
+        time=utc_text(),
+        step_time_s=step.step_time_s,
+        fastest_rank_step_time_s=None,
+        loss=step.loss,
+        grad_norm=step.grad_norm,
+        samples=step.samples,
+    )

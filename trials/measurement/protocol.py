@@ -1,0 +1,395 @@
+"""When a throughput counts, and what is reported of it. Pure; standard library only. docs/measuring.md says why.
+
+Warm-up ends by stability: after the first step at which the median of the newest three step times lies within 10 % of
+the median of the three before. Compilation, allocator growth and the first collectives make early steps slower, and a
+median of three forgives a single stray step. `max_warmup_steps` ends it in any case.
+
+The 95 % interval of the median is taken from order statistics (David & Nagaraja, Order Statistics, 3rd ed., 7.1): it
+assumes nothing about the shape of the distribution, and needs at least six steps; with fewer it is unknown.
+
+A step that would take longer than half a minute is not waited for: two shorter ones tell how long it takes
+(`ShortSteps`, `Pace`).
+
+A measurement is suspect when the machine rather than the layout may have made it: when its steps drift (`slows_down`),
+or when one of its devices is slower than the others at work that is the same for all (`slow_ranks`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from statistics import median, median_low
+from typing import Any
+
+from search_spaces.hardware.cluster import ACCELERATORS
+from search_spaces.layouts.layout import Layout
+from trials.measurement.run_variance import Reading, log_half_width
+from trials.measurement.step_log import StepPhase, StepRecord
+from trials.measurement.trend import slope_of
+from trials.trial import MeasureRules, TrialKind, TrialSpec, Word
+
+STABILITY_WINDOW = 3
+STABILITY_TOLERANCE = 0.10
+CONFIDENCE = 0.95
+SUSPECT_SLOWDOWN = 0.15
+"""Devices of one model differ by 8 % on average (docs/measuring.md); what is slower than that by far is not well."""
+STEPS_THAT_TELL_A_DRIFT = 15
+"""Five steps a third: fewer fall into the order of a drift by chance too often."""
+LONGEST_STEP_S = 30.0
+"""What takes longer is measured by shorter steps: eight full steps of a large model may be tens of node-hours."""
+PROBE_SIZE = 4096
+"""Rows and columns of the product that compares devices: 0.14 TFLOP, 0.2 ms on the fastest, a few on the slowest."""
+LEAST_GROWTH_MIB = 0.25
+"""A step and rank: memory that a young process still takes, 0.06 MiB a step as seen, and 0.002 after a thousand steps,
+is no leak."""
+MIB_PER_GIB = 1024
+
+
+class Stop(Word):
+    """Why measuring ended."""
+
+    PRECISE = "precise"
+    MAX_STEPS = "max_steps"
+    TIME_LIMIT = "time_limit"
+    DOMINATED = "dominated"
+
+
+@dataclass
+class Measurement:
+    """The times of one trial's full steps, and the decision to go on. All ranks feed it the same numbers and so agree.
+
+    The measured steps take at least `least_s` seconds together, where the time limit allows it.
+    """
+
+    rules: MeasureRules
+    least_s: float = 0.0
+    step_times_s: list[float] = field(default_factory=list)
+    stop: Stop | None = None
+    _took_s: list[float] = field(default_factory=list)
+
+    @property
+    def phase(self) -> StepPhase:
+        """To which the next step belongs."""
+        return StepPhase.WARMUP if self.warmup_steps is None else StepPhase.MEASURED
+
+    def add(
+        self, step_time_s: float, elapsed_s: float, took_s: float | None = None, wanted_s: float | None = None
+    ) -> None:
+        """Take in a full step, `elapsed_s` seconds after the trial started.
+
+        `took_s` is what it took to know its time, where that is not the time itself. `wanted_s` is the step time of
+        this layout at which it could still be the best, where there is a best to compare with.
+        """
+        self.step_times_s.append(step_time_s)
+        self._took_s.append(step_time_s if took_s is None else took_s)
+        self.stop = self._stop(elapsed_s, wanted_s)
+
+    @property
+    def warmup_steps(self) -> int | None:
+        """How many steps the warm-up took, None while it lasts."""
+        return warmup_length(self.step_times_s, self.rules.max_warmup_steps)
+
+    @property
+    def measured_times_s(self) -> list[float]:
+        warmup = self.warmup_steps
+        return [] if warmup is None else self.step_times_s[warmup:]
+
+    @property
+    def has_enough_steps(self) -> bool:
+        return len(self.measured_times_s) >= self.rules.min_steps
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval was wider than it was to be after the most steps; too few have none."""
+        return self.stop is Stop.MAX_STEPS and median_interval(self.measured_times_s) is not None
+
+    def _stop(self, elapsed_s: float, wanted_s: float | None) -> Stop | None:
+        measured = self.measured_times_s
+        if sum(measured) >= self.least_s:
+            if self.has_enough_steps and _is_precise(measured, self.rules.ci_relative_width):
+                return Stop.PRECISE
+            if len(measured) >= self.rules.max_steps:
+                return Stop.MAX_STEPS
+        if elapsed_s + self._time_needed_to_end_s() > self.rules.time_limit_s:
+            return Stop.TIME_LIMIT
+        return Stop.DOMINATED if wanted_s is not None and is_slower_than(wanted_s, measured) else None
+
+    def _time_needed_to_end_s(self) -> float:
+        """One more step, twice as slow as the slowest of late, and a moment to write the outcome. What the first one
+        took says nothing of others: it may have compiled for minutes."""
+        return 2 * max(self._took_s[1:][-STABILITY_WINDOW:], default=0.0) + 1.0
+
+
+@dataclass(frozen=True)
+class ShortSteps:
+    """Two numbers of micro-batches a step, from whose times that of a step of `full` follows: T = a + b m.
+
+    The shorter one fills the pipeline twice and holds as many micro-batches at once as a full step does, so that its
+    memory peak is the same; both are multiples of the stages, as interleaved schedules want it. It is not much shorter
+    than a twelfth of a full step: what disturbs it is multiplied by what it lacks.
+    """
+
+    short: int
+    long: int
+    full: int
+
+    @classmethod
+    def of(cls, layout: Layout) -> ShortSteps | None:
+        """None where there is nothing to gain, since a pair of them would cost more than half a full step, and with
+        GPipe, which holds all of a step's micro-batches at once."""
+        stages, full = layout.pipeline_parallel, layout.grad_accum_steps
+        least = stages * (layout.virtual_pipeline_stages + 1)
+        if layout.pipeline_schedule == "gpipe" or 6 * least > full:
+            return None
+        short = max(least, full // (12 * stages) * stages)
+        return cls(short, 2 * short, full)
+
+    def full_time_s(self, short_s: float, long_s: float) -> float:
+        """The line through both, at a full step."""
+        return short_s + (long_s - short_s) / (self.long - self.short) * (self.full - self.short)
+
+
+def short_steps_of(spec: TrialSpec) -> ShortSteps | None:
+    """What this trial may be measured by; finalists and replays run full steps."""
+    return ShortSteps.of(spec.layout.canonical()) if spec.kind is TrialKind.SEARCH else None
+
+
+class Pace:
+    """How many micro-batches each step has: a trial that may begins with short steps, and goes on with them where a
+    full one would take longer than `LONGEST_STEP_S`."""
+
+    def __init__(self, spec: TrialSpec):
+        self.short_steps = short_steps_of(spec)
+        self.is_extrapolated = False
+        self._full = spec.layout.grad_accum_steps
+        self._times_s: list[float] = []
+
+    @property
+    def micro_batches(self) -> int:
+        """Of the next step: one short step alone, then a short and a long one by turns."""
+        if self.short_steps is None:
+            return self._full
+        is_long = len(self._times_s) > 0 and len(self._times_s) % 2 == 0
+        return self.short_steps.long if is_long else self.short_steps.short
+
+    def add(self, step_time_s: float) -> tuple[float, float] | None:
+        """Take in a step. The time of a full step, and what it took to know it, once the step tells; seconds."""
+        if self.short_steps is None:
+            return step_time_s, step_time_s
+        shorts = self.short_steps
+        self._times_s.append(step_time_s)
+        if len(self._times_s) == 1:
+            # Nothing is warm yet, and a fixed part is counted as often as there are short steps in a full one.
+            self._go_on_in_full_below(step_time_s * shorts.full / shorts.short)
+            return None
+        if len(self._times_s) % 2 == 0:
+            return None
+        short_s = self._times_s[-2]
+        full_s = shorts.full_time_s(short_s, step_time_s)
+        if not self.is_extrapolated:
+            self._go_on_in_full_below(full_s)
+        self.is_extrapolated = self.short_steps is not None
+        return (full_s, short_s + step_time_s) if self.is_extrapolated else None
+
+    def _go_on_in_full_below(self, full_s: float) -> None:
+        if full_s <= LONGEST_STEP_S:
+            self.short_steps = None
+
+
+def warmup_length(step_times_s: Sequence[float], max_warmup_steps: int) -> int | None:
+    """Steps until warm-up ended by the rule above; None while it has not. More steps never change the answer."""
+    for end in range(2 * STABILITY_WINDOW, min(len(step_times_s), max_warmup_steps) + 1):
+        earlier = median(step_times_s[end - 2 * STABILITY_WINDOW : end - STABILITY_WINDOW])
+        newest = median(step_times_s[end - STABILITY_WINDOW : end])
+        if abs(newest - earlier) <= STABILITY_TOLERANCE * earlier:
+            return end
+    return max_warmup_steps if len(step_times_s) >= max_warmup_steps else None
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """A distribution-free interval of the median with a confidence of at least 95 %; None with too few values.
+
+    The k-th smallest and k-th largest values enclose the median unless fewer than k values fall on one side of it:
+    coverage is 1 - 2 P(Binomial(n, 1/2) < k).
+    """
+    ordered, n = sorted(values), len(values)
+    k = _values_cut_off(n)
+    return (ordered[k - 1], ordered[n - k]) if k else None
+
+
+@lru_cache
+def _values_cut_off(n: int) -> int:
+    """The largest k of the interval above. In whole numbers: 2^-n is no float from a thousand steps on."""
+    most = math.floor(Fraction(1 - CONFIDENCE) * 2 ** (n - 1)) if n else 0
+    tail, ways, k = 0, 1, 0
+    while (tail := tail + ways) <= most:
+        ways = ways * (n - k) // (k + 1)
+        k += 1
+    return k
+
+
+def is_slower_than(wanted_s: float, measured_times_s: Sequence[float]) -> bool:
+    """Whether a layout with these measured steps takes longer than `wanted_s` a step on another day and node, too: the
+    lower end of its 95 % interval over runs (`run_variance.py`). False with too few steps, and where they drift."""
+    interval = _time_interval(measured_times_s)
+    if interval is None or slows_down(measured_times_s):
+        return False
+    middle_s = median(measured_times_s)
+    return middle_s / math.exp(log_half_width([Reading(middle_s, *interval)])) > wanted_s
+
+
+def slows_down(measured_times_s: Sequence[float]) -> bool:
+    """Whether the steps became slower while they were measured, as those of a device do that is getting too hot.
+
+    The median of the last third lies at least 15 % above that of the first, and their spreads do not overlap; stray
+    steps, the slowest tenth of the first third and the fastest tenth of the last, are left out of the spreads.
+    """
+    if len(measured_times_s) < STEPS_THAT_TELL_A_DRIFT:
+        return False
+    third = len(measured_times_s) // 3
+    strays = third // 10
+    first, last = sorted(measured_times_s[:third]), sorted(measured_times_s[-third:])
+    return median(last) >= (1 + SUSPECT_SLOWDOWN) * median(first) and first[-1 - strays] < last[strays]
+
+
+def slow_ranks(probe_ms_by_rank: Sequence[float]) -> tuple[int, ...]:
+    """The ranks whose device took more than 15 % longer than the median rank's for the same piece of work."""
+    if not probe_ms_by_rank:
+        return ()
+    limit_ms = (1 + SUSPECT_SLOWDOWN) * median_low(probe_ms_by_rank)
+    return tuple(rank for rank, ms in enumerate(probe_ms_by_rank) if ms > limit_ms)
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """The smallest value that at least this fraction of the values does not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]
+
+
+def _time_interval(times_s: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of their median. Unknown, too, where it reaches below zero, as short steps that were disturbed may
+    have it."""
+    interval = median_interval(times_s)
+    return None if interval is None or interval[0] <= 0 else interval
+
+
+def _is_precise(measured: Sequence[float], relative_width: float) -> bool:
+    interval = median_interval(measured)
+    return interval is not None and interval[1] - interval[0] <= relative_width * median(measured)
+
+
+def measured_fields(
+    spec: TrialSpec,
+    records: Sequence[StepRecord],
+    short_steps: ShortSteps | None = None,
+    host_available_gib: float | None = None,
+) -> dict[str, Any]:
+    """The contract's outcome.measured as far as the step records tell; what is unknown is absent.
+
+    ValueError when there is no measured step. Tokens are counted from the samples that the ranks counted.
+    `short_steps` are those that ran by turns where the measurement is extrapolated. `host_available_gib` is what could
+    still be had, after the last step, on the node with the least.
+    """
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    if not measured:
+        raise ValueError("no measured step")
+    times_s = _full_times_s([r.step_time_s for r in measured], short_steps)
+    step_time_s = median(times_s)
+    samples = measured[0].samples
+    if short_steps is not None:
+        samples = samples // short_steps.short * short_steps.full
+    fields = {
+        "warmup_steps": len(records) - len(measured),
+        "measured_steps": len(measured),
+        "step_time_s": step_time_s,
+        "step_time_p95_s": percentile(times_s, 0.95),
+        "samples_per_sec": samples / step_time_s,
+        **_fastest_rank(measured, short_steps),
+        **_losses(records),
+    }
+    tokens = samples * spec.model.seq_length
+    speed = throughput_fields(spec, tokens, step_time_s, _time_interval(times_s))
+    return fields | speed | _data_wait(measured) | _host_memory(spec, records, host_available_gib)
+
+
+def bound_fields(spec: TrialSpec, measurement: Measurement) -> dict[str, float]:
+    """The contract's outcome.measured of a trial that ended before it had steps enough: the tokens per second of its
+    fastest full step, which it reaches at most as far as it has shown. Nothing of fewer than two steps beside the
+    first, which may have compiled."""
+    seen_s = [time_s for time_s in measurement.step_times_s[1:] if time_s > 0]
+    if len(seen_s) < 2:
+        return {}
+    return {"tokens_per_sec_high": spec.global_batch_size * spec.model.seq_length / min(seen_s)}
+
+
+def _fastest_rank(measured: Sequence[StepRecord], short_steps: ShortSteps | None) -> dict[str, float]:
+    times_s = [r.fastest_rank_step_time_s for r in measured if r.fastest_rank_step_time_s is not None]
+    return {"fastest_rank_step_time_s": median(_full_times_s(times_s, short_steps))} if times_s else {}
+
+
+def _losses(records: Sequence[StepRecord]) -> dict[str, float]:
+    known = [r.loss for r in records if r.loss is not None]
+    return {"loss_first": known[0], "loss_last": known[-1]} if known else {}
+
+
+def _full_times_s(times_s: Sequence[float], short_steps: ShortSteps | None) -> list[float]:
+    """The times of full steps; of short steps by turns, one for each pair."""
+    if short_steps is None:
+        return list(times_s)
+    return [short_steps.full_time_s(*pair) for pair in zip(times_s[::2], times_s[1::2], strict=True)]
+
+
+def throughput_fields(
+    spec: TrialSpec, tokens: int, step_time_s: float, interval: tuple[float, float] | None
+) -> dict[str, Any]:
+    """What follows from a step's tokens and its median time with its interval (None: unknown), both in seconds."""
+    tokens_per_sec_per_gpu = tokens / step_time_s / spec.num_gpus
+    fields: dict[str, Any] = {
+        "tokens_per_sec": tokens / step_time_s,
+        "tokens_per_sec_per_gpu": tokens_per_sec_per_gpu,
+        "model_tflops_per_gpu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / 1e12,
+    }
+    if interval is not None:
+        low, high = interval
+        fields |= {
+            "step_time_low_s": low,
+            "step_time_high_s": high,
+            "tokens_per_sec_low": tokens / high,
+            "tokens_per_sec_high": tokens / low,
+        }
+    return fields | _utilisation(spec, tokens_per_sec_per_gpu)
+
+
+def _utilisation(spec: TrialSpec, tokens_per_sec_per_gpu: float) -> dict[str, float]:
+    """Model and hardware FLOP/s over the device's peak, absent where the peak is unknown."""
+    accelerator = ACCELERATORS.get(spec.accelerator)
+    peak = accelerator.peak_flops_for(spec.layout.precision) if accelerator else None
+    if peak is None:
+        return {}
+    hardware = spec.model.hardware_flops_per_token(spec.layout.activation_checkpointing)
+    return {
+        "mfu": spec.model.model_flops_per_token * tokens_per_sec_per_gpu / peak,
+        "mfu_causal": spec.model.causal_flops_per_token * tokens_per_sec_per_gpu / peak,
+        "hfu": hardware * tokens_per_sec_per_gpu / peak,
+    }
+
+
+def _data_wait(measured: Sequence[StepRecord]) -> dict[str, float]:
+    waits_s = [r.data_wait_s for r in measured if r.data_wait_s is not None]
+    return {"data_wait_s": median(waits_s)} if waits_s else {}
+
+
+def _host_memory(spec: TrialSpec, records: Sequence[StepRecord], available_gib: float | None) -> dict[str, float]:
+    """The peak, the slope, and the step at which a node is full, where the memory grows and what is left is known."""
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    resident = [r.host_memory_gib for r in records if r.host_memory_gib is not None]
+    fields = {"peak_host_memory_gib": max(resident)} if resident else {}
+    slope = slope_of([(r.step, r.host_memory_gib) for r in measured if r.host_memory_gib is not None])
+    if slope is not None:
+        fields["host_memory_slope_mib_per_step"] = slope.value * MIB_PER_GIB
+    least_gib = LEAST_GROWTH_MIB / MIB_PER_GIB * min(spec.num_gpus, spec.gpus_per_node)
+    if slope is not None and slope.is_above(least_gib) and available_gib is not None:
+        fields["host_memory_full_at_step"] = records[-1].step + math.floor(available_gib / slope.value)
+    return fields

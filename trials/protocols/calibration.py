@@ -1,0 +1,229 @@
+"""What `parlay calibrate` asks of a cluster's ranks and what they answer (docs/calibrate.md).
+
+Ranks talk in equal groups, all groups of a kind at the same time, as those of a layout do. Standard library only: the
+compute side reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from search_spaces.model_shape import ModelShape
+from trials.files.folders import read_json, write_json
+from trials.trial import Word, require_schema
+
+MEASUREMENTS_SCHEMA = "parlay.measurements/1"
+
+ROUNDS = 5
+"""Of which the median counts."""
+SMALL_BYTES = 16
+"""Of a message that has next to nothing to carry."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How large measurements are at most, and how many seconds each may take; a product of more bytes is left out."""
+
+    squares: tuple[int, ...]
+    product_bytes: int
+    copied_bytes: int
+    exchanged_bytes: int
+    seconds: float
+
+    @property
+    def probe_bytes(self) -> int:
+        """Of a first exchange, that tells how long a large one would take."""
+        return self.exchanged_bytes // 64
+
+    def bytes_in_time(self, probe_s: float, num_ranks: int) -> int:
+        """As many as are exchanged in the time that a round of a measurement may take, over a slow network fewer than
+        all; in equal parts for so many ranks. `probe_s` is the time of `probe_bytes`."""
+        share = min(1.0, self.seconds / ROUNDS / probe_s * self.probe_bytes / self.exchanged_bytes)
+        part = 4 * num_ranks
+        return max(1, int(share * self.exchanged_bytes) // part) * part
+
+
+ON_GPU = Effort((2048, 4096, 8192), 8 * 2**30, 2**30, 2**30, seconds=1.0)
+ON_CPU = Effort((256, 512, 1024), 2**30, 64 * 2**20, 16 * 2**20, seconds=0.5)
+
+
+_SQUARE = "square-"
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix of `rows` x `inner` times one of `inner` x `columns`."""
+
+    name: str
+    rows: int
+    inner: int
+    columns: int
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.inner * self.columns
+
+    @property
+    def is_square(self) -> bool:
+        """Whether it is one of `square_products`, not a layer's that happens to be square."""
+        return self.name.startswith(_SQUARE)
+
+    @property
+    def num_elements(self) -> int:
+        """Of both factors and the product."""
+        return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
+
+
+def square_products(effort: Effort) -> list[Product]:
+    """Large ones, by which machines are compared; rising."""
+    return [Product(f"{_SQUARE}{size}", size, size, size) for size in effort.squares]
+
+
+def model_products(model: ModelShape) -> list[Product]:
+    """Those of a sequence's forward pass through a layer and the head, on one tensor rank."""
+    tokens, hidden, ffn = model.seq_length, model.hidden_size, model.ffn_hidden_size
+    keys_and_values = 2 * model.num_key_value_heads * model.head_size
+    return [
+        Product("attention-in", tokens, hidden, hidden + keys_and_values),
+        Product("attention-out", tokens, hidden, hidden),
+        Product("mlp-in", tokens, hidden, ffn * (2 if model.gated_mlp else 1)),
+        Product("mlp-out", tokens, ffn, hidden),
+        Product("head", tokens, hidden, model.vocab_size),
+    ]
+
+
+def block_sizes(gpus_per_node: int, num_nodes: int) -> list[int]:
+    """Ranks of the groups that are measured, inner ones first: equal parts of a node, a node, 2, 4 ... nodes, all."""
+    inside = [size for size in _doubled_up_to(gpus_per_node) if gpus_per_node % size == 0]
+    return inside + [nodes * gpus_per_node for nodes in _doubled_up_to(num_nodes)]
+
+
+def pairs_apart(gpus_per_node: int, num_nodes: int) -> list[int]:
+    """How far apart the ranks of the pairs are that are measured: neighbours, and the way out of each block."""
+    blocks = [1, *block_sizes(gpus_per_node, 1)]
+    return blocks if num_nodes > 1 else blocks[:-1]
+
+
+def block_of(rank: int, size: int, num_ranks: int) -> range | None:
+    """The group of `size` consecutive ranks that a rank is in; None for the ranks left over."""
+    first = rank - rank % size
+    return range(first, first + size) if first + size <= num_ranks else None
+
+
+def pair_of(rank: int, apart: int, gpus_per_node: int, num_ranks: int, alone: bool) -> tuple[int, int] | None:
+    """Sender and receiver of the pair that a rank is in: in the same node, or in neighbouring ones where they are a
+    node apart. `alone`: one pair a node. None for a rank without a pair."""
+    crosses = apart >= gpus_per_node
+    first, end = (
+        (0, num_ranks) if crosses else (rank - rank % gpus_per_node, gpus_per_node + rank - rank % gpus_per_node)
+    )
+    sender = rank if (rank - first) // apart % 2 == 0 else rank - apart
+    if sender + apart >= end or (alone and sender % gpus_per_node):
+        return None
+    return sender, sender + apart
+
+
+def _doubled_up_to(most: int) -> list[int]:
+    """2, 4, 8 ... and `most` itself; nothing for 1."""
+    powers = [2**exponent for exponent in range(1, most.bit_length()) if 2**exponent < most]
+    return [*powers, most] if most > 1 else []
+
+
+class Collective(Word):
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+
+
+@dataclass(frozen=True)
+class ProductRate:
+    """What each rank reached at a product, all ranks at once."""
+
+    product: Product
+    precision: str
+    tflops: float
+
+
+@dataclass(frozen=True)
+class GroupTime:
+    """Seconds of a collective by all groups of so many ranks at once; `num_bytes` as NCCL's tests count them: what is
+    reduced, or what is there after a gather."""
+
+    kind: Collective
+    num_ranks: int
+    num_bytes: int
+    seconds: float
+
+    @property
+    def bus_gb_per_s(self) -> float:
+        """As NCCL's tests define it, in GB/s (1e9 bytes)."""
+        passes = 2 if self.kind is Collective.ALL_REDUCE else 1
+        return passes * (self.num_ranks - 1) / self.num_ranks * self.num_bytes / self.seconds / 1e9
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> GroupTime:
+        """Of what `asdict` made of it."""
+        return cls(**{**data, "kind": Collective(data["kind"])})
+
+
+@dataclass(frozen=True)
+class PairTime:
+    """Seconds of a message between ranks so far apart: of one pair `alone` in each node, or of all pairs at once."""
+
+    apart: int
+    alone: bool
+    num_bytes: int
+    seconds: float
+
+    @property
+    def gb_per_s(self) -> float:
+        return self.num_bytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """measurements.json. What was not measured is None or missing; `fingerprint` is as in an outcome."""
+
+    products: tuple[ProductRate, ...] = ()
+    memory_gb_per_s: float | None = None
+    to_host_gb_per_s: float | None = None
+    from_host_gb_per_s: float | None = None
+    groups: tuple[GroupTime, ...] = ()
+    pairs: tuple[PairTime, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    ended_at: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": MEASUREMENTS_SCHEMA} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measurements:
+        """The inverse of `to_json`; ValueError for another schema."""
+        require_schema(data, MEASUREMENTS_SCHEMA)
+        values = {name: value for name, value in data.items() if name != "schema"}
+        return cls(
+            **values
+            | {
+                "products": tuple(
+                    ProductRate(**rate | {"product": Product(**rate["product"])}) for rate in data["products"]
+                ),
+                "groups": tuple(map(GroupTime.from_json, data["groups"])),
+                "pairs": tuple(PairTime(**time) for time in data["pairs"]),
+            }
+        )
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "measurements.json", self.to_json())
+
+    @classmethod
+    def read(cls, folder: Path) -> Measurements | None:
+        """None while there are none."""
+        data = read_json(folder / "measurements.json")
+        return None if data is None else cls.from_json(data)
+
+
+def trainer_of(precisions: Sequence[str]) -> dict[str, Any]:
+    """The spec's `trainer` that asks for products in these precisions."""
+    return {"kind": "calibrate", "precisions": list(precisions)}

@@ -1,0 +1,79 @@
+"""What `parlay doctor --submit-test` asks of a job's ranks and what they answer (docs/doctor.md).
+
+Standard library only: the compute side reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trials.files.folders import read_json, write_json
+from trials.protocols.calibration import GroupTime
+from trials.trial import require_schema
+
+SIGHTS_SCHEMA = "parlay.sights/1"
+MARKS_SEEN_WITHIN_S = 90.0
+"""How long a rank looks for what the others wrote: NFS may answer from what it knew of a folder up to a minute ago."""
+
+
+@dataclass(frozen=True)
+class RankSight:
+    """What one rank saw of the machine it was started on; None and () where there is nothing to see.
+
+    `node` is Slurm's name of it, else the host's. `gpus` are the devices that torch shows it, `gpu` tells the one it
+    uses apart from all others in the node. `cores` are those it may run on. `clock_s` is its clock (UTC seconds) when
+    all ranks had met. `unseen` are the ranks whose marks in the attempt's folder it did not find.
+    """
+
+    rank: int
+    node: str
+    host: str
+    python: str
+    executable: str
+    torch: str
+    cuda: str | None
+    gpus: tuple[str, ...]
+    gpu: str | None
+    cores: tuple[int, ...]
+    clock_s: float
+    unseen: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RankSight:
+        """Of what `asdict` made of it."""
+        lists: dict[str, Any] = {name: tuple(data[name]) for name in ("gpus", "cores", "unseen")}
+        return cls(**{**data, **lists})
+
+
+@dataclass(frozen=True)
+class Sights:
+    """sights.json: what all ranks saw, in rank order, and how fast they talked."""
+
+    ranks: tuple[RankSight, ...]
+    groups: tuple[GroupTime, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SIGHTS_SCHEMA} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sights:
+        """The inverse of `to_json`; ValueError for another schema."""
+        require_schema(data, SIGHTS_SCHEMA)
+        return cls(tuple(map(RankSight.from_json, data["ranks"])), tuple(map(GroupTime.from_json, data["groups"])))
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "sights.json", self.to_json())
+
+    @classmethod
+    def read(cls, folder: Path) -> Sights | None:
+        """None while there are none."""
+        data = read_json(folder / "sights.json")
+        return None if data is None else cls.from_json(data)
+
+
+def mark_of(folder: Path, rank: int) -> Path:
+    """What a rank writes for all others to find."""
+    return folder / f"mark-{rank:05d}"

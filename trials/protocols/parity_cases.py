@@ -1,0 +1,361 @@
+"""Which layouts are trained to show that all of them train alike: a covering array over the axes, made by rule.
+
+Every pair of axis values that some legal layout has is had by one of the cases, in fp32 wherever fp32 has it; and so is
+every triple of tensor, pipeline, ZeRO stage and schedule. What is legal is asked of the engines' rules, so that the
+cases grow with the engines. No randomness but a seeded draw: the same rules give the same cases.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+from search_spaces.hardware.cluster import ACCELERATORS, Cluster
+from search_spaces.layouts.covering_array import cover, tuples_of
+from search_spaces.layouts.layout import OWN_ENGINES, Layout
+from search_spaces.layouts.table import LayoutTable
+from search_spaces.layouts.workload import Workload
+from search_spaces.model_shape import ModelShape
+from search_spaces.rules.check import broken_engine_rules
+from search_spaces.rules.layout_rules import INTERLEAVE, LAYERS, PRECISION, SPLIT_RULES, first_broken
+from trials.protocols.selftest import Case, Expected
+
+Pair = tuple[tuple[str, Hashable], tuple[str, Hashable]]
+
+GLOBAL_BATCH_SIZE = 8
+MOST_RANKS = 8
+FILLS = 4
+"""How many draws of the loose axes each combination of the tied ones gets."""
+
+_GPT2 = ModelShape(
+    num_layers=6,
+    hidden_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=4,
+    ffn_hidden_size=256,
+    gated_mlp=False,
+    vocab_size=32,
+    seq_length=32,
+    tied_embeddings=False,
+    position_embedding="learned",
+    norm="layernorm",
+)
+_LLAMA = replace(
+    _GPT2,
+    num_layers=8,
+    num_attention_heads=8,
+    ffn_hidden_size=192,
+    gated_mlp=True,
+    position_embedding="rotary",
+    norm="rmsnorm",
+)
+SHAPES = {
+    "gpt2": _GPT2,
+    "gpt2-tied": replace(_GPT2, num_layers=4, tied_embeddings=True),
+    "llama": _LLAMA,
+    "llama-tied": replace(_LLAMA, num_layers=4, num_key_value_heads=8, tied_embeddings=True),
+}
+"""As small as shows everything: six layers are no multiple of four stages, eight are two chunks on each of four; an
+untied one has more than one bucket of 1 MiB; `llama` shares each key-value head among two."""
+
+IN_PRECISION: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {},
+    "bf16": {"num_layers": 4, "hidden_size": 32, "ffn_hidden_size": 128, "vocab_size": 128, "seq_length": 256},
+    "fp16": {"num_layers": 4},
+}
+"""What else the shapes have in each precision. A gradient norm of 2 cannot be told to 1e-3 where each of eight layers
+rounds to 8 bits: bf16 weights and autocast differ by that much. With four narrow layers, many words and many tokens the
+norm is 0.5, and they differ by half of 1e-3. fp16 is slow on a CPU."""
+
+TIED: Mapping[str, tuple[Any, ...]] = {
+    "ranks": tuple(r for r in product((1, 2, 4), repeat=3) if r[0] * r[1] * r[2] <= MOST_RANKS),
+    "zero_stage": (0, 1, 2, 3),
+    "offload": ("none", "optimizer"),
+    "schedule": (("gpipe", 1), ("1f1b", 1), ("interleaved_1f1b", 2)),
+    "engine": OWN_ENGINES,
+    "precision": ("fp32", "bf16", "fp16"),
+    "micro_batch_size": (1, 2),
+}
+"""The axes that the engines' rules tie together: every combination is asked for."""
+
+LOOSE: Mapping[str, tuple[Any, ...]] = {
+    "activation_checkpointing": ("none", "selective", "full"),
+    "sequence_parallel": (False, True),
+    "attention_kernel": ("math", "flash"),
+    "overlap_comm": (False, True),
+    "bucket_mib": (None, 1),
+    "rank_order": ("tp-dp-pp", "tp-pp-dp"),
+    "shape": tuple(SHAPES),
+}
+"""The others, the neutral value first: drawn. torch.compile takes minutes on a CPU and has cases of its own."""
+
+VALUES: Mapping[str, tuple[Hashable, ...]] = {
+    "tensor_parallel": (1, 2, 4),
+    "pipeline_parallel": (1, 2, 4),
+    "data_parallel": (1, 2, 4),
+    "micro_batch_size": TIED["micro_batch_size"],
+    "zero_stage": TIED["zero_stage"],
+    "offload": TIED["offload"],
+    "virtual_pipeline_stages": (1, 2),
+    "pipeline_schedule": ("none", "gpipe", "1f1b", "interleaved_1f1b"),
+    "engine": TIED["engine"],
+    "precision": TIED["precision"],
+    **LOOSE,
+}
+"""Every axis as a canonical layout shows it; all pairs are covered. Accumulation follows from the micro-batches and the
+data ranks."""
+
+AXES = tuple(axis for axis in VALUES if axis != "precision")
+
+TRIPLED = ("tensor_parallel", "pipeline_parallel", "zero_stage", "pipeline_schedule")
+
+TP2, PP2, DP2 = {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"data_parallel": 2}
+SILENT_ERRORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    # DeepSpeed's norm leaves out later stages without ZeRO, and counts a tied table twice.
+    "clipping-zero0-pipeline": ("gpt2", {"engine": "deepspeed", **PP2}),
+    "clipping-zero0-tensor-pipeline": ("gpt2", {"engine": "deepspeed", **TP2, **PP2}),
+    "clipping-zero0-pipeline-data": ("llama", {"engine": "deepspeed", **PP2, **DP2}),
+    "clipping-zero0-tied": ("gpt2-tied", {"engine": "deepspeed", **PP2}),
+    # DeepSpeed's bf16 optimizer without ZeRO begins at Adam's second step; a rule refuses it.
+    "bf16-zero0-deepspeed": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **DP2}),
+    "bf16-zero0-torch": ("gpt2", {"precision": "bf16", **DP2}),
+    "bf16-zero0-pipeline": ("gpt2", {"engine": "deepspeed", "precision": "bf16", **PP2}),
+    "tied-zero1-pipeline": ("gpt2-tied", {"engine": "deepspeed", "zero_stage": 1, **PP2, **DP2}),
+    "tied-tensor-pipeline": ("llama-tied", {**TP2, **PP2}),
+    "tied-zero1-tensor": ("llama-tied", {"engine": "deepspeed", "zero_stage": 1, **TP2, **DP2}),
+    "tied-zero3": ("llama-tied", {"zero_stage": 3, **DP2}),
+    # Sharding replaces the parameters' objects, and with them what was noted on them: sums are then left out.
+    "attributes-zero3-sequence": ("gpt2", {"zero_stage": 3, "sequence_parallel": True, **TP2, **DP2}),
+    "attributes-zero3-deepspeed": (
+        "gpt2",
+        {"engine": "deepspeed", "zero_stage": 3, "sequence_parallel": True, **TP2, **DP2},
+    ),
+}
+"""Every way in which an engine was seen to train something else without a word, as a case of its own."""
+
+COMPILED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "compiled-one-rank": ("llama-tied", {"torch_compile": True}),
+    "compiled-tensor-pipeline": ("gpt2-tied", {"torch_compile": True, **TP2, **PP2}),
+    "compiled-data-deepspeed": ("gpt2-tied", {"torch_compile": True, "engine": "deepspeed", "zero_stage": 1, **DP2}),
+    "compiled-sequence": ("gpt2-tied", {"torch_compile": True, "sequence_parallel": True, **TP2}),
+    "compiled-zero3": ("llama-tied", {"torch_compile": True, "zero_stage": 3, **DP2}),
+    "compiled-overlap": (
+        "gpt2",
+        {"torch_compile": True, "zero_stage": 1, "overlap_comm": True, "bucket_mib": 1, **DP2},
+    ),
+}
+
+
+def covering_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
+    """Few cases, cheapest first, that show all pairs and triples, and the known silent errors."""
+    legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
+    return _with_named(_chosen(legal, _shown), accelerator, most_ranks)
+
+
+def full_cases(accelerator: str = "cpu", most_ranks: int = MOST_RANKS) -> list[Case]:
+    """The same with every triple on every shape, by every engine."""
+    legal = [case for case in legal_cases(accelerator) if case.layout.num_gpus <= most_ranks]
+    return _with_named(_chosen(legal, _shown_by_shape), accelerator, most_ranks)
+
+
+def compiled_cases(accelerator: str = "cpu") -> list[Case]:
+    """The few with torch.compile; on a CPU they need a C++ compiler."""
+    return _legal_named(COMPILED, accelerator)
+
+
+def failing_cases(most_ranks: int = MOST_RANKS) -> list[Case]:
+    """Those that must end badly: more than a rank's memory, and a rank that stops in the middle of a step."""
+    data = min(2, most_ranks)
+    large = replace(_GPT2, hidden_size=1024, ffn_hidden_size=4096, vocab_size=32768)
+    oom = replace(named_case("gpu_oom", data_parallel=data), model=large, expected=Expected.GPU_OOM)
+    return [oom, replace(named_case("hang", data_parallel=data), expected=Expected.HANG)]
+
+
+@cache
+def legal_cases(accelerator: str) -> list[Case]:
+    """Every legal combination of the tied axes, each with a few draws of the loose ones; no two the same."""
+    draw = random.Random(0)
+    offered = {axis: [v for v in values if _is_ever_offered(axis, v)] for axis, values in LOOSE.items()}
+    drawn = [
+        case_of(**tied, **{axis: draw.choice(values) for axis, values in offered.items()})
+        for tied in _combinations(TIED)
+        for _ in range(FILLS)
+    ]
+    distinct = {case.name: case for case in drawn}
+    return _legal(list(distinct.values()), accelerator)
+
+
+def named_case(name: str, shape: str = "gpt2", **fields: Any) -> Case:
+    """A case of one's own, legal or not; micro-batches of two."""
+    accumulation = GLOBAL_BATCH_SIZE // 2 // fields.get("data_parallel", 1)
+    layout = Layout(micro_batch_size=2, grad_accum_steps=accumulation, **fields).canonical()
+    return Case(name, shape, model_of(shape, layout.precision), layout)
+
+
+def case_of(shape: str, ranks: Sequence[int], schedule: tuple[str, int], **fields: Any) -> Case:
+    """The case of these axis values, its layout canonical."""
+    tensor, pipeline, data = ranks
+    layout = Layout(
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=data,
+        grad_accum_steps=GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * data),
+        pipeline_schedule=schedule[0],
+        virtual_pipeline_stages=schedule[1],
+        **fields,
+    )
+    return _case(shape, layout)
+
+
+def _case(shape: str, layout: Layout) -> Case:
+    canonical = layout.canonical()
+    return Case(case_name(shape, canonical), shape, model_of(shape, canonical.precision), canonical)
+
+
+def model_of(shape: str, precision: str) -> ModelShape:
+    return replace(SHAPES[shape], **IN_PRECISION[precision])
+
+
+def case_name(shape: str, layout: Layout) -> str:
+    """Engine, model, and what is not neutral, in the layout's order."""
+    parts = [
+        f"tp{layout.tensor_parallel}" * (layout.tensor_parallel > 1),
+        f"pp{layout.pipeline_parallel}" * (layout.pipeline_parallel > 1),
+        f"dp{layout.data_parallel}" * (layout.data_parallel > 1),
+        f"mb{layout.micro_batch_size}",
+        f"zero{layout.zero_stage}" * (layout.zero_stage > 0),
+        "offload" * (layout.offload != "none"),
+        layout.activation_checkpointing * (layout.activation_checkpointing != "none"),
+        "sequence" * layout.sequence_parallel,
+        layout.pipeline_schedule * (layout.pipeline_schedule != "none"),
+        "flash" * (layout.attention_kernel == "flash"),
+        "overlap" * layout.overlap_comm,
+        f"bucket{layout.bucket_mib}" * (layout.bucket_mib is not None),
+        layout.rank_order * (layout.rank_order != "tp-dp-pp"),
+        layout.precision * (layout.precision != "fp32"),
+    ]
+    return "-".join([layout.engine, shape, *filter(None, parts)])
+
+
+def axis_values(case: Case) -> dict[str, Hashable]:
+    """The axes' values as the canonical layout has them."""
+    values = case.layout.to_json() | {"shape": case.shape}
+    return {axis: values[axis] for axis in VALUES}
+
+
+def broken_rules(case: Case, accelerator: str) -> list[str]:
+    """The rules that refuse a case, by their ids."""
+    table, workload = LayoutTable.of([case.layout]), _workload(case.model, accelerator)
+    layout_rules = [rule.code for rule in _RULES if not rule.holds(table, workload)[0]]
+    return layout_rules + [problem.code for problem in broken_engine_rules(case.layout, case.model)]
+
+
+def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
+    """Pairs of axis values that none of these cases has."""
+    had = {pair for case in cases for pair in tuples_of(axis_values(case), tuple(VALUES), 2)}
+    every = (
+        ((a, value_of_a), (b, value_of_b))
+        for a, b in combinations(VALUES, 2)
+        for value_of_a, value_of_b in product(VALUES[a], VALUES[b])
+    )
+    return [pair for pair in every if pair not in had]
+
+
+def why_left_out(pair: Pair, cases: Iterable[Case], accelerator: str) -> frozenset[str]:
+    """The fewest rules that refuse this pair in any of these layouts; `canonical` where it cannot even be written,
+    `world` where it takes more ranks than there are. Empty where some layout may have it."""
+    refusing = (_refusing(pair, case, accelerator) for case in cases)
+    return min(refusing, key=lambda rules: (len(rules), "canonical" in rules, sorted(rules)))
+
+
+def _refusing(pair: Pair, base: Case, accelerator: str) -> frozenset[str]:
+    changed = _changed(base, dict(pair))
+    if any(axis_values(changed)[axis] != value for axis, value in pair):
+        return frozenset({"canonical"})
+    world = ["world"] * (changed.layout.num_gpus > MOST_RANKS)
+    return frozenset([*world, *broken_rules(changed, accelerator)])
+
+
+def _changed(base: Case, values: Mapping[str, Any]) -> Case:
+    """The case with these axis values instead."""
+    fields = base.layout.to_json() | {axis: value for axis, value in values.items() if axis != "shape"}
+    fields["grad_accum_steps"] = GLOBAL_BATCH_SIZE // (fields["micro_batch_size"] * fields["data_parallel"])
+    return _case(values.get("shape", base.shape), Layout.from_json(fields))
+
+
+def _combinations(axes: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+
+
+def _legal(cases: Sequence[Case], accelerator: str) -> list[Case]:
+    by_model: dict[ModelShape, list[Case]] = {}
+    for case in cases:
+        by_model.setdefault(case.model, []).append(case)
+    kept = [case for same in by_model.values() for case in _keeping_layout_rules(same, accelerator)]
+    return [case for case in kept if not any(broken_engine_rules(case.layout, case.model))]
+
+
+def _keeping_layout_rules(cases: Sequence[Case], accelerator: str) -> list[Case]:
+    """Of cases of one model those that keep the rules which do not follow from how they were made."""
+    table = LayoutTable.of(case.layout for case in cases)
+    broken = first_broken(table, _workload(cases[0].model, accelerator), _RULES)
+    return [case for case, first in zip(cases, broken, strict=True) if first == len(_RULES)]
+
+
+def _is_ever_offered(axis: str, value: Any) -> bool:
+    """Whether some engine runs this value at all; of those that none runs, the draws would all be refused."""
+    fixed = {"ranks": ((2, 2, 2),), "precision": ("fp32",)}
+    neutral = {loose: values[0] for loose, values in LOOSE.items()} | {axis: value}
+    cases = (case_of(**tied, **neutral) for tied in _combinations({**TIED, **fixed}))
+    return any(not any(broken_engine_rules(case.layout, case.model)) for case in cases)
+
+
+def _chosen(legal: Sequence[Case], shown: Callable[[Case], list[Hashable]]) -> list[Case]:
+    indices = cover([shown(case) for case in legal], [_cost(case) for case in legal])
+    return sorted((legal[index] for index in indices), key=_cost)
+
+
+def _cost(case: Case) -> float:
+    """Roughly the seconds a case takes on two cores, which its ranks share: their start, and ten steps in which each
+    micro-batch meets at all tensor ranks four times a layer."""
+    layout = case.layout
+    meetings = 4 * case.model.num_layers // layout.pipeline_parallel if layout.tensor_parallel > 1 else 0
+    return 1.0 + 0.4 * layout.num_gpus + 0.002 * layout.grad_accum_steps * meetings * layout.tensor_parallel
+
+
+def _shown(case: Case) -> list[Hashable]:
+    """What a case shows: half precision says little of a layout, so that it counts for itself only."""
+    values = axis_values(case)
+    of_precision: list[Hashable] = [(("precision", case.layout.precision), (axis, values[axis])) for axis in AXES]
+    if case.layout.precision != "fp32":
+        return of_precision
+    return [*of_precision, *tuples_of(values, AXES, 2), *tuples_of(values, TRIPLED, 3)]
+
+
+def _shown_by_shape(case: Case) -> list[Hashable]:
+    """The same, with the triples of each engine and shape apart."""
+    values = axis_values(case)
+    triples = [] if case.layout.precision != "fp32" else tuples_of(values, TRIPLED, 3)
+    return _shown(case) + [(case.layout.engine, case.shape, triple) for triple in triples]
+
+
+def _with_named(cases: list[Case], accelerator: str, most_ranks: int) -> list[Case]:
+    named = [c for c in _legal_named(SILENT_ERRORS, accelerator) if c.layout.num_gpus <= most_ranks]
+    return cases + named
+
+
+def _legal_named(named: Mapping[str, tuple[str, Mapping[str, Any]]], accelerator: str) -> list[Case]:
+    cases = (named_case(name, shape, **fields) for name, (shape, fields) in named.items())
+    return [case for case in cases if not broken_rules(case, accelerator)]
+
+
+def _workload(model: ModelShape, accelerator: str) -> Workload:
+    return Workload(model, Cluster(ACCELERATORS[accelerator], MOST_RANKS, 1), GLOBAL_BATCH_SIZE)
+
+
+_RULES = (*SPLIT_RULES.values(), LAYERS, INTERLEAVE, PRECISION)
+"""The layout rules that a case does not keep by the way it is made."""

@@ -1,0 +1,220 @@
+"""What `parlay selftest` asks of a cluster and what it answers: cases, and one result for each.
+
+A case trains a small model for a few steps by one layout, whose losses and gradient norms must be those of a plain GPT
+(docs/selftest.md). Standard library only: the compute side reads the spec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.files.folders import read_json, write_json
+from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec, Word, require_schema
+
+CASES_SCHEMA = "parlay.selftest_cases/1"
+RESULTS_SCHEMA = "parlay.selftest_results/1"
+
+SEED = 7
+CASE_LIMIT_S = 120.0
+"""No case takes longer unless something is stuck; on GPUs most take seconds."""
+
+CPU_TOLERANCES = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-2}
+"""Largest absolute difference of any loss or gradient norm of ten steps. bf16 and fp16 are compared with a plain GPT
+under autocast: they keep 8 and 11 bits of a number, and round at other places than the reference does."""
+
+GPU_TOLERANCES = CPU_TOLERANCES | {"fp32": 1e-4}
+"""On a GPU the order of a sum depends on the kernel, which depends on the size of the matrix a rank holds: each product
+differs by about the last bit, and ten steps of AdamW make more of it than on a CPU. TF32 stays off: it alone would make
+differences of 1e-3."""
+
+
+class Expected(Word):
+    """What must happen in a case: it trains as a plain GPT does, or it ends with this reason on all its ranks."""
+
+    AGREES = "agrees"
+    GPU_OOM = "gpu_oom"
+    HANG = "hang"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one small model. `shape` names the model."""
+
+    name: str
+    shape: str
+    model: ModelShape
+    layout: Layout
+    expected: Expected = Expected.AGREES
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Case:
+        """The inverse of `to_json`; ValueError, TypeError or InputError for anything else."""
+        model, layout = ModelShape.from_json(data["model"]), Layout.from_json(data["layout"])
+        expected = Expected(data["expected"])
+        return cls(**{**data, "model": model, "layout": layout, "expected": expected})
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """How a case went. `difference` is absent where there is none to tell; `words` say why it failed."""
+
+    name: str
+    ranks: int
+    passed: bool
+    difference: float | None
+    tolerance: float | None
+    seconds: float
+    words: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CaseResult:
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class RankTraining:
+    """What some steps were to one rank: the loss of its samples (None without a head), the norm over the whole model
+    before clipping, and what its engine counted (`EngineCounts`)."""
+
+    losses: tuple[float | None, ...]
+    grad_norms: tuple[float, ...]
+    parameters: int
+    micro_batches: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RankTraining:
+        return cls(**{**data, "losses": tuple(data["losses"]), "grad_norms": tuple(data["grad_norms"])})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What some steps came to: losses of the global batch, and gradient norms before clipping."""
+
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Trained:
+        return cls(tuple(data["losses"]), tuple(data["grad_norms"]))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference between two trainings, and where it is."""
+
+    value: float
+    what: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.1e} ({self.what} of step {self.step})"
+
+
+def largest_difference(ranks: Sequence[RankTraining], reference: Trained) -> Difference:
+    """Of the losses over all ranks that have a head, and of each rank's norms; what is not a number is the largest."""
+    norms = [_differences("gradient norm", rank.grad_norms, reference.grad_norms) for rank in ranks]
+    differences = [*_differences("loss", _mean_losses(ranks), reference.losses), *chain.from_iterable(norms)]
+    return max(differences, key=lambda difference: (math.isnan(difference.value), difference.value))
+
+
+def _mean_losses(ranks: Sequence[RankTraining]) -> list[float]:
+    """A step's loss over the global batch: data ranks have equally many samples, tensor ranks the same."""
+    by_step = zip(*(rank.losses for rank in ranks), strict=True)
+    return [fmean(loss for loss in losses if loss is not None) for losses in by_step]
+
+
+def _differences(what: str, ours: Sequence[float], plain: Sequence[float]) -> list[Difference]:
+    pairs = zip(ours, plain, strict=False)
+    return [Difference(abs(a - b), what, step) for step, (a, b) in enumerate(pairs, start=1)]
+
+
+def counting_fault(case: Case, ranks: Sequence[RankTraining], steps: int) -> str | None:
+    """What shows that another layout than the case's was trained; None when the counts are the case's."""
+    layout, parameters = case.layout, sum(rank.parameters for rank in ranks)
+    replicas = 1 if layout.zero_stage == 3 else layout.data_parallel
+    if parameters != replicas * case.model.parameters:
+        return f"all ranks hold {parameters} parameters, not {replicas} x {case.model.parameters}"
+    for rank, training in enumerate(ranks):
+        if training.micro_batches != steps * layout.grad_accum_steps:
+            expected = f"{steps} steps of {layout.grad_accum_steps}"
+            return f"rank {rank} ran {training.micro_batches:g} micro-batches, not {expected}"
+    return None
+
+
+def tolerance_of(case: Case, accelerator: str) -> float:
+    return (CPU_TOLERANCES if accelerator == "cpu" else GPU_TOLERANCES)[case.layout.precision]
+
+
+def case_spec(case: Case, accelerator: str, gpus_per_node: int, measure: MeasureRules | None = None) -> TrialSpec:
+    """The case as a trial of a search of its own."""
+    layout, num_nodes = case.layout, -(-case.layout.num_gpus // gpus_per_node)
+    return TrialSpec(
+        search_id="selftest-aaaaaa",
+        trial="t0001",
+        attempt="a1",
+        nonce="0" * 32,
+        kind=TrialKind.SEARCH,
+        layout=layout,
+        model=case.model,
+        global_batch_size=layout.global_batch_size,
+        num_gpus=layout.num_gpus,
+        gpus_per_node=gpus_per_node,
+        accelerator=accelerator,
+        # The watchdog waits half of a trial's limit for a sign of progress.
+        measure=measure or MeasureRules(time_limit_s=2 * CASE_LIMIT_S),
+        seed=SEED,
+        rendezvous=Rendezvous("file" if num_nodes == 1 else "tcp"),
+    )
+
+
+def write_cases(folder: Path, cases: Sequence[Case]) -> None:
+    """What is asked, beside spec.json."""
+    write_json(folder / "cases.json", {"schema": CASES_SCHEMA, "cases": [case.to_json() for case in cases]})
+
+
+def read_cases(folder: Path) -> list[Case]:
+    """FileNotFoundError where nothing is asked, ValueError for another schema."""
+    data = read_json(folder / "cases.json")
+    if data is None:
+        raise FileNotFoundError(f"{folder} holds no cases.json")
+    require_schema(data, CASES_SCHEMA)
+    return [Case.from_json(case) for case in data["cases"]]
+
+
+def trained_path(place: Path, rank: int) -> Path:
+    """What a rank whose part went well leaves in the case's folder."""
+    return place / f"trained-{rank:05d}.json"
+
+
+@dataclass(frozen=True)
+class Results:
+    """results.json: what is known so far. `fingerprint` as in an outcome, of rank 0's node."""
+
+    results: tuple[CaseResult, ...] = ()
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / "results.json", {"schema": RESULTS_SCHEMA, **asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Results:
+        """Nothing yet where there is no file; ValueError for another schema."""
+        data = read_json(folder / "results.json")
+        if data is None:
+            return cls()
+        require_schema(data, RESULTS_SCHEMA)
+        return cls(tuple(CaseResult.from_json(result) for result in data["results"]), data["fingerprint"])

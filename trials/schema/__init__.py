@@ -1,0 +1,1 @@
+"""Sections of a search file about measuring, data and the trainer."""

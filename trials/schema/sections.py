@@ -1,0 +1,191 @@
+"""The sections of the search file about a trial: how it is measured, and on what it trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+
+from search_spaces.errors import InputError
+from search_spaces.model_shape import ModelShape
+from search_spaces.schema.durations import Duration, duration_text
+from search_spaces.schema.sections import resolved_path
+from search_spaces.schema.validation import Section, folder_of
+from trials.data.token_file import require_tokens
+from trials.trial import MeasureRules
+
+_DEFAULTS = MeasureRules()
+_LEAST_STEPS = 5
+_MOST_STEPS = 100_000
+_CHECKSUM = "^sha256:[0-9a-f]{64}$"
+
+
+class MeasureSection(Section):
+    """When a throughput counts."""
+
+    min_steps: int = Field(
+        default=_DEFAULTS.min_steps,
+        ge=_LEAST_STEPS,
+        le=_MOST_STEPS,
+        description="Measured steps a number rests on at least; max_steps by default where that is less.",
+    )
+    max_steps: int = Field(
+        default=_DEFAULTS.max_steps,
+        ge=_LEAST_STEPS,
+        le=_MOST_STEPS,
+        description="Measured steps after which a trial ends in any case.",
+    )
+    max_warmup_steps: int = Field(
+        default=_DEFAULTS.max_warmup_steps,
+        ge=1,
+        le=_MOST_STEPS,
+        description="Steps after which warm-up ends even if the step time is not stable yet; half of max_steps by"
+        " default where that is less.",
+    )
+    ci_relative_width: float = Field(
+        default=_DEFAULTS.ci_relative_width,
+        gt=0,
+        le=1,
+        description="Width of the median step time's 95 % interval, over the median, at which measuring stops.",
+    )
+    time_limit_s: Duration = Field(
+        default=_DEFAULTS.time_limit_s,
+        alias="time_limit",
+        description="Longest time one trial may take, start-up included.",
+        json_schema_extra={"default": duration_text(_DEFAULTS.time_limit_s)},
+    )
+    memory_limit_gib: float | None = Field(
+        default=None,
+        gt=0,
+        le=2**20,
+        description="Memory of one rank, in GiB, above which a trial counts as out of memory.",
+    )
+    stop_dominated: bool = Field(
+        default=_DEFAULTS.stop_dominated,
+        description="Whether a trial ends itself once it cannot reach the best one on as many nodes or fewer; the"
+        " baseline and repeats never do.",
+    )
+    finalist_time_s: Duration = Field(
+        default=_DEFAULTS.finalist_time_s,
+        alias="finalist_time",
+        description="How long the measured steps of a finalist take together at least.",
+        json_schema_extra={"default": duration_text(_DEFAULTS.finalist_time_s)},
+    )
+    profile: bool = Field(
+        default=_DEFAULTS.profile,
+        description="Whether a few more steps after the measurement tell where the time of a step goes.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fits_what_is_not_written(cls, given: Any) -> Any:
+        most = given.get("max_steps") if isinstance(given, Mapping) else None
+        if not isinstance(most, int) or most < _LEAST_STEPS:
+            return given
+        fitting = {
+            "min_steps": min(_DEFAULTS.min_steps, most),
+            "max_warmup_steps": min(_DEFAULTS.max_warmup_steps, most // 2),
+        }
+        return {**fitting, **given}
+
+    @model_validator(mode="after")
+    def _leaves_steps_to_measure(self) -> Self:
+        if self.min_steps > self.max_steps:
+            raise InputError.of(
+                "steps",
+                f"min_steps {self.min_steps} is more than max_steps {self.max_steps}",
+                rule="min_steps is at most max_steps",
+                fix="raise max_steps, or lower min_steps",
+                key="min_steps",
+                value=self.min_steps,
+            )
+        if self.max_warmup_steps >= self.max_steps:
+            raise InputError.of(
+                "steps",
+                f"max_warmup_steps {self.max_warmup_steps} is not less than max_steps {self.max_steps}",
+                rule="warm-up is shorter than what is measured",
+                fix="lower max_warmup_steps, or raise max_steps",
+                key="max_warmup_steps",
+                value=self.max_warmup_steps,
+            )
+        return self
+
+    def rules(self) -> MeasureRules:
+        return MeasureRules(**{name: getattr(self, name) for name in type(self).model_fields})
+
+
+def _require_checksum(checksum: str) -> str:
+    """InputError for what is no SHA-256 as a token file's header has it."""
+    if re.fullmatch(_CHECKSUM, checksum) is None:
+        raise InputError.of(
+            "pattern",
+            f"is {checksum!r:.100}",
+            rule="sha256: and 64 hexadecimal digits",
+            fix="take it as parlay prepare told it, or remove the key",
+            value=checksum,
+        )
+    return checksum
+
+
+class DataSection(Section):
+    """What a trial trains on; docs/data.md."""
+
+    kind: Literal["synthetic", "tokens"] = Field(
+        default="synthetic",
+        description="synthetic: sequences that are made up, and ready in time. tokens: a file of tokens, and whatever a"
+        " step waits for it counts as part of the step.",
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="tokens: a file that parlay prepare wrote, where compute nodes can read it.",
+    )
+    num_tokens: int | None = Field(
+        default=None, ge=1, description="tokens: how many the file has. Default: as many as it has now."
+    )
+    checksum: Annotated[str, AfterValidator(_require_checksum)] | None = Field(
+        default=None,
+        json_schema_extra={"pattern": _CHECKSUM},
+        description="tokens: the checksum in the file's header. Default: the one it has now.",
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else str(resolved_path(folder_of(info), path))
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        if self.kind == "tokens" and self.path is None:
+            raise InputError.of(
+                "missing_key",
+                "required with kind tokens, and not given",
+                rule="tokens are read from a file",
+                fix="name the file that parlay prepare wrote",
+                key="path",
+            )
+        given = [name for name in ("path", "num_tokens", "checksum") if getattr(self, name) is not None]
+        if self.kind == "synthetic" and given:
+            raise InputError.of(
+                "contradiction",
+                f"{given[0]} is given with kind synthetic",
+                rule="synthetic tokens come from no file",
+                fix=f"write kind: tokens, or remove {', '.join(given)}",
+                key=given[0],
+                value=getattr(self, given[0]),
+            )
+        return self
+
+    def for_trials(self) -> Mapping[str, Any]:
+        """As spec.json has it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def pinned(self, model: ModelShape) -> Self:
+        """The same with number and checksum of the tokens there are now; InputError where `model` cannot have them."""
+        if self.kind == "synthetic":
+            return self
+        header = require_tokens(self.for_trials(), model)
+        return self.model_copy(update={"num_tokens": header.num_tokens, "checksum": header.checksum})

@@ -1,0 +1,204 @@
+"""The section of the search file about what runs in a trial: Parlay's own trainer, or somebody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, ValidationInfo, WithJsonSchema, field_validator, model_validator
+
+from search_spaces.errors import InputError, Problem, did_you_mean, shown
+from search_spaces.schema.sections import resolved_path
+from search_spaces.schema.validation import Section, folder_of
+from search_spaces.schema.yaml_document import read_document
+from trials.schema.sections import DataSection
+from trials.trainers.command_template import require_template
+from trials.trainers.log_lines import FORMATS, pattern_faults
+from trials.trainers.megatron_options import why_not_given
+from trials.trainers.options import option_name
+
+_CONFIGURED = ("gpt-neox", "nanotron")
+"""The kinds whose template is a configuration file."""
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "parlay": ((), ("python", "data")),
+    "megatron-lm": (("script",), ("python", "arguments", "patterns", "log_rank")),
+    "megatron-deepspeed": (("script",), ("python", "arguments", "patterns", "log_rank")),
+    "gpt-neox": (("script", "template"), ("python", "arguments", "patterns", "log_rank")),
+    "nanotron": (("script", "template"), ("python", "arguments", "patterns", "log_rank")),
+    "command": (("template", "patterns"), ("python", "log_rank")),
+}
+"""What each kind needs, and what it may have beside."""
+_LONGEST_TEXT, _MOST_RANKS = 4096, 10**6
+
+
+def _text_or_keys(value: Any) -> Any:
+    """InputError for what is neither text nor keys; a union of types would name its own parts to the user."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT) or isinstance(value, dict):
+        return value
+    rule = f"text of at most {_LONGEST_TEXT} characters, or keys"
+    raise InputError.of("type", f"is {shown(value):.80}", rule=rule, fix="put text in quotes", value=value)
+
+
+def _rank(value: Any) -> Any:
+    """InputError for what is no rank."""
+    if value in (None, "first", "last") or (type(value) is int and 0 <= value <= _MOST_RANKS):
+        return value
+    rule = f"first, last, or a whole number from 0 to {_MOST_RANKS}"
+    fix = did_you_mean(value, ("first", "last")) or "write the rank's number, or remove the key"
+    raise InputError.of("bounds", f"is {shown(value):.80}", rule=rule, fix=fix, value=value)
+
+
+_TextOrKeys = Annotated[
+    str | dict[str, Any] | None,
+    PlainValidator(_text_or_keys),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]}),
+]
+_Rank = Annotated[
+    int | str | None,
+    PlainValidator(_rank),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["first", "last"]},
+                {"type": "integer", "minimum": 0, "maximum": _MOST_RANKS},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class TrainerSection(Section):
+    """The program that runs in a trial; docs/trainers.md says what other trainers are told and what is read of them."""
+
+    kind: Literal["parlay", "megatron-lm", "megatron-deepspeed", "gpt-neox", "nanotron", "command"] = Field(
+        default="parlay",
+        description="parlay: the GPT trainer that comes with Parlay. Another trainer, told each layout in its own"
+        " words. command: whatever a command line with placeholders starts.",
+    )
+    python: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_TEXT,
+        description="Python interpreter on the compute nodes, the one that has torch, and 3.10 or later; a path starts"
+        " from the search file's folder. Default: the one Parlay runs in.",
+    )
+    script: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_TEXT,
+        description="Required by megatron-lm, megatron-deepspeed, gpt-neox and nanotron: their training script, for"
+        " example pretrain_gpt.py, where compute nodes can read it.",
+    )
+    template: _TextOrKeys = Field(
+        default=None,
+        description="gpt-neox, nanotron: a configuration to start from, as a file's path or with its keys. command: the"
+        " command line, in which {tensor_parallel} and the like stand for each layout's values.",
+    )
+    arguments: tuple[Annotated[str, Field(min_length=1, max_length=_LONGEST_TEXT)], ...] = Field(
+        default=(), strict=False, description="Words added to the script's own: data, tokenizer, optimizer."
+    )
+    patterns: _TextOrKeys = Field(
+        default=None,
+        description="What is read of the log: regular expressions with one group each, by what they find (step_time_s,"
+        " iteration, loss ...), or the name of a format: " + ", ".join(FORMATS) + ". Default: the kind's own.",
+    )
+    log_rank: _Rank = Field(
+        default=None,
+        description="The rank whose log tells of the steps. Default: last for Megatron, that of the loss for nanotron,"
+        " else first.",
+    )
+    data: DataSection = DataSection()
+
+    @field_validator("script")
+    @classmethod
+    def _resolve(cls, path: str | None, info: ValidationInfo) -> str | None:
+        return None if path is None else str(resolved_path(folder_of(info), path).absolute())
+
+    @field_validator("python")
+    @classmethod
+    def _resolve_python(cls, python: str | None, info: ValidationInfo) -> str | None:
+        """A name is looked up on the node's PATH, a path is not one from the attempt's folder, in which ranks start."""
+        return cls._resolve(python, info) if python and "/" in python else python
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_template(cls, data: Any, info: ValidationInfo) -> Any:
+        """A configuration file is read once, so that one that changes later changes no search."""
+        is_file = (
+            isinstance(data, Mapping) and data.get("kind") in _CONFIGURED and isinstance(data.get("template"), str)
+        )
+        return {**data, "template": _configuration(folder_of(info), data["template"])} if is_file else data
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        problems = [*self._missing(), *self._without_effect()] or [*self._bad_arguments(), *self._bad_patterns()]
+        if problems:
+            raise InputError(*problems)
+        if self.kind == "command":
+            require_template(self.command_template)
+        return self
+
+    @property
+    def command_template(self) -> str:
+        """The command line of kind command; InputError for a template that is no text."""
+        if not isinstance(self.template, str):
+            fix = "put it in quotes: braces begin keys elsewhere"
+            raise InputError.of("type", "is no command line", rule="text", fix=fix, key="template", value=self.template)
+        return self.template
+
+    def for_trials(self) -> dict[str, Any]:
+        """As spec.json has it."""
+        if self.kind == "parlay":
+            return {"kind": self.kind, "data": self.data.for_trials()}
+        return self.model_dump(mode="json", exclude_none=True, exclude={"python", "data"})
+
+    def _missing(self) -> Iterator[Problem]:
+        for key in _KEYS[self.kind][0]:
+            if getattr(self, key) in (None, {}):
+                message, rule = "required, and not given", f"required by kind {self.kind}"
+                yield Problem("missing_key", message, rule=rule, fix="add it", key=key)
+
+    def _without_effect(self) -> Iterator[Problem]:
+        known = {"kind", *(key for keys in _KEYS[self.kind] for key in keys)}
+        for key, field in type(self).model_fields.items():
+            if key not in known and getattr(self, key) != field.default:
+                kinds = " and ".join(kind for kind, keys in _KEYS.items() if key in (*keys[0], *keys[1]))
+                yield Problem(
+                    "contradiction",
+                    f"has no effect with kind {self.kind}",
+                    rule=f"{key} belongs to {kinds}",
+                    fix="remove it, or change trainer.kind",
+                    key=key,
+                )
+
+    def _bad_arguments(self) -> Iterator[Problem]:
+        if self.kind not in ("megatron-lm", "megatron-deepspeed"):
+            return
+        for index, word in enumerate(self.arguments):
+            why = why_not_given(option_name(word))
+            if why is not None:
+                yield Problem(
+                    "contradiction",
+                    f"gives {word.split('=')[0]}",
+                    rule=f"no argument says what a trial decides: {why}",
+                    fix="remove it; what is searched stands in space",
+                    key=f"arguments[{index}]",
+                    value=word,
+                )
+
+    def _bad_patterns(self) -> Iterator[Problem]:
+        if isinstance(self.patterns, str) and self.patterns not in FORMATS:
+            rule = "a known format is one of " + ", ".join(FORMATS)
+            fix = did_you_mean(self.patterns, FORMATS) or "use one of these, or write patterns of your own"
+            yield Problem("choice", f"is {self.patterns!r}", rule=rule, fix=fix, key="patterns", value=self.patterns)
+        if isinstance(self.patterns, dict):
+            for name, message, rule, fix in pattern_faults({name: str(text) for name, text in self.patterns.items()}):
+                key = f"patterns.{name}" if name else "patterns"
+                yield Problem("pattern", message, rule=rule, fix=fix, key=key, value=self.patterns.get(name))
+
+
+def _configuration(folder: Path, path: str) -> dict[str, Any]:
+    """The keys of a trainer's configuration file; InputError where it cannot be read or has none."""
+    return dict(read_document(resolved_path(folder, path)).data)

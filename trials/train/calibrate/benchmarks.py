@@ -1,0 +1,169 @@
+"""The measurements themselves: products, copies, collectives and messages, one after the other, by all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from trials.files.folders import AttemptFolder
+from trials.protocols.calibration import (
+    ON_CPU,
+    ON_GPU,
+    SMALL_BYTES,
+    Collective,
+    Effort,
+    GroupTime,
+    Measurements,
+    PairTime,
+    Product,
+    ProductRate,
+    block_of,
+    block_sizes,
+    model_products,
+    pair_of,
+    pairs_apart,
+    square_products,
+)
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.report import Report
+from trials.train.calibrate.stopwatch import Stopwatch
+from trials.train.engines.engine import DTYPES
+from trials.train.parallel.device import Device, open_device
+from trials.train.parallel.process_groups import COLLECTIVE_LIMIT, join_world
+from trials.train.proof.fingerprint import fingerprint
+from trials.train.proof.layout_check import placed_ranks
+from trials.trial import TrialSpec, utc_text
+
+Work = Callable[[], object] | None
+"""What a rank does in a measurement; None where it only waits."""
+
+
+def measure(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Measurements:
+    """Everything, on every rank of the world; the same on all of them."""
+    device = open_device(spec, env.local_rank)
+    join_world(spec, folder, env, device)
+    places = placed_ranks(spec, device)
+    report.enter("measured")
+    effort = ON_CPU if device.is_cpu else ON_GPU
+    bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    products = [rate for precision in spec.trainer["precisions"] for rate in bench.product_rates(precision)]
+    to_host, from_host = bench.host_gb_per_s()
+    return Measurements(
+        products=tuple(products),
+        memory_gb_per_s=bench.memory_gb_per_s(),
+        to_host_gb_per_s=to_host,
+        from_host_gb_per_s=from_host,
+        groups=tuple(bench.group_times()),
+        pairs=tuple(bench.pair_times()),
+        fingerprint=fingerprint(spec, device, places),
+        ended_at=utc_text(),
+    )
+
+
+class Bench:
+    """One rank's part in each measurement. Every method is collective over the world, and answers all ranks alike."""
+
+    def __init__(self, spec: TrialSpec, rank: int, device: Device, effort: Effort, stopwatch: Stopwatch):
+        self._spec = spec
+        self._rank = rank
+        self._device = device.torch_device
+        self._effort = effort
+        self._stopwatch = stopwatch
+
+    def product_rates(self, precision: str) -> Iterator[ProductRate]:
+        """Of square products and the model's own; of a slow precision those that take no longer than is allowed."""
+        fastest = 0.0
+        for product in (*square_products(self._effort), *model_products(self._spec.model)):
+            too_slow = fastest and product.flops / fastest > self._effort.seconds
+            if too_slow or product.num_elements * DTYPES[precision].itemsize > self._effort.product_bytes:
+                continue
+            flops = product.flops / self._product_s(product, DTYPES[precision])
+            fastest = max(fastest, flops)
+            yield ProductRate(product, precision, flops / 1e12)
+
+    def _product_s(self, product: Product, dtype: torch.dtype) -> float:
+        # Of noise: a GPU multiplies zeros faster.
+        left = torch.randn(product.rows, product.inner, device=self._device).to(dtype)
+        right = torch.randn(product.inner, product.columns, device=self._device).to(dtype)
+        result = torch.empty(product.rows, product.columns, dtype=dtype, device=self._device)
+        return self._stopwatch.seconds(lambda: torch.mm(left, right, out=result))
+
+    def memory_gb_per_s(self) -> float:
+        """Bytes read and bytes written."""
+        source, target = (self._buffer(self._effort.copied_bytes) for _ in range(2))
+        return 2 * self._effort.copied_bytes / self._stopwatch.seconds(lambda: target.copy_(source)) / 1e9
+
+    def host_gb_per_s(self) -> tuple[float | None, float | None]:
+        """From the device to pinned memory, and back; None on a CPU, which is the host."""
+        if self._device.type == "cpu":
+            return None, None
+        size = self._effort.copied_bytes
+        here, there = self._buffer(size), torch.zeros(size // 4, pin_memory=True)
+        to_host_s = self._stopwatch.seconds(lambda: there.copy_(here, non_blocking=True))
+        from_host_s = self._stopwatch.seconds(lambda: here.copy_(there, non_blocking=True))
+        return size / to_host_s / 1e9, size / from_host_s / 1e9
+
+    def group_times(self) -> Iterator[GroupTime]:
+        """Collectives of groups of every size, small and large ones."""
+        for size in block_sizes(self._spec.gpus_per_node, self._spec.num_nodes):
+            group = self._group(block_of(self._rank, size, self._spec.num_gpus))
+            reduce, gather = partial(self._all_reduce, group), partial(self._all_gather, group, size)
+            yield GroupTime(Collective.ALL_REDUCE, size, SMALL_BYTES, self._stopwatch.seconds(reduce(SMALL_BYTES)))
+            for kind, exchange in ((Collective.ALL_REDUCE, reduce), (Collective.ALL_GATHER, gather)):
+                yield GroupTime(kind, size, *self._large(exchange, size))
+
+    def pair_times(self) -> Iterator[PairTime]:
+        """Messages over every way out of a block: of one pair a node, a small one and a large one; and of all pairs."""
+        for apart in pairs_apart(self._spec.gpus_per_node, self._spec.num_nodes):
+            for alone in (True, False):
+                pair = pair_of(self._rank, apart, self._spec.gpus_per_node, self._spec.num_gpus, alone)
+                exchange = partial(self._there_and_back, self._group(pair), pair)
+                if alone:
+                    there_and_back_s = self._stopwatch.seconds(exchange(SMALL_BYTES))
+                    yield PairTime(apart, alone, SMALL_BYTES, there_and_back_s / 2)
+                num_bytes, there_and_back_s = self._large(exchange, num_ranks=2)
+                yield PairTime(apart, alone, num_bytes, there_and_back_s / 2)
+
+    def _large(self, exchange: Callable[[int], Work], num_ranks: int) -> tuple[int, float]:
+        """How many bytes are exchanged in the time there is, and the seconds they take."""
+        probe_s = self._stopwatch.once_s(exchange(self._effort.probe_bytes))
+        num_bytes = self._effort.bytes_in_time(probe_s, num_ranks)
+        return num_bytes, self._stopwatch.seconds(exchange(num_bytes))
+
+    def _all_reduce(self, group: dist.ProcessGroup | None, num_bytes: int) -> Work:
+        return None if group is None else partial(dist.all_reduce, self._buffer(num_bytes), group=group)
+
+    def _all_gather(self, group: dist.ProcessGroup | None, size: int, num_bytes: int) -> Work:
+        if group is None:
+            return None
+        part = self._buffer(num_bytes // size)
+        whole = part.new_zeros(size * len(part))
+        return partial(dist.all_gather_into_tensor, whole, part, group=group)
+
+    def _there_and_back(self, group: dist.ProcessGroup | None, pair: tuple[int, int] | None, num_bytes: int) -> Work:
+        """Two messages, one after the other: what a link carries one way, and how long it takes from end to end."""
+        if group is None or pair is None:
+            return None
+        message, (first, second) = self._buffer(num_bytes), pair
+        send = partial(dist.send, message, group=group)
+        receive = partial(dist.recv, message, group=group)
+        if self._rank == first:
+            return lambda: (send(second), receive(second))
+        return lambda: (receive(first), send(first))
+
+    def _group(self, members: Sequence[int] | None) -> dist.ProcessGroup | None:
+        """A group of these ranks; None without any, once all ranks have called it.
+
+        Whoever is in none forms one alone, and none is ever given back: torch names a group after its ranks and after
+        how many groups each of them has, so that these must have equally many to find each other.
+        """
+        ranks = [self._rank] if members is None else list(members)
+        group = dist.new_group(ranks, timeout=COLLECTIVE_LIMIT, use_local_synchronization=True)
+        return None if members is None else group
+
+    def _buffer(self, num_bytes: int) -> torch.Tensor:
+        # Written to: untouched zeros all lie in one page of the host.
+        return torch.empty(num_bytes // 4, device=self._device).zero_()

@@ -1,0 +1,85 @@
+"""What each rank sees, gathered on all of them, and the all-reduces of every block of ranks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from search_spaces.plain_file import read_plain
+from trials.files.folders import AttemptFolder, write_text
+from trials.protocols.calibration import ON_CPU, ON_GPU
+from trials.protocols.node_probe import MARKS_SEEN_WITHIN_S, RankSight, Sights, mark_of
+from trials.ranks.environment import RankEnvironment
+from trials.ranks.report import Report
+from trials.train.calibrate.benchmarks import Bench
+from trials.train.calibrate.stopwatch import Stopwatch
+from trials.train.parallel.device import Device, open_device
+from trials.train.parallel.gather import exchange_json, meet
+from trials.train.parallel.process_groups import join_world
+from trials.trial import TrialSpec
+
+
+def look(spec: TrialSpec, folder: AttemptFolder, env: RankEnvironment, report: Report) -> Sights:
+    """Everything, on every rank of the world; the same on all of them."""
+    device = open_device(spec, env.local_rank)
+    write_text(mark_of(folder.path, env.rank), spec.nonce)
+    join_world(spec, folder, env, device)
+    report.enter("measured")
+    meet(device.torch_device)
+    device.synchronize()
+    mine = sight(env.rank, device, time.time(), unseen_marks(folder.path, spec))
+    ranks = exchange_json(asdict(mine), device.torch_device)
+    report.progress()
+    effort = ON_CPU if device.is_cpu else ON_GPU
+    bench = Bench(spec, env.rank, device, effort, Stopwatch(device, report, effort.seconds))
+    return Sights(tuple(map(RankSight.from_json, ranks)), tuple(bench.group_times()))
+
+
+def sight(rank: int, device: Device, clock_s: float, unseen: tuple[int, ...]) -> RankSight:
+    """What this process sees of its machine."""
+    return RankSight(
+        rank=rank,
+        node=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        executable=sys.executable,
+        torch=torch.__version__,
+        cuda=torch.version.cuda or torch.version.hip,
+        gpus=() if device.is_cpu else tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),
+        gpu=None if device.is_cpu else _identity(device.torch_device),
+        cores=tuple(sorted(os.sched_getaffinity(0))),
+        clock_s=clock_s,
+        unseen=unseen,
+    )
+
+
+def unseen_marks(folder: Path, spec: TrialSpec) -> tuple[int, ...]:
+    """The ranks whose marks are not there, or not this attempt's, after as long as a shared folder may take."""
+    deadline = time.monotonic() + MARKS_SEEN_WITHIN_S
+    unseen = tuple(range(spec.num_gpus))
+    while (unseen := tuple(rank for rank in unseen if not _is_there(mark_of(folder, rank), spec.nonce))) and (
+        time.monotonic() < deadline
+    ):
+        os.listdir(folder)  # has NFS ask its server again
+        time.sleep(0.2)
+    return unseen
+
+
+def _is_there(mark: Path, nonce: str) -> bool:
+    try:
+        return read_plain(mark) == nonce.encode()
+    except (OSError, ValueError):
+        return False
+
+
+def _identity(device: torch.device) -> str:
+    """What no other device of the node has: its UUID, or its place on the bus where this torch knows none."""
+    properties = torch.cuda.get_device_properties(device)
+    return str(getattr(properties, "uuid", None) or getattr(properties, "pci_bus_id", None) or device.index)

@@ -1,0 +1,312 @@
+"""The DeepSpeed engine: PipelineModule for stages, the plain engine without; ZeRO 0 to 3; our own layers inside.
+
+Written for DeepSpeed 0.19.8, whose defaults give wrong numbers in several places; each guard says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule
+from deepspeed.runtime.pipe.topology import ProcessTopology
+from deepspeed.utils import safe_set_full_fp32_param
+from torch import nn
+
+from search_spaces.layouts.layout import Layout
+from trials.train.data import Batch
+from trials.train.engines.deepspeed_guards import groups_with_a_limit, join_deepspeed, lean_start
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
+from trials.train.engines.gradients import clip_gradients
+from trials.train.engines.optimizer import build_adamw
+from trials.train.model.chunk import Running, Stage
+from trials.train.parallel.collectives import Reduction, reduce_in_place
+from trials.train.parallel.process_groups import World, group_size
+from trials.train.parallel.tensor_parallel import TensorRanks, sees_part_of_sequence, vocab_parallel_cross_entropy
+from trials.trainers.deepspeed_config import ds_config
+
+AXES = {"tp": "model", "dp": "data", "pp": "pipe"}
+"""DeepSpeed's names for the axes of a rank order."""
+
+MicroBatch = tuple[torch.Tensor, torch.Tensor]
+"""Token ids, and the ids that follow them."""
+
+
+def build_deepspeed_engine(training: Training, world: World) -> Engine:
+    join_deepspeed(training.device)
+    with groups_with_a_limit():
+        return _PlainEngine(training, world) if world.stages is None else _PipelineEngine(training, world)
+
+
+class _DeepSpeedEngine(Engine):
+    """What both kinds share: the wrapped engine, the sums over tensor ranks and stages that it leaves to the model, and
+    the gradient norm, which ZeRO 0 does not tell."""
+
+    def __init__(self, training: Training, world: World, module: nn.Module, mpu: Any):
+        self._training = training
+        self._world = world
+        self._stage = local_stage(module)
+        self.stages = (self._stage,)
+        _mark_parameters(self._stage)
+        optimizer = build_adamw(self._stage.parameters(), training.optimisation)
+        self._clipped_norm: torch.Tensor | None = None
+        config = _configuration(training)
+        if config["zero_optimization"]["stage"] == 0:
+            optimizer.register_step_pre_hook(self._clip)
+        with lean_start(training.layout):
+            self._engine, *_ = deepspeed.initialize(
+                model=module, optimizer=optimizer, config=config, mpu=mpu, dist_init_required=False
+            )
+        if training.dtype != torch.float32:
+            _give_exact_masters(self._stage, training, world)
+        self._sum_before_data_ranks()
+
+    def counts(self) -> EngineCounts:
+        counted = list(self._stage.counted_parameters())
+        return EngineCounts(
+            parameters=sum(map(_held_weights, counted)),
+            optimizer_parameters=sum(map(self._held_state, counted)),
+            micro_batches=self._stage.micro_batches,
+            samples=self._stage.samples,
+        )
+
+    def group_sizes(self) -> GroupSizes:
+        pipeline = None if self._world.stages is None else self._engine.mpu.get_pipe_parallel_group()
+        data = self._engine.seq_data_parallel_group
+        return GroupSizes(group_size(self._world.tensor), group_size(pipeline), group_size(data))
+
+    def _expect(self, micro_batches: int) -> None:
+        """DeepSpeed divides by the number of micro-batches it was configured for."""
+        layout = self._training.layout
+        samples = micro_batches * layout.micro_batch_size * layout.data_parallel
+        if samples != self._engine.train_batch_size():
+            self._engine.set_train_batch_size(samples)
+
+    def _grad_norm(self) -> torch.Tensor:
+        if self._clipped_norm is not None:
+            return self._clipped_norm
+        return torch.as_tensor(self._engine.get_global_grad_norm())
+
+    def _clip(self, *_: Any) -> None:
+        """Just before ZeRO 0's update. DeepSpeed's own clipping counts only the first stage, and tied weights twice."""
+        max_norm = self._training.optimisation.max_grad_norm
+        self._clipped_norm = clip_gradients(self._stage, max_norm, self._world)
+
+    def _held_state(self, parameter: Any) -> int:
+        """How many elements of it this rank's optimizer updates."""
+        if not hasattr(parameter, "_hp_mapping"):  # ZeRO 0 updates whole parameters, ZeRO 3 the part it holds
+            return _held_weights(parameter)
+        fragment = parameter._hp_mapping
+        return 0 if fragment is None else fragment.lp_fragment_address.numel
+
+    def _sum_before_data_ranks(self) -> None:
+        """Sum what tensor ranks and stages share before DeepSpeed averages over the data ranks, whenever it does."""
+        layout = self._training.layout
+        split = [parameter for parameter in self._stage.parameters() if sees_part_of_sequence(parameter)]
+        if layout.zero_stage >= 2 or layout.overlap_comm:
+            # Each gradient leaves for the data ranks in the middle of the backward pass.
+            for parameter in split:
+                parameter.register_hook(partial(_summed_over_tensor_ranks, ranks=self._world.tensor_ranks))
+            return
+        for name in ("allreduce_gradients", "_bf16_reduce_grads"):
+            if (reduce := getattr(self._engine, name, None)) is not None:
+                setattr(self._engine, name, partial(self._reduce, split, reduce))
+
+    def _reduce(self, split: Sequence[nn.Parameter], reduce: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        if self._engine.is_gradient_accumulation_boundary():
+            self._sum_tied_gradients()
+            if split:
+                _sum_in_one([_gradient(parameter) for parameter in split], self._world.tensor_ranks)
+        reduce(*args, **kwargs)
+
+    def _sum_tied_gradients(self) -> None:
+        """First and last stage each have half of the token table's gradient; afterwards both have all of it."""
+        tied = self._stage.tied_weight
+        if tied is not None and self._world.ends is not None:
+            reduce_in_place(Reduction.TIED_GRADIENT, _gradient(tied), self._world.ends)
+
+
+class _PlainEngine(_DeepSpeedEngine):
+    """One stage: DeepSpeed's engine with our tensor parallelism told to it as Megatron's is."""
+
+    def __init__(self, training: Training, world: World):
+        axes = _Axes(world)
+        prepare = _preparation(training, axes)
+        model, plan, ranks, weights, running = training.stage_arguments(0, world)
+        stage = Stage(model, plan, ranks, weights, running, on_part=prepare)
+        prepare(stage)
+        super().__init__(training, world, stage, axes)
+
+    def train_step(self, batch: Batch) -> StepResult:
+        micro_batches = _micro_batches(batch, self._training.layout)
+        self._expect(len(micro_batches))
+        total = torch.zeros((), device=self._training.device)
+        for number, (ids, targets) in enumerate(micro_batches, start=1):
+            self._engine.set_gradient_accumulation_boundary(number == len(micro_batches))
+            loss = self._stage.loss(self._engine(ids), targets)
+            self._engine.backward(loss)
+            self._engine.step()
+            total += loss.detach()
+        return StepResult(total / len(micro_batches), self._grad_norm())
+
+
+class _PipelineEngine(_DeepSpeedEngine):
+    """Several stages: DeepSpeed's 1F1B over a PipelineModule with one layer a stage, so that stages may be uneven."""
+
+    def __init__(self, training: Training, world: World):
+        super().__init__(training, world, _StagePipeline(training, world), mpu=None)
+
+    def train_step(self, batch: Batch) -> StepResult:
+        micro_batches = _micro_batches(batch, self._training.layout)
+        self._expect(len(micro_batches))
+        loss = self._engine.train_batch(data_iter=iter(micro_batches))
+        return StepResult(loss.detach(), self._grad_norm())
+
+
+class _StagePipeline(PipelineModule):
+    """Builds only the local stage. It names no tied weights: DeepSpeed looks for their gradients in a place where, with
+    fp16, or bf16 and offload, there are none, and silently leaves them apart; `_sum_tied_gradients` does not."""
+
+    def __init__(self, training: Training, world: World):
+        prepare = _preparation(training, axes=None)
+        stages = range(training.layout.pipeline_parallel)
+        super().__init__(
+            layers=[LayerSpec(Stage, *training.stage_arguments(s, world), prepare) for s in stages],
+            topology=_topology(training.layout),
+            loss_fn=partial(vocab_parallel_cross_entropy, ranks=world.tensor_ranks),
+            partition_method="uniform",
+        )
+
+
+class _Axes:
+    """Our groups under the names by which DeepSpeed asks Megatron's `mpu` for them; a rank that is alone along an axis
+    has a group of its own."""
+
+    def __init__(self, world: World):
+        alone = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        self._tensor = alone if world.tensor is None else world.tensor
+        self._data = alone if world.data is None else world.data
+
+    def get_model_parallel_group(self) -> dist.ProcessGroup:
+        return self._tensor
+
+    def get_model_parallel_rank(self) -> int:
+        return dist.get_rank(self._tensor)
+
+    def get_model_parallel_world_size(self) -> int:
+        return dist.get_world_size(self._tensor)
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup:
+        return self._data
+
+    def get_data_parallel_rank(self) -> int:
+        return dist.get_rank(self._data)
+
+    def get_data_parallel_world_size(self) -> int:
+        return dist.get_world_size(self._data)
+
+
+def local_stage(module: nn.Module) -> Stage:
+    return next(part for part in module.modules() if isinstance(part, Stage))
+
+
+def _topology(layout: Layout) -> ProcessTopology:
+    """DeepSpeed names the outermost axis first."""
+    sizes = {"model": layout.tensor_parallel, "data": layout.data_parallel, "pipe": layout.pipeline_parallel}
+    axes = [AXES[axis] for axis in reversed(layout.rank_order.split("-"))]
+    return ProcessTopology(axes, [sizes[axis] for axis in axes])
+
+
+def _preparation(training: Training, axes: _Axes | None) -> Callable[[nn.Module], None]:
+    """What is done to each part of the model as soon as it is built, so that no rank ever holds all of it in fp32, nor
+    with ZeRO 3 all of it at all."""
+    weight_type = training.dtype
+    shards_weights, config = training.layout.zero_stage == 3, _configuration(training)
+
+    def prepare(part: nn.Module) -> None:
+        for parameter in part.parameters():
+            parameter.data = parameter.data.to(weight_type)
+        if shards_weights and axes is not None:
+            group = axes.get_data_parallel_group()
+            deepspeed.zero.Init(module=part, data_parallel_group=group, config_dict_or_path=config, mpu=axes)
+
+    return prepare
+
+
+def _mark_parameters(stage: Stage) -> None:
+    """Tell ZeRO's norm which parameters this rank answers for: by itself it misses all shards but the first tensor
+    rank's, and counts the token table of a tied pipeline twice."""
+    counted = {id(parameter) for parameter in stage.counted_parameters()}
+    for parameter in stage.parameters():
+        parameter.model_parallel = id(parameter) in counted  # type: ignore[attr-defined]
+        parameter.ds_pipe_replicated = id(parameter) not in counted  # type: ignore[attr-defined]
+
+
+def _give_exact_masters(stage: Stage, training: Training, world: World) -> None:
+    """DeepSpeed's fp32 weights start as the rounded ones; draw the exact ones again, part by part, and give it those,
+    so that every layout starts from the same weights."""
+    blocks = iter(stage.blocks)
+
+    def give_block(exact: nn.Module) -> None:
+        for parameter, values in zip(next(blocks).parameters(), exact.parameters(), strict=True):
+            safe_set_full_fp32_param(parameter, values.data)
+            values.data = values.data.new_empty(0)
+
+    model, plan, ranks, weights, _ = training.stage_arguments(world.at.stage, world)
+    exact = Stage(model, plan, ranks, weights, Running(), on_part=give_block)
+    for name, values in exact.named_parameters():
+        if not name.startswith("blocks."):
+            safe_set_full_fp32_param(stage.get_parameter(name), values.data)
+
+
+def _held_weights(parameter: Any) -> int:
+    """How many elements of it lie on this rank; ZeRO 3 pads the last rank's part."""
+    if not hasattr(parameter, "ds_tensor"):
+        return parameter.numel()
+    part = parameter.ds_tensor.numel()
+    before = part * dist.get_rank(parameter.ds_process_group)
+    return min(part, max(0, parameter.ds_numel - before))
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """What the micro-batches have added up to, where DeepSpeed keeps it: in fp32 beside 16-bit weights, by its bf16
+    optimizer or by ZeRO, else where torch does. RuntimeError when the step passed the parameter by."""
+    for name in ("_hp_grad", "grad_accum", "grad"):
+        if (gradient := getattr(parameter, name, None)) is not None:
+            return gradient
+    raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
+
+
+def _summed_over_tensor_ranks(gradient: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    total = gradient.clone(memory_format=torch.contiguous_format)
+    reduce_in_place(Reduction.SEQUENCE_GRADIENT, total, ranks.group)
+    return total
+
+
+def _sum_in_one(gradients: Sequence[torch.Tensor], ranks: TensorRanks) -> None:
+    """Sum many small tensors in place in a single collective."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    reduce_in_place(Reduction.SEQUENCE_GRADIENT, flat, ranks.group)
+    for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(total.view_as(gradient))
+
+
+def _configuration(training: Training) -> dict[str, Any]:
+    """What the recipe exports, but for what is ours: the clipping of ZeRO 0 (`_clip`) and the recomputation, which a
+    stage does by itself. DeepSpeed's own reports are off."""
+    layout = replace(training.layout, activation_checkpointing="none")
+    config = ds_config(layout, layout.global_batch_size, training.optimisation.max_grad_norm, training.model)
+    if layout.precision == "fp16":
+        config["fp16"] |= {"initial_scale_power": training.optimisation.loss_scale_power}
+    is_ours = config["zero_optimization"]["stage"] == 0
+    return config | {"steps_per_print": 10**9} | ({"gradient_clipping": 0.0} if is_ours else {})
+
+
+def _micro_batches(batch: Batch, layout: Layout) -> list[MicroBatch]:
+    size = layout.micro_batch_size
+    return list(zip(batch.ids.split(size), batch.targets.split(size), strict=True))

@@ -1,0 +1,87 @@
+"""What DeepSpeed is kept from while it starts: compiling operators, importing a compiler, groups that wait for ever.
+
+Written for DeepSpeed 0.19.8; each guard says what happens without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.runtime import bf16_optimizer
+from deepspeed.runtime.zero import partitioned_param_coordinator as coordinator
+
+from search_spaces.layouts.layout import Layout
+from trials.train.parallel.process_groups import COLLECTIVE_LIMIT
+
+
+def join_deepspeed(device: torch.device) -> None:
+    """Let DeepSpeed use the process group that torch has."""
+    if device.type == "cpu":
+        # Else it compiles a C++ operator at every first start, and hangs for ever on the lock of a killed build.
+        # The submodule `deepspeed.comm.torch` is hidden behind a name of the real torch, hence sys.modules.
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    else:
+        # DeepSpeed takes the local rank for the device's number, which it is not where a rank sees its own GPU only.
+        os.environ["LOCAL_RANK"] = str(device.index)
+    deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+
+
+@contextmanager
+def groups_with_a_limit() -> Iterator[None]:
+    """The groups that DeepSpeed makes itself wait as long as ours."""
+    with _replaced(dist, "new_group", partial(dist.new_group, timeout=COLLECTIVE_LIMIT)):
+        yield
+
+
+@contextmanager
+def lean_start(layout: Layout) -> Iterator[None]:
+    """Around `deepspeed.initialize`.
+
+    ZeRO imports an optimizer we do not use whose functions are decorated with torch.compile, and keeps the compiler out
+    of functions of its own: importing the compiler for that takes each rank a second or two. The bf16 optimizer prints
+    its memory usage four times, collecting garbage each time.
+    """
+    with _replaced(bf16_optimizer, "see_memory_usage", _not_told):
+        if layout.torch_compile:
+            yield
+            return
+        _keep_undisabled(coordinator.update_recompute_parameters)
+        for method in vars(coordinator.PartitionedParameterCoordinator).values():
+            _keep_undisabled(method)
+        with _replaced(torch, "compile", _as_it_is), _replaced(torch.compiler, "disable", _as_it_is):
+            yield
+
+
+def _keep_undisabled(function: Any) -> None:
+    """A function that torch disables for the compiler at its first call: leave what torch looks for from the second
+    call on, so that it does not import the compiler at the first."""
+    while (inner := getattr(function, "__wrapped__", None)) is not None:
+        inner.__dynamo_disable = inner
+        function = inner
+
+
+def _as_it_is(function: Callable | None = None, *_: Any, **__: Any) -> Callable:
+    """Instead of a decorator of the compiler, with or without arguments."""
+    return function or (lambda decorated: decorated)
+
+
+def _not_told(*_: Any, **__: Any) -> None:
+    pass
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

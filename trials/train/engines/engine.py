@@ -1,0 +1,106 @@
+"""Engine: what runs one optimizer step of a layout. One interface over torch-native and DeepSpeed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+
+from search_spaces.layouts.layout import Layout
+from search_spaces.model_shape import ModelShape
+from trials.train.data import Batch
+from trials.train.engines.optimizer import Optimisation
+from trials.train.model.chunk import Running, Stage, StagePlan
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.process_groups import World
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By precision."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: the model, how it is laid out, from which weights and with which settings."""
+
+    model: ModelShape
+    layout: Layout
+    weights: WeightSource
+    optimisation: Optimisation
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights are held in for computing, and activations with them."""
+        return DTYPES[self.layout.precision]
+
+    @property
+    def num_chunks(self) -> int:
+        """Model chunks of the whole pipeline."""
+        return self.layout.pipeline_parallel * self.layout.virtual_pipeline_stages
+
+    def stage_arguments(self, chunk: int, world: World) -> tuple:
+        """Arguments of `Stage` for this chunk of the pipeline."""
+        plan = StagePlan.of(self.model, chunk, self.num_chunks)
+        running = Running(self.layout.activation_checkpointing, self.layout.torch_compile)
+        return self.model, plan, world.tensor_ranks, self.weights, running
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """`loss`: mean over this data rank's samples at least, None without a head; `grad_norm`: before clipping."""
+
+    loss: torch.Tensor | None
+    grad_norm: torch.Tensor
+
+
+@dataclass(frozen=True)
+class GroupSizes:
+    """How many ranks really share each axis with this one."""
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+
+
+@dataclass(frozen=True)
+class EngineCounts:
+    """What this rank holds and what passed through it since it was built: the proof that the layout took effect.
+
+    `parameters`: the model's parameters whose weights this rank holds and answers for; all tensor ranks and stages
+    together hold the model once, with ZeRO 3 all data ranks together too. `optimizer_parameters`: those whose
+    optimizer state it holds; from ZeRO 1 on the data ranks share them. `micro_batches`: through each model chunk.
+    """
+
+    parameters: int
+    optimizer_parameters: int
+    micro_batches: float
+    samples: int
+
+
+class Engine(ABC):
+    """Trains this rank's model chunks (`stages`, in the model's order; one without interleaving).
+
+    Every rank calls the same methods in the same order, from one thread. Errors of torch and of the device pass
+    through as they are.
+    """
+
+    stages: tuple[Stage, ...]
+
+    @abstractmethod
+    def train_step(self, batch: Batch) -> StepResult:
+        """Forward, backward, all reductions, clipping and the update for one global batch; may return before it ran.
+
+        The batch says how many micro-batches it has: its sequences over the layout's micro-batch size.
+        """
+
+    @abstractmethod
+    def counts(self) -> EngineCounts:
+        """Asked from what was built and what ran, not from the layout."""
+
+    @abstractmethod
+    def group_sizes(self) -> GroupSizes:
+        """Asked from the process groups that train, not from the layout."""

@@ -1,0 +1,17 @@
+"""Builds the engine of a layout."""
+
+from __future__ import annotations
+
+from trials.train.engines.engine import Engine, Training
+from trials.train.parallel.process_groups import World
+
+
+def build_engine(training: Training, world: World) -> Engine:
+    """The layout's engine, imported only now: a trial pays for one."""
+    if training.layout.engine == "deepspeed":
+        from trials.train.engines.deepspeed_engine import build_deepspeed_engine
+
+        return build_deepspeed_engine(training, world)
+    from trials.train.engines.torch_engine import TorchEngine
+
+    return TorchEngine(training, world)

@@ -1,0 +1,121 @@
+"""ZeRO 2 and 3 by torch's own FSDP2 (torch.distributed.fsdp.fully_shard), one group of weights a block.
+
+Stage 3 gives the weights back after each forward pass, stage 2 keeps them until the backward pass is over. Gradients
+are reduce-scattered after every micro-batch; in a pipeline torch adds them up first and scatters once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from trials.train.engines.engine import Training
+from trials.train.engines.gradients import gradient_of
+from trials.train.engines.sharding import Piece, Sharding, Traits, named_traits
+from trials.train.model.chunk import Stage
+from trials.train.parallel.collectives import Reduction, reduce_in_place
+from trials.train.parallel.process_groups import World
+from trials.train.parallel.tensor_parallel import is_sharded, sees_part_of_sequence
+
+
+class FsdpSharding(Sharding):
+    """Builds the chunks itself, so that each block is sharded before the next one takes memory.
+
+    FSDP puts parameters of its own in the place of ours, without their marks: their traits are taken down before.
+    """
+
+    loss_divisor = 1  # FSDP takes the mean over the data ranks
+    shares_gradients = True
+
+    def __init__(self, training: Training, world: World, chunks: Sequence[int]):
+        assert world.data is not None
+        self._ends = world.ends
+        self._held = 0
+        self._shard = partial(
+            fully_shard,
+            mesh=DeviceMesh.from_group(world.data, training.device.type),
+            mp_policy=MixedPrecisionPolicy(param_dtype=training.dtype, reduce_dtype=torch.float32),
+            reshard_after_forward=training.layout.zero_stage == 3,
+        )
+        self._known: list[tuple[nn.Parameter, Traits]] = []
+        self.stages = tuple(self._build(training, world, chunk) for chunk in chunks)
+        with torch.no_grad():
+            self.weights = self.masters = [_local(parameter) for parameter, _ in self._known]
+
+    def _build(self, training: Training, world: World, chunk: int) -> Stage:
+        in_blocks: list[Traits] = []
+
+        def shard(block: nn.Module) -> None:
+            in_blocks.extend(_traits_in_block(block, world))
+            self._shard(block)
+
+        model, plan, ranks, weights, running = training.stage_arguments(chunk, world)
+        stage = Stage(model, plan, ranks, weights, running, on_part=shard)
+        outside = dict(named_traits(stage, lambda name: not name.startswith("blocks.")))
+        self._shard(stage)
+        left = iter(in_blocks)
+        traits = [outside[name] if name in outside else next(left) for name, _ in stage.named_parameters()]
+        self._known += zip(stage.parameters(), traits, strict=True)
+        self._count_after_forward(stage, traits)
+        return stage
+
+    def _count_after_forward(self, stage: Stage, traits: Sequence[Traits]) -> None:
+        """What lies here from a forward pass to its backward pass is counted once, when FSDP is done with the first."""
+
+        def count(*_: Any) -> None:
+            first_only.remove()
+            present = zip(stage.parameters(), traits, strict=True)
+            self._held += sum(_present(parameter) for parameter, known in present if known.is_counted)
+
+        first_only = stage.register_forward_hook(count)
+
+    def begin_step(self, micro_batches: int) -> None:
+        for parameter, _ in self._known:
+            parameter.grad = None
+
+    def finish_backward(self) -> None:
+        for piece in self.pieces():
+            if piece.traits.is_tied:
+                reduce_in_place(Reduction.TIED_GRADIENT, piece.gradient, self._ends)
+
+    def gradients(self) -> Sequence[torch.Tensor]:
+        return [_local_gradient(parameter) for parameter, _ in self._known]
+
+    def pieces(self) -> Sequence[Piece]:
+        return [Piece(_local_gradient(parameter), traits) for parameter, traits in self._known]
+
+    def publish(self) -> None:
+        """FSDP gathers weights when it needs them."""
+
+    def held_parameters(self) -> int:
+        return self._held
+
+    @torch.no_grad()
+    def updated_parameters(self) -> int:
+        return sum(_local(parameter).numel() for parameter, traits in self._known if traits.is_counted)
+
+
+def _traits_in_block(block: nn.Module, world: World) -> Iterator[Traits]:
+    for parameter in block.parameters():
+        yield Traits(world.at.tensor == 0 or is_sharded(parameter), sees_part_of_sequence(parameter), is_tied=False)
+
+
+def _local(parameter: nn.Parameter) -> torch.Tensor:
+    """This rank's share, as it lies in memory."""
+    return cast(DTensor, parameter).to_local()
+
+
+def _present(parameter: nn.Parameter) -> int:
+    """How many of its elements lie on this rank now: its share, or all of them while they are gathered."""
+    return (parameter.to_local() if isinstance(parameter, DTensor) else parameter).numel()
+
+
+def _local_gradient(parameter: nn.Parameter) -> torch.Tensor:
+    return cast(DTensor, gradient_of(parameter)).to_local()

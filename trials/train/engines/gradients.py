@@ -1,0 +1,54 @@
+"""The gradients' norm over the whole model, and clipping by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from trials.train.model.chunk import Stage
+from trials.train.parallel.collectives import Reduction, reduce_in_place
+from trials.train.parallel.process_groups import World
+
+
+def clip_gradients(stage: Stage, max_norm: float, world: World) -> torch.Tensor:
+    """Scale all gradients of a chunk so that their norm over the model is at most this; returns it as it was.
+
+    Every data rank holds all gradients of the chunk.
+    """
+    counted = [gradient_of(parameter) for parameter in stage.counted_parameters()]
+    norm = global_norm(square_sum(counted, counted[0].device), world)
+    torch._foreach_mul_([gradient_of(parameter) for parameter in stage.parameters()], clip_factor(norm, max_norm))
+    return norm
+
+
+def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
+    """RuntimeError when the step passed the parameter by."""
+    if parameter.grad is None:
+        raise RuntimeError(f"a parameter of shape {tuple(parameter.shape)} got no gradient")
+    return parameter.grad
+
+
+def square_sum(gradients: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Sum of all squares, a scalar on `device`; 0 for none."""
+    if not gradients:
+        return torch.zeros((), device=device)
+    return torch.stack(torch._foreach_norm(list(gradients))).square().sum()
+
+
+def global_norm(square: torch.Tensor, world: World, data_ranks_share: bool = False) -> torch.Tensor:
+    """The norm over the whole model from each rank's sum of squares of what it answers for.
+
+    `data_ranks_share`: each data rank has only a part of the gradients.
+    """
+    reduce_in_place(Reduction.NORM_OVER_TENSOR_RANKS, square, world.tensor)
+    reduce_in_place(Reduction.NORM_OVER_STAGES, square, world.stages)
+    if data_ranks_share:
+        reduce_in_place(Reduction.NORM_OVER_DATA_RANKS, square, world.data)
+    return square.sqrt()
+
+
+def clip_factor(norm: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """What gradients are multiplied by; torch's clip_grad_norm_ has the same epsilon."""
+    return torch.clamp(max_norm / (norm + 1e-6), max=1.0)

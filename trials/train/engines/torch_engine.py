@@ -1,0 +1,85 @@
+"""The torch-native engine: our own tensor parallelism and flat buffers, FSDP2, and torch.distributed.pipelining."""
+
+from __future__ import annotations
+
+import torch
+
+from trials.train.data import Batch
+from trials.train.engines.engine import Engine, EngineCounts, GroupSizes, StepResult, Training
+from trials.train.engines.sharding import Sharding
+from trials.train.engines.update import Update
+from trials.train.model.chunk import Stage
+from trials.train.parallel.process_groups import World, group_size
+
+
+class TorchEngine(Engine):
+    def __init__(self, training: Training, world: World):
+        self._training = training
+        self._world = world
+        self._sharding, self.stages = _sharded(training, world)
+        self._update = Update(
+            self._sharding,
+            world,
+            training.optimisation,
+            uses_fp16=training.dtype == torch.float16,
+            is_offloaded=training.layout.offload == "optimizer",
+        )
+        self._pipeline = None
+        if world.stages is not None:
+            from trials.train.engines.torch_pipeline import Pipeline
+
+            self._pipeline = Pipeline(self.stages, training, world)
+
+    def train_step(self, batch: Batch) -> StepResult:
+        micro_batches = len(batch.ids) // self._training.layout.micro_batch_size
+        factor = self._update.loss_scale.value / (micro_batches * self._sharding.loss_divisor)
+        self._sharding.begin_step(micro_batches)
+        run = self._accumulate if self._pipeline is None else self._pipeline.run
+        loss = run(batch, micro_batches, factor)
+        self._sharding.finish_backward()
+        return StepResult(loss, self._update.step())
+
+    def counts(self) -> EngineCounts:
+        return EngineCounts(
+            self._sharding.held_parameters(),
+            self._sharding.updated_parameters(),
+            sum(stage.micro_batches for stage in self.stages) / len(self.stages),
+            self.stages[0].samples,
+        )
+
+    def group_sizes(self) -> GroupSizes:
+        world = self._world
+        return GroupSizes(group_size(world.tensor), group_size(world.stages), group_size(world.data))
+
+    def _accumulate(self, batch: Batch, micro_batches: int, factor: float) -> torch.Tensor:
+        """Micro-batches one after another through the only chunk; returns their mean loss."""
+        (stage,) = self.stages
+        total = torch.zeros((), device=self._training.device)
+        for ids, targets in zip(batch.ids.chunk(micro_batches), batch.targets.chunk(micro_batches), strict=True):
+            loss = stage.loss(stage(ids), targets)
+            (loss * factor).backward()
+            total += loss.detach()
+        return total / micro_batches
+
+
+def _sharded(training: Training, world: World) -> tuple[Sharding, tuple[Stage, ...]]:
+    """The weights of this rank's chunks, laid out as the ZeRO stage says, and the chunks."""
+    layout = training.layout
+    chunks = range(world.at.stage, training.num_chunks, layout.pipeline_parallel)
+    if layout.zero_stage >= 2 and world.data is not None:
+        from trials.train.engines.fsdp import FsdpSharding
+
+        fsdp = FsdpSharding(training, world, chunks)
+        return fsdp, fsdp.stages
+    from trials.train.engines.flat_buffers import FlatSharding
+
+    stages = tuple(Stage(*training.stage_arguments(chunk, world)) for chunk in chunks)
+    flat = FlatSharding(
+        stages,
+        world,
+        training.dtype,
+        shares_update=layout.zero_stage >= 1,
+        overlaps=layout.overlap_comm,
+        bucket_mib=layout.bucket_mib,
+    )
+    return flat, stages

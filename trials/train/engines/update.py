@@ -1,0 +1,119 @@
+"""The update of one step: gradients summed where tensor ranks saw parts, their global norm, clipping, AdamW.
+
+Weights of 16 bits are updated through fp32 masters, as in Micikevicius et al. (arXiv 1710.03740); with fp16 the loss is
+scaled so that small gradients do not vanish. With the optimizer offloaded masters and moments lie in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from trials.train.engines.gradients import clip_factor, global_norm, square_sum
+from trials.train.engines.optimizer import Optimisation, build_adamw
+from trials.train.engines.sharding import Sharding
+from trials.train.parallel.collectives import Reduction, reduce_in_place
+from trials.train.parallel.process_groups import World
+
+PIECE_ELEMENTS = 2**24
+"""64 MiB in fp32: large enough for a bus's full speed."""
+
+
+class LossScale:
+    """fp16's dynamic scale, two to the `power` at first: halved when gradients overflow, doubled after many steps
+    without. 1 where not needed."""
+
+    GROWS_AFTER_STEPS = 1000
+
+    def __init__(self, is_needed: bool, power: int):
+        self.value = 2.0**power if is_needed else 1.0
+        self._is_needed = is_needed
+        self._good_steps = 0
+
+    def overflowed(self, norm: torch.Tensor) -> bool:
+        """Whether the gradients of this step, whose norm is given, are of no use; every rank sees the same norm."""
+        if not self._is_needed:
+            return False
+        overflowed = not bool(torch.isfinite(norm))
+        self._good_steps = 0 if overflowed else self._good_steps + 1
+        if overflowed:
+            self.value /= 2
+        elif self._good_steps % self.GROWS_AFTER_STEPS == 0:
+            self.value *= 2
+        return overflowed
+
+
+class Update:
+    """Updates the weights of a sharding from its gradients. Collective over the ranks of a replica."""
+
+    def __init__(self, sharding: Sharding, world: World, settings: Optimisation, uses_fp16: bool, is_offloaded: bool):
+        self.loss_scale = LossScale(uses_fp16, settings.loss_scale_power)
+        self._sharding = sharding
+        self._world = world
+        self._max_grad_norm = settings.max_grad_norm
+        self._shares_gradients = sharding.shares_gradients
+        self._masters = [_on_host(m) for m in sharding.masters] if is_offloaded else sharding.masters
+        sharding.masters = ()  # else those on the device would stay there beside the ones on the host
+        self._host_gradients = [torch.zeros_like(m, pin_memory=m.is_pinned()) for m in self._masters if is_offloaded]
+        self._parameters = [torch.nn.Parameter(master) for master in self._masters]
+        self._optimizer = build_adamw(self._parameters, settings)
+
+    def step(self) -> torch.Tensor:
+        """After the backward passes: update the weights; the gradients' norm over the whole model, before clipping.
+
+        The norm is infinite when fp16 overflowed: then nothing was updated, and the scale is smaller from now on.
+        """
+        self._sum_over_positions()
+        norm = self._norm()
+        if not self.loss_scale.overflowed(norm):
+            factor = clip_factor(norm, self._max_grad_norm) / self.loss_scale.value
+            self._apply(factor)
+        return norm
+
+    def _sum_over_positions(self) -> None:
+        """Sequence-parallel ranks have the gradients of their own positions: one collective sums all of them."""
+        parts = [piece.gradient for piece in self._sharding.pieces() if piece.traits.sees_part_of_sequence]
+        if self._world.tensor is None or not parts:
+            return
+        together = torch.cat([part.flatten() for part in parts])
+        reduce_in_place(Reduction.SEQUENCE_GRADIENT, together, self._world.tensor)
+        for part, total in zip(parts, together.split([part.numel() for part in parts]), strict=True):
+            part.copy_(total.view_as(part))
+
+    def _norm(self) -> torch.Tensor:
+        counted = [piece.gradient for piece in self._sharding.pieces() if piece.traits.is_counted]
+        device = self._sharding.weights[0].device
+        norm = global_norm(square_sum(counted, device), self._world, self._shares_gradients)
+        return norm / self.loss_scale.value
+
+    def _apply(self, factor: torch.Tensor) -> None:
+        gradients = list(self._sharding.gradients())
+        torch._foreach_mul_(gradients, factor)
+        if self._host_gradients:
+            _copy(self._host_gradients, gradients)
+            gradients = self._host_gradients
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimizer.step()
+        if self._masters[0] is not self._sharding.weights[0]:
+            _copy(self._sharding.weights, self._masters)
+        self._sharding.publish()
+
+
+@torch.no_grad()
+def _copy(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Between devices and types, waiting once at the end where there are two devices.
+
+    Piece by piece: what comes to a GPU in another type lies there in both for a moment.
+    """
+    for target, source in zip(targets, sources, strict=True):
+        for piece, values in zip(target.split(PIECE_ELEMENTS), source.split(PIECE_ELEMENTS), strict=True):
+            piece.copy_(values, non_blocking=True)
+    if any(target.device != source.device for target, source in zip(targets, sources, strict=True)):
+        torch.cuda.current_stream().synchronize()
+
+
+def _on_host(master: torch.Tensor) -> torch.Tensor:
+    """A copy in host memory, pinned where a GPU reads it."""
+    return torch.empty_like(master, device="cpu", pin_memory=master.is_cuda).copy_(master)

@@ -1,0 +1,248 @@
+"""The training loop of a trial: steps, the clock, who saw what, until the measurement is done."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from trials.analysis.early_stopping import RivalWatch
+from trials.files.folders import AttemptFolder
+from trials.measurement.protocol import Measurement, Pace, ShortSteps, Stop, bound_fields, slows_down
+from trials.measurement.step_log import MetricsWriter, StepPhase, StepRecord
+from trials.ranks.allocator import STEPS_A_TRIM, give_free_pages_back
+from trials.ranks.environment import process_age_s
+from trials.ranks.failures import TrialFailure
+from trials.ranks.report import Report
+from trials.train.data import Batch, TrainingData
+from trials.train.engines.engine import Engine, StepResult
+from trials.train.parallel.device import Device, Utilization, resident_gib
+from trials.train.parallel.gather import RankStep, exchange_steps, meet
+from trials.train.parallel.process_groups import Coordinates
+from trials.trial import FailureReason, Flag, TrialKind, TrialSpec, utc_text
+
+MOST_SKIPPED = 0.1
+"""Measured steps that may have been passed over because fp16 overflowed."""
+
+
+class TrainingLoop:
+    """Runs an engine until the measurement stops. Every rank sees the same numbers and stops after the same step.
+
+    `rivals` is given to rank 0 alone, and only where the trial may end itself for the sake of a better layout.
+    `micro_batches` are those of each step that ran, `elapsed_s` is the age of rank 0's process after the last of them.
+    """
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        engine: Engine,
+        data: TrainingData,
+        device: Device,
+        report: Report,
+        rivals: RivalWatch | None = None,
+    ):
+        is_finalist = spec.kind is TrialKind.FINALIST
+        self.measurement = Measurement(spec.measure, spec.measure.finalist_time_s if is_finalist else 0.0)
+        self.pace = Pace(spec)
+        self.micro_batches: list[int] = []
+        self.records: list[StepRecord] = []
+        self.warmed_up_at_s: float | None = None
+        self.elapsed_s = 0.0
+        self._spec = spec
+        self._engine = engine
+        self._data = data
+        self._device = device
+        self._report = report
+        self._rivals = rivals
+        self._utilization = Utilization(device)
+        for stage in engine.stages:
+            # A full step may take longer than anything that is not stuck; a micro-batch does not.
+            stage.register_forward_pre_hook(lambda *_: report.progress())
+
+    def run(self, writer: MetricsWriter | None) -> None:
+        """Train and measure; `writer` on one rank only. TrialFailure for a time limit too short or a loss gone mad."""
+        self._report.enter(StepPhase.WARMUP)
+        while self.measurement.stop is None:
+            record = self._one_step()
+            if writer is not None:
+                writer.write(record)
+            self._report.progress()
+            self._note_end_of_warmup()
+            if self._device.is_cpu and len(self.records) % STEPS_A_TRIM == 0:
+                give_free_pages_back()
+        if self.measurement.stop is Stop.TIME_LIMIT and not self.measurement.has_enough_steps:
+            seen = bound_fields(self._spec, self.measurement)
+            raise TrialFailure(FailureReason.TIME_LIMIT, self._too_few_steps(), seen)
+        if (found := too_many_skipped(self.records)) is not None:
+            raise TrialFailure(FailureReason.RESULT_INVALID, found)
+
+    def train(self, micro_batches: int) -> StepResult:
+        """One more step with the data that follows, for whoever looks at it in another way than by its time."""
+        batch = self._data.begin(len(self.micro_batches))()
+        self.micro_batches.append(micro_batches)
+        return self._engine.train_step(self._shortened(batch, micro_batches))
+
+    def _one_step(self) -> StepRecord:
+        number, phase = len(self.records) + 1, self.measurement.phase
+        self.micro_batches.append(self.pace.micro_batches)
+        views = exchange_steps(self._timed_step(number), self._device.torch_device)
+        record = step_record(self._spec, number, phase, views)
+        self.records.append(record)
+        self._take_in(record.step_time_s, views[0])
+        _require_sound(record)
+        return record
+
+    def _take_in(self, step_time_s: float, of_rank_0: RankStep) -> None:
+        """Rank 0's clock decides, since ranks did not all start at the same moment; so does its view of the best."""
+        self.elapsed_s = of_rank_0.elapsed_s
+        told = self.pace.add(step_time_s)
+        if told is None:
+            return
+        full_s, took_s = told
+        wanted_s = None if math.isnan(of_rank_0.wanted_s) else of_rank_0.wanted_s
+        self.measurement.add(full_s, of_rank_0.elapsed_s, took_s, wanted_s)
+
+    def _timed_step(self, number: int) -> RankStep:
+        """This rank's view. The clock runs while data is waited for, and is read after the device has finished."""
+        take_batch = self._data.begin(number - 1)
+        wanted_s = self._wanted_s()
+        samples_before = self._engine.stages[0].samples
+        # Else the others' steps would begin with waiting for rank 0, which writes and reads files between steps.
+        meet(self._device.torch_device)
+        self._device.synchronize()
+        started = time.perf_counter()
+        batch = take_batch()
+        data_wait_s = time.perf_counter() - started
+        result = self._engine.train_step(self._shortened(batch, self.micro_batches[-1]))
+        self._device.synchronize()
+        step_time_s = time.perf_counter() - started
+        return RankStep(
+            step_time_s=step_time_s,
+            elapsed_s=process_age_s(),
+            loss=math.nan if result.loss is None else float(result.loss),
+            grad_norm=float(result.grad_norm),
+            samples=self._engine.stages[0].samples - samples_before,
+            allocated_gib=_or_nan(self._device.allocated_gib()),
+            reserved_gib=_or_nan(self._device.reserved_gib()),
+            host_gib=resident_gib(),
+            data_wait_s=data_wait_s,
+            wanted_s=wanted_s,
+            gpu_utilization=_or_nan(self._utilization.sample()),
+        )
+
+    def _shortened(self, batch: Batch, micro_batches: int) -> Batch:
+        """Its first so many micro-batches."""
+        samples = micro_batches * self._spec.layout.micro_batch_size
+        if micro_batches == self._spec.layout.grad_accum_steps:
+            return batch
+        return Batch(batch.ids[:samples], batch.targets[:samples])
+
+    def _wanted_s(self) -> float:
+        """What a rival asks of this layout, as `RankStep` has it; looked for once there is something to compare."""
+        if self._rivals is None or self.measurement.phase is StepPhase.WARMUP:
+            return math.nan
+        rival = self._rivals.look()
+        return math.nan if rival is None else rival.step_time_s
+
+    def _note_end_of_warmup(self) -> None:
+        if self.warmed_up_at_s is None and self.measurement.warmup_steps is not None:
+            self.warmed_up_at_s = process_age_s()
+            self._report.enter(StepPhase.MEASURED)
+
+    def _too_few_steps(self) -> str:
+        rules, done = self._spec.measure, len(self.measurement.measured_times_s)
+        return (
+            f"{done} measured steps after {len(self.records)} steps when the limit of {rules.time_limit_s:.0f} s came "
+            f"near; {rules.min_steps} are the least that counts"
+        )
+
+    @property
+    def longest_step_s(self) -> float:
+        return max(record.step_time_s for record in self.records if record.phase is StepPhase.MEASURED)
+
+    @property
+    def short_steps(self) -> ShortSteps | None:
+        """Those that ran by turns, where the measurement is extrapolated."""
+        return self.pace.short_steps if self.pace.is_extrapolated else None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What the contract says of a measurement that was cut short or made in short steps, or whose machine may have
+        been unwell."""
+        found = {
+            Flag.TIME_LIMIT: self.measurement.stop is Stop.TIME_LIMIT,
+            Flag.WIDE_INTERVAL: self.measurement.is_wide,
+            Flag.EXTRAPOLATED: self.pace.is_extrapolated,
+            Flag.SUSPECT_NODE: slows_down(self.measurement.measured_times_s),
+        }
+        return tuple(flag for flag, is_so in found.items() if is_so)
+
+
+def step_record(spec: TrialSpec, number: int, phase: StepPhase, views: Sequence[RankStep]) -> StepRecord:
+    """The whole world's step from what each rank saw of it."""
+    layout = spec.layout
+    with_loss = [views[r] for r in _replica_ranks(spec, stage=layout.pipeline_parallel - 1)]
+    with_samples = [views[r] for r in _replica_ranks(spec, stage=0)]
+    return StepRecord(
+        step=number,
+        phase=phase,
+        time=utc_text(),
+        step_time_s=max(v.step_time_s for v in views),
+        fastest_rank_step_time_s=min(v.step_time_s for v in views),
+        loss=sum(v.loss for v in with_loss) / len(with_loss),
+        grad_norm=_norm_or_skipped(views[0].grad_norm, layout.precision),
+        samples=int(sum(v.samples for v in with_samples)),
+        memory_allocated_gib=_largest([v.allocated_gib for v in views]),
+        memory_reserved_gib=_largest([v.reserved_gib for v in views]),
+        host_memory_gib=_fullest_node([v.host_gib for v in views], spec.gpus_per_node),
+        data_wait_s=max(v.data_wait_s for v in views),
+        gpu_utilization=_mean([v.gpu_utilization for v in views if not math.isnan(v.gpu_utilization)]),
+    )
+
+
+def _require_sound(record: StepRecord) -> None:
+    if math.isfinite(record.loss or 0.0) and (record.grad_norm is None or math.isfinite(record.grad_norm)):
+        return
+    found = f"loss {record.loss}, gradient norm {record.grad_norm} at step {record.step}"
+    raise TrialFailure(FailureReason.RESULT_INVALID, f"{found}: not a training that can be measured")
+
+
+def too_many_skipped(records: Sequence[StepRecord]) -> str | None:
+    """Steps that fp16's overflow made void skip the update, and are faster for it: a few among many do no harm."""
+    measured = [r for r in records if r.phase is StepPhase.MEASURED]
+    skipped = sum(r.grad_norm is None for r in measured)
+    if skipped <= MOST_SKIPPED * len(measured):
+        return None
+    return f"gradients overflowed in {skipped} of {len(measured)} measured steps: the loss scale has not settled"
+
+
+def _norm_or_skipped(norm: float, precision: str) -> float | None:
+    """fp16 overflows now and then, and such a step is passed over; elsewhere that is a broken training."""
+    return None if precision == "fp16" and not math.isfinite(norm) else norm
+
+
+def open_metrics(folder: AttemptFolder, rank: int, restart: int) -> MetricsWriter | None:
+    """Rank 0 writes the step lines."""
+    return MetricsWriter(folder.metrics(restart)) if rank == 0 else None
+
+
+def _replica_ranks(spec: TrialSpec, stage: int) -> list[int]:
+    """One rank of each data rank, on this stage."""
+    data_ranks = range(spec.layout.data_parallel)
+    return [Coordinates(tensor=0, data=d, stage=stage).rank(spec.layout) for d in data_ranks]
+
+
+def _fullest_node(host_gib: Sequence[float], ranks_per_node: int) -> float:
+    return max(sum(host_gib[first : first + ranks_per_node]) for first in range(0, len(host_gib), ranks_per_node))
+
+
+def _largest(values: Sequence[float]) -> float | None:
+    return None if any(math.isnan(v) for v in values) else max(values)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

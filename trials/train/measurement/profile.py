@@ -1,0 +1,220 @@
+"""A few steps under torch's profiler, after the measurement: where the time of a step goes.
+
+What counts as what is told by ranges of our own and not by the names of kernels: while these steps run, every
+collective says over which axis of the layout its group lies, and so does whoever waits for it. This holds for any
+engine, since all of them pass through torch's process groups.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from search_spaces.layouts.layout import Layout
+from trials.ranks.failures import excerpt_of
+from trials.ranks.report import Report
+from trials.train.measurement.breakdown import Part, Range, Seen, StepParts, breakdown, parts_of_step
+from trials.train.measurement.loop import TrainingLoop
+from trials.train.parallel.device import Device
+from trials.train.parallel.gather import exchange_json
+from trials.train.parallel.process_groups import Coordinates
+from trials.trial import Flag, Outcome, TrialSpec
+
+PROFILED_STEPS = 3
+"""And one before them: the profiler is slow to start."""
+SLOWED_DOWN = 3
+"""A profiled step may take so many times as long as another."""
+PREFIX = "parlay/"
+_STEP = "parlay/step"
+_OPTIMIZER = "Optimizer.step#"
+"""What torch itself calls every step of an optimizer."""
+# fmt: off
+_COLLECTIVES = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "gather", "scatter", "send", "recv", "_end_coalescing",
+    "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced", "_allgather_base", "all_gather_single",
+    "all_gather_single_coalesced", "reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single",
+)
+# fmt: on
+"""Of a process group, in any release of torch."""
+
+
+def add_breakdown(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report, outcome: Outcome | None) -> None:
+    """Profile a few steps on every rank; rank 0, which has the `outcome`, writes it again with the breakdown.
+
+    The outcome stands already, and whatever goes wrong here is a flag on it. A rank that has others beside it raises
+    all the same: they may wait for it in a collective, and end only because it does. That no time is left for profiled
+    steps all ranks find alike, and none fails for it.
+    """
+    if (found := _too_late(spec, loop)) is not None:
+        _tell_failed(report, outcome, found)
+        return
+    try:
+        ranks = _profiled_ranks(spec, loop, device, report)
+        if outcome is not None:
+            time_s = breakdown(ranks, outcome.measured["step_time_s"], loop.short_steps)
+            report.measured(replace(outcome, measured={**outcome.measured, "time_s": time_s}))
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        _tell_failed(report, outcome, excerpt_of(error))
+        if dist.get_world_size() > 1:
+            raise
+
+
+def _too_late(spec: TrialSpec, loop: TrainingLoop) -> str | None:
+    """What is said where the time limit would end the profiled steps, by rank 0's clock."""
+    needed_s = SLOWED_DOWN * (len(_counts(loop)) + 1) * loop.longest_step_s
+    is_late = loop.elapsed_s + needed_s > spec.measure.time_limit_s
+    return f"the time limit leaves no {needed_s:.0f} s for profiled steps" if is_late else None
+
+
+def _tell_failed(report: Report, outcome: Outcome | None, words: str) -> None:
+    if outcome is not None:
+        report.measured(replace(outcome, flags=(*outcome.flags, Flag.PROFILE_FAILED), excerpt=words))
+
+
+def axis_of(layout: Layout, ranks: Sequence[int]) -> Part | None:
+    """The part to which a collective of these ranks belongs; None for a rank alone.
+
+    Ranks that differ in their stage wait for each other's work, whatever else they differ in; then come data ranks.
+    """
+    places = [Coordinates.of(rank, layout) for rank in ranks]
+    for part, axis in ((Part.PIPELINE, "stage"), (Part.DATA_PARALLEL, "data"), (Part.TENSOR, "tensor")):
+        if len({getattr(place, axis) for place in places}) > 1:
+            return part
+    return None
+
+
+def _profiled_ranks(spec: TrialSpec, loop: TrainingLoop, device: Device, report: Report) -> list[list[StepParts]]:
+    """What each rank saw; RuntimeError where this one saw nothing."""
+    steps = _profiled_steps(spec.layout, loop, _counts(loop), device, report)
+    views = exchange_json([step.to_json() for step in steps], device.torch_device)
+    return [[StepParts.from_json(step) for step in view] for view in views]
+
+
+def _counts(loop: TrainingLoop) -> list[int]:
+    """The micro-batches of each profiled step: as it was measured."""
+    if loop.short_steps is None:
+        return [loop.micro_batches[-1]] * PROFILED_STEPS
+    return [loop.short_steps.short, loop.short_steps.long] * 2
+
+
+def _profiled_steps(
+    layout: Layout, loop: TrainingLoop, counts: Sequence[int], device: Device, report: Report
+) -> list[StepParts]:
+    activities = [ProfilerActivity.CPU, *([] if device.is_cpu else [ProfilerActivity.CUDA])]
+    with profile(activities=activities) as profiler, _told_collectives(layout):
+        for count in (counts[0], *counts):
+            device.synchronize()
+            with record_function(_STEP):
+                loop.train(count)
+                device.synchronize()
+            report.progress()
+    events = list(profiler.events())
+    steps = sorted(_bounds_s(e) for e in events if e.name == _STEP and e.device_type == DeviceType.CPU)
+    ranges = [found for event in events if (found := _range(event)) is not None]
+    if not device.is_cpu and not any(found.seen is Seen.DEVICE_KERNEL for found in ranges):
+        raise RuntimeError("the profiler saw no kernel on the device")
+    return [
+        parts_of_step(count, begin_s, end_s, [r for r in ranges if r.end_s > begin_s and r.begin_s < end_s])
+        for count, (begin_s, end_s) in zip(counts, steps[1:], strict=True)
+    ]
+
+
+def _range(event: Any) -> Range | None:
+    """What an event of the profiler is to us; None for what happens on the host besides."""
+    part, kind = _named(event.name)
+    if event.device_type == DeviceType.CPU:
+        if part is None:
+            return None
+        is_optimizer = part is Part.OPTIMIZER
+        return Range(part, Seen.HOST_OTHER if is_optimizer else Seen.HOST_COLLECTIVE, *_bounds_s(event), kind)
+    if part is not None:
+        is_optimizer = part is Part.OPTIMIZER
+        return Range(part, Seen.DEVICE_OPTIMIZER if is_optimizer else Seen.DEVICE_COLLECTIVE, *_bounds_s(event), kind)
+    if event.is_user_annotation or event.name.startswith(("nccl", "gloo")):
+        return None  # other people's ranges; and the kernels that lie in ours
+    if event.name.startswith(("Memcpy HtoD", "Memcpy DtoH")):
+        return Range(Part.OFFLOAD, Seen.DEVICE_COPY, *_bounds_s(event))
+    return Range(Part.COMPUTE, Seen.DEVICE_KERNEL, *_bounds_s(event))
+
+
+def _named(name: str) -> tuple[Part | None, str]:
+    """The part and the kind in the name of a range of ours."""
+    if name.startswith(_OPTIMIZER):
+        return Part.OPTIMIZER, ""
+    if not name.startswith(PREFIX) or name == _STEP:
+        return None, ""
+    part, _, kind = name.removeprefix(PREFIX).partition("/")
+    return Part(part), kind
+
+
+def _bounds_s(event: Any) -> tuple[float, float]:
+    return event.time_range.start / 1e6, event.time_range.end / 1e6
+
+
+@contextmanager
+def _told_collectives(layout: Layout) -> Iterator[None]:
+    """While this lasts, every collective and every wait for one is a range that names its part and its kind."""
+    names: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+    def told(original: Callable[..., Any]) -> Callable[..., Any]:
+        def collective(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
+            part = axis_of(layout, dist.get_process_group_ranks(group))
+            if part is None:
+                return original(group, *arguments, **options)
+            kind = f"{original.__name__} {_elements(arguments)}"
+            with record_function(f"{PREFIX}{part}/{kind}"):
+                work = original(group, *arguments, **options)
+            if work is not None:
+                names[work] = f"{PREFIX}{part}/wait {kind}"
+            return work
+
+        return collective
+
+    def waited(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(work: dist.Work, *arguments: Any, **options: Any) -> Any:
+            if work not in names:
+                return original(work, *arguments, **options)
+            with record_function(names[work]):
+                return original(work, *arguments, **options)
+
+        return wait
+
+    with ExitStack() as stack:
+        for name in _COLLECTIVES:
+            if name in vars(dist.ProcessGroup):
+                stack.enter_context(_replaced(dist.ProcessGroup, name, told))
+        stack.enter_context(_replaced(dist.Work, "wait", waited))
+        yield
+
+
+@contextmanager
+def _replaced(kind: type, name: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    # What lies in the class binds `self`; what getattr gives of a class written in C++ would not, once put back.
+    stored = vars(kind)[name]
+    setattr(kind, name, change(getattr(kind, name)))
+    try:
+        yield
+    finally:
+        setattr(kind, name, stored)
+
+
+def _elements(arguments: Sequence[Any]) -> int:
+    """Of the first tensor that is passed, alone or in lists: tells transfers of one size from those of another."""
+    for argument in arguments:
+        while isinstance(argument, (list, tuple)) and argument:
+            argument = argument[0]
+        if isinstance(argument, torch.Tensor):
+            return argument.numel()
+    return 0

@@ -1,0 +1,297 @@
+"""One model chunk of a GPT: optional embedding, some transformer blocks, optional head. Both engines run it.
+
+GPT-2's shape (Radford et al., 2019): learned positions, layernorm, GELU (tanh), biases. Llama's (Touvron et al., arXiv
+2302.13971, and 2307.09288 for grouped heads): rotary positions, RMS norm, gated SiLU, no biases. Any mix of them,
+tied or untied. What a chunk computes in is the type of its weights; norms and the loss are computed in fp32 inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from search_spaces.layouts.pipeline_split import stage_layers
+from search_spaces.model_shape import ModelShape
+from trials.train.model.initial_weights import WeightSource
+from trials.train.parallel.collectives import Reduction
+from trials.train.parallel.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    TensorRanks,
+    VocabParallelEmbedding,
+    column_parallel,
+    is_sharded,
+    replicated,
+    sharded,
+    vocab_parallel_cross_entropy,
+)
+
+WEIGHT_STD = 0.02
+NORM_EPSILON = 1e-5
+ROTARY_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """Which part of the model a chunk holds: layers `first_layer` to `end_layer`, the end not included."""
+
+    first_layer: int
+    end_layer: int
+    has_embedding: bool
+    has_head: bool
+
+    @classmethod
+    def of(cls, model: ModelShape, chunk: int, num_chunks: int) -> StagePlan:
+        counts = stage_layers(model, num_chunks)
+        first = sum(counts[:chunk])
+        return cls(first, first + counts[chunk], chunk == 0, chunk == num_chunks - 1)
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a chunk computes. `recompute`: what runs again in the backward pass instead of being kept: `none`, the
+    attention scores and their product with the values (`selective`), or whole blocks (`full`)."""
+
+    recompute: str = "none"
+    compile_blocks: bool = False
+
+
+class Stage(nn.Module):
+    """Token ids (B, S), or the hidden states (B, S', H) of the chunk before -> hidden states, or logits (B, S, V / T).
+
+    It counts the micro-batches and samples that pass through: the proof that the engine really ran them. `on_part` is
+    called with each block as soon as it is built, so that an engine can shard it before the next one takes memory.
+    """
+
+    def __init__(
+        self,
+        model: ModelShape,
+        plan: StagePlan,
+        ranks: TensorRanks,
+        weights: WeightSource,
+        running: Running,
+        on_part: Callable[[nn.Module], None] = lambda part: None,
+    ):
+        super().__init__()
+        self.ranks = ranks
+        self.plan = plan
+        self.micro_batches = 0
+        self.samples = 0
+        self.embedding = Embedding(model, ranks, weights) if plan.has_embedding else None
+        self.blocks = nn.ModuleList()
+        rotary = Rotary(model, weights.device) if model.position_embedding == "rotary" else None
+        for layer in range(plan.first_layer, plan.end_layer):
+            block = Block(model, layer, ranks, weights, rotary, recompute_scores=running.recompute == "selective")
+            on_part(block)
+            self.blocks.append(block)
+        self.head = Head(model, ranks, weights) if plan.has_head else None
+        if model.tied_embeddings and self.embedding and self.head:
+            self.head.weight = self.embedding.tokens.weight
+        self._is_tied = model.tied_embeddings
+        self._recomputes_blocks = running.recompute == "full"
+        if running.compile_blocks:
+            for part in self.blocks:
+                part.compile()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.micro_batches += 1
+        self.samples += x.shape[0]
+        x = x if self.embedding is None else self.embedding(x)
+        for part in self.blocks:
+            x = self._run_block(part, x)
+        return x if self.head is None else self.head(x)
+
+    def _run_block(self, block: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return recomputed(block, x) if self._recomputes_blocks else block(x)
+
+    def loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy of this chunk's logits (B, S, V / T) against token ids (B, S)."""
+        return vocab_parallel_cross_entropy(logits, targets, self.ranks)
+
+    @property
+    def tied_weight_name(self) -> str | None:
+        """Of the token table of a tied model, which first and last chunk both hold."""
+        if not self._is_tied:
+            return None
+        if self.embedding is not None:
+            return "embedding.tokens.weight"
+        return None if self.head is None else "head.weight"
+
+    @property
+    def tied_weight(self) -> nn.Parameter | None:
+        return None if self.tied_weight_name is None else self.get_parameter(self.tied_weight_name)
+
+    def answers_for(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether this rank counts a parameter when all ranks of a replica are added up: each of the model's once."""
+        is_replica = self.embedding is None and name == self.tied_weight_name
+        return not is_replica and (self.ranks.rank == 0 or is_sharded(parameter))
+
+    def counted_parameters(self) -> Iterator[nn.Parameter]:
+        """Those this rank answers for."""
+        return (parameter for name, parameter in self.named_parameters() if self.answers_for(name, parameter))
+
+
+class Embedding(nn.Module):
+    """ids (B, S) -> (B, S', H): tokens, plus learned positions where the model has them."""
+
+    def __init__(self, model: ModelShape, ranks: TensorRanks, weights: WeightSource):
+        super().__init__()
+        self.ranks = ranks
+        self.tokens = VocabParallelEmbedding(ranks, _token_table(model, weights))
+        self.positions = None
+        if model.position_embedding == "learned":
+            shape = (model.seq_length, model.hidden_size)
+            self.positions = replicated(weights.normal("positions", shape, WEIGHT_STD), ranks)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        tokens = self.tokens(ids)
+        if self.positions is None:
+            return tokens
+        return tokens + self.ranks.sequence_slice_of(self.positions[: ids.shape[1]], 0)
+
+
+class Block(nn.Module):
+    """Hidden states (B, S', H) -> the same: causal attention and MLP, each on a normalised copy, each added."""
+
+    def __init__(
+        self,
+        model: ModelShape,
+        layer: int,
+        ranks: TensorRanks,
+        weights: WeightSource,
+        rotary: Rotary | None,
+        recompute_scores: bool,
+    ):
+        super().__init__()
+        h, kv, ffn = model.hidden_size, model.num_key_value_heads * model.head_size, model.ffn_hidden_size
+        mlp_parts = (ffn, ffn) if model.gated_mlp else (ffn,)
+        # What is added to the residual stream 2 L times starts smaller by sqrt(2 L), as in GPT-2.
+        residual_std = WEIGHT_STD / math.sqrt(2 * model.num_layers)
+
+        def column(name: str, parts: tuple[int, ...]) -> ColumnParallelLinear:
+            full = weights.normal(f"{layer}.{name}", (sum(parts), h), WEIGHT_STD)
+            return ColumnParallelLinear(ranks, full, parts, model.has_biases)
+
+        def row(name: str, features_in: int) -> RowParallelLinear:
+            full = weights.normal(f"{layer}.{name}", (h, features_in), residual_std)
+            return RowParallelLinear(ranks, full, model.has_biases)
+
+        self.head_size = model.head_size
+        self.qkv_parts = [part // ranks.size for part in (h, kv, kv)]
+        self.is_gated = model.gated_mlp
+        self.rotary = rotary
+        self.recompute_scores = recompute_scores
+        # Of NVIDIA's since Ampere; AMD's say 9.0.
+        self.has_flash = weights.device.type != "cuda" or torch.cuda.get_device_capability(weights.device) >= (8, 0)
+        self.attention_norm = Norm(model, ranks, weights.device)
+        self.qkv = column("qkv", (h, kv, kv))
+        self.attention_out = row("attention_out", h)
+        self.mlp_norm = Norm(model, ranks, weights.device)
+        self.mlp_in = column("mlp_in", mlp_parts)
+        self.mlp_out = row("mlp_out", ffn)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention_out(self._attend(self.qkv(self.attention_norm(x))))
+        return x + self.mlp_out(self._activate(self.mlp_in(self.mlp_norm(x))))
+
+    def _attend(self, qkv: torch.Tensor) -> torch.Tensor:
+        """(B, S, (heads + 2 key-value heads) x head size / T) -> (B, S, H / T), over this rank's own heads."""
+        query, key, value = (self._split_heads(part) for part in qkv.split(self.qkv_parts, -1))
+        if self.rotary is not None:
+            query, key = self.rotary(query), self.rotary(key)
+        inputs = query, key, value, _kernel_knows_groups(query, self.has_flash)
+        mixed = recomputed(_mix, *inputs) if self.recompute_scores else _mix(*inputs)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _split_heads(self, part: torch.Tensor) -> torch.Tensor:
+        """(B, S, heads x head size) -> (B, heads, S, head size)."""
+        return part.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+    def _activate(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, S, 2 F / T) -> (B, S, F / T) for a gated MLP, else element by element."""
+        if not self.is_gated:
+            return F.gelu(x, approximate="tanh")
+        gate, value = x.chunk(2, -1)
+        return F.silu(gate) * value
+
+
+class Head(nn.Module):
+    """Hidden states (B, S', H) -> this rank's logits (B, S, V / T)."""
+
+    def __init__(self, model: ModelShape, ranks: TensorRanks, weights: WeightSource):
+        super().__init__()
+        self.ranks = ranks
+        self.norm = Norm(model, ranks, weights.device)
+        full_weight = _token_table(model, weights) if model.tied_embeddings else _output_matrix(model, weights)
+        self.weight = sharded(ranks.slice_of(full_weight, 0), ranks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return column_parallel(self.norm(x), self.weight, None, self.ranks, Reduction.HEAD_INPUT_GRADIENT)
+
+
+class Norm(nn.Module):
+    """Normalisation over H, whole on every tensor rank: layer norm with gain and shift, or RMS norm with gain."""
+
+    def __init__(self, model: ModelShape, ranks: TensorRanks, device: torch.device):
+        super().__init__()
+        ones = torch.ones(model.hidden_size, device=device)
+        self.weight = replicated(ones, ranks)
+        self.bias = replicated(torch.zeros_like(ones), ranks) if model.norm == "layernorm" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.bias is None:
+            return F.rms_norm(x, self.weight.shape, self.weight, NORM_EPSILON)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, NORM_EPSILON)
+
+
+class Rotary:
+    """Rotary positions (Su et al., arXiv 2104.09864), the first half of a head paired with the second as in Llama."""
+
+    def __init__(self, model: ModelShape, device: torch.device):
+        half = torch.arange(0, model.head_size, 2, device=device, dtype=torch.float32)
+        frequencies = ROTARY_BASE ** (-half / model.head_size)
+        angles = torch.arange(model.seq_length, device=device).unsqueeze(1) * frequencies
+        self._cos, self._sin = angles.cos(), angles.sin()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, heads, S, head size) -> the same, each pair turned by an angle that grows with its position."""
+        cos, sin = self._cos[: x.shape[2]], self._sin[: x.shape[2]]
+        first, second = x.float().chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+
+def recomputed(function: Callable[..., torch.Tensor], *inputs: Any) -> torch.Tensor:
+    """Nothing of `function` is kept but its inputs; the backward pass runs it again."""
+    # Nothing in a model is random once its weights are drawn: no generator's state need be kept for the second time.
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+
+def _mix(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, knows_groups: bool) -> torch.Tensor:
+    """(B, heads, S, D), and (B, key-value heads, S, D) twice -> (B, heads, S, D): the values as causal attention mixes
+    them, each key-value head serving equally many neighbouring heads."""
+    heads_served = query.shape[1] // key.shape[1]
+    if heads_served > 1 and not knows_groups:
+        key, value = (part.repeat_interleave(heads_served, 1) for part in (key, value))
+    is_grouped = key.shape[1] != query.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=is_grouped)
+
+
+def _kernel_knows_groups(query: torch.Tensor, has_flash: bool) -> bool:
+    """The memory efficient kernel, all that a GPU has for fp32, or without flash, wants a key-value head for each head;
+    without one torch finds no kernel at all. The plain products repeat them anyway."""
+    return not query.is_cuda or (has_flash and query.dtype != torch.float32)
+
+
+def _token_table(model: ModelShape, weights: WeightSource) -> torch.Tensor:
+    return weights.normal("tokens", (model.vocab_size, model.hidden_size), WEIGHT_STD)
+
+
+def _output_matrix(model: ModelShape, weights: WeightSource) -> torch.Tensor:
+    return weights.normal("head", (model.vocab_size, model.hidden_size), WEIGHT_STD)

@@ -1,0 +1,1 @@
+"""Process groups, collectives, tensor-parallel layers and the rank's device."""

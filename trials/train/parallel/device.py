@@ -1,0 +1,211 @@
+"""The device of a rank: the same calls on CPU with gloo and on GPUs with NCCL."""
+
+from __future__ import annotations
+
+import math
+import resource
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from trials.measurement.protocol import PROBE_SIZE
+from trials.ranks.failures import TrialFailure
+from trials.trial import FailureReason, TrialSpec
+
+GIB = 2**30
+CONTEXT_GIB = 0.75
+"""What a process takes of a GPU before it allocates anything: the driver's context, 0.3 to 0.6 GiB as seen."""
+DIRTY_GIB = 1.0
+"""So much beyond the context is somebody else's: a layout near the limit would be refused for it."""
+CLEAN_WITHIN_S = 10.0
+"""How long the driver may still be taking back the memory of a process that has just ended."""
+PROBE_WARMUP_S = 0.3
+"""An idle GPU takes a moment to reach its clock."""
+PROBE_ROUNDS = 5
+UTILIZATION_INTERVAL_S = 1.0
+"""The driver's own sample period is a sixth of a second to one second long."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where this rank computes. Memory in GiB; device memory is None on a CPU, which has none of its own."""
+
+    torch_device: torch.device
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.torch_device.type == "cpu"
+
+    @property
+    def backend(self) -> str:
+        return "gloo" if self.is_cpu else "nccl"
+
+    def synchronize(self) -> None:
+        """Wait until everything launched has run; a CPU computes as it is told."""
+        if not self.is_cpu:
+            torch.cuda.synchronize(self.torch_device)
+
+    def allocated_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.memory_allocated(self.torch_device) / GIB
+
+    def reserved_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.memory_reserved(self.torch_device) / GIB
+
+    def peak_allocated_gib(self) -> float | None:
+        return None if self.is_cpu else torch.cuda.max_memory_allocated(self.torch_device) / GIB
+
+    def peak_gib(self) -> float:
+        """Peak of what this rank took: reserved by the allocator on a GPU, resident on a CPU."""
+        if self.is_cpu:
+            # Not getrusage: a child inherits its ru_maxrss from the process that started it.
+            return _status_kib("VmHWM") / 2**20
+        return torch.cuda.max_memory_reserved(self.torch_device) / GIB
+
+    def forget_peak(self) -> None:
+        """Begin a GPU's peak anew: drawing whole weights before slicing them is no part of training."""
+        if not self.is_cpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+
+    def probe_ms(self) -> float | None:
+        """Milliseconds for one product of fixed size, in half precision; None on a CPU, whose cores ranks share.
+
+        Takes half a second; what it allocates is free again.
+        """
+        if self.is_cpu:
+            return None
+        factor = torch.ones((PROBE_SIZE, PROBE_SIZE), dtype=torch.float16, device=self.torch_device)
+        product = torch.empty_like(factor)
+        return time_work_ms(lambda: torch.mm(factor, factor, out=product), self.synchronize)
+
+    def utilization(self) -> float:
+        """The fraction of the driver's last sample period in which the GPU ran anything, whoever's it was.
+
+        Takes milliseconds. Whatever torch, NVML's or AMD's library raise where one of them is missing.
+        """
+        return torch.cuda.utilization(self.torch_device) / 100
+
+    def limit_memory(self, limit_gib: float) -> None:
+        """Make the allocator fail beyond this much; MemoryError when the rank is already there.
+
+        On a CPU the limit is on resident memory: the kernel cannot limit that, so writable mappings may grow by what
+        is still free under the limit. Only the soft limit is set, so that a failing rank can lift it to say so.
+        """
+        if self.is_cpu:
+            _limit_writable_memory(int(limit_gib * GIB))
+        else:
+            total = torch.cuda.get_device_properties(self.torch_device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, limit_gib * GIB / total), self.torch_device)
+
+
+class Utilization:
+    """Samples of a device's utilisation, for one thread: at most one a second, and none after the first that failed,
+    since a library that is not installed will not be there later either."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._due_s = math.inf if device.is_cpu else 0.0
+
+    def sample(self) -> float | None:
+        """A fraction; None between samples, on a CPU and where nobody tells."""
+        if time.monotonic() < self._due_s:
+            return None
+        try:
+            found = self._device.utilization()
+        except Exception:  # what is told beside the measurement must not end it
+            self._due_s = math.inf
+            return None
+        self._due_s = time.monotonic() + UTILIZATION_INTERVAL_S
+        return found
+
+
+def open_device(spec: TrialSpec, local_rank: int) -> Device:
+    """The device of this rank, made current. RuntimeError when the spec wants a GPU and there is none."""
+    if spec.accelerator == "cpu":
+        return Device(torch.device("cpu"))
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"the spec names accelerator {spec.accelerator}, but torch sees no GPU on this node")
+    # A launcher may show each rank its own device only.
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    _require_clean(device)
+    return Device(device)
+
+
+def _require_clean(device: torch.device) -> None:
+    """TrialFailure when memory of this GPU is in use, and stays so, before this process has allocated any."""
+    deadline = time.monotonic() + CLEAN_WITHIN_S
+    while (found := _memory_of_others(device)) is not None:
+        if time.monotonic() >= deadline:
+            raise TrialFailure(FailureReason.DIRTY_GPU, found)
+        time.sleep(0.5)
+
+
+def _memory_of_others(device: torch.device) -> str | None:
+    """What is said of a GPU of which somebody else holds memory; None for a clean one."""
+    free, total = torch.cuda.mem_get_info(device)
+    used_gib = (total - free) / GIB
+    if used_gib <= CONTEXT_GIB + DIRTY_GIB:
+        return None
+    return (
+        f"GPU {device.index} of {socket.gethostname()}: {used_gib:.2f} of {total / GIB:.2f} GiB are in use before this "
+        f"trial has allocated any; its own context takes up to {CONTEXT_GIB} GiB"
+    )
+
+
+def time_work_ms(work: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Milliseconds that `work` takes once it is warm: the median over a few rounds of equally many calls."""
+    started, calls = time.perf_counter(), 0
+    while time.perf_counter() - started < PROBE_WARMUP_S:
+        work()
+        synchronize()
+        calls += 1
+    calls = max(1, calls // (2 * PROBE_ROUNDS))
+    return median(_round_ms(work, synchronize, calls) for _ in range(PROBE_ROUNDS))
+
+
+def _round_ms(work: Callable[[], object], synchronize: Callable[[], None], calls: int) -> float:
+    started = time.perf_counter()
+    for _ in range(calls):
+        work()
+    synchronize()
+    return (time.perf_counter() - started) * 1e3 / calls
+
+
+def select_attention_kernel(kernel: str) -> None:
+    """`flash`: kernels that never hold the scores in memory (flash, memory efficient); `math`: the plain products."""
+    torch.backends.cuda.enable_math_sdp(kernel == "math")
+    torch.backends.cuda.enable_flash_sdp(kernel == "flash")
+    torch.backends.cuda.enable_mem_efficient_sdp(kernel == "flash")
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def resident_gib() -> float:
+    """Host memory resident for this process now."""
+    return _status_kib("VmRSS") / 2**20
+
+
+def lift_memory_limit() -> None:
+    """Undo `limit_memory` on a CPU: what ends a rank must not fail for want of memory itself."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+
+def _limit_writable_memory(limit_bytes: int) -> None:
+    free = limit_bytes - _status_kib("VmRSS") * 1024
+    if free <= 0:
+        raise MemoryError(f"resident memory is already beyond the limit of {limit_bytes / GIB:.3f} GiB")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status_kib("VmData") * 1024 + free, hard))
+
+
+def _status_kib(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise OSError(f"/proc/self/status has no {field}")

@@ -1,0 +1,239 @@
+"""Tensor-parallel layers after Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), and the parallel loss.
+
+With sequence parallelism (Korthikanti et al., arXiv 2205.05198, section 4.2.2) what lies between tensor-parallel
+regions is split along the sequence over the same ranks. Shapes: B sequences, S positions, H hidden, V vocabulary,
+T tensor ranks, S' = S / T with sequence parallelism, else S. With one tensor rank they are plain layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from trials.train.parallel.collectives import Reduction, gather_sequence, reduce_in_place, scatter_sequence
+
+
+@dataclass(frozen=True)
+class TensorRanks:
+    """This rank's place among the ranks that share every layer; `group` is None when there is only one."""
+
+    rank: int = 0
+    size: int = 1
+    group: dist.ProcessGroup | None = None
+    splits_sequence: bool = False
+
+    def slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
+        """This rank's equal share of `full` along `dim`."""
+        return full.chunk(self.size, dim)[self.rank]
+
+    def sequence_slice_of(self, full: torch.Tensor, dim: int) -> torch.Tensor:
+        """What this rank has of a sequence between tensor-parallel regions: its share, or all."""
+        return self.slice_of(full, dim) if self.splits_sequence else full
+
+
+def is_sharded(parameter: nn.Parameter) -> bool:
+    return parameter.is_sharded  # type: ignore[attr-defined]
+
+
+def sees_part_of_sequence(parameter: nn.Parameter) -> bool:
+    """Whether each tensor rank has the gradient of its own positions only, so that they have to be summed."""
+    return parameter.sees_part_of_sequence  # type: ignore[attr-defined]
+
+
+def sharded(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
+    """A parameter of which every tensor rank holds another part."""
+    return _parameter(values, is_sharded=ranks.size > 1, sees_part_of_sequence=False)
+
+
+def replicated(values: torch.Tensor, ranks: TensorRanks) -> nn.Parameter:
+    """A parameter that every tensor rank holds whole and applies to the positions it has."""
+    return _parameter(values, is_sharded=False, sees_part_of_sequence=ranks.splits_sequence)
+
+
+def _parameter(values: torch.Tensor, is_sharded: bool, sees_part_of_sequence: bool) -> nn.Parameter:
+    parameter = nn.Parameter(values.clone(memory_format=torch.contiguous_format))
+    parameter.is_sharded = is_sharded  # type: ignore[attr-defined]
+    parameter.sees_part_of_sequence = sees_part_of_sequence  # type: ignore[attr-defined]
+    return parameter
+
+
+class ColumnParallelLinear(nn.Module):
+    """x (B, S', in) -> (B, S, out / T): each rank computes its own output features.
+
+    `parts`: the output is made of parts of so many features side by side (query, key and value, or gate and value),
+    each dealt on its own.
+    """
+
+    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, parts: Sequence[int], has_bias: bool):
+        super().__init__()
+        self.ranks = ranks
+        mine = torch.cat([ranks.slice_of(part, 0) for part in full_weight.split(list(parts))])
+        self.weight = sharded(mine, ranks)
+        self.bias = sharded(full_weight.new_zeros(len(mine)), ranks) if has_bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return column_parallel(x, self.weight, self.bias, self.ranks, Reduction.COLUMN_PARALLEL_INPUT_GRADIENT)
+
+
+class RowParallelLinear(nn.Module):
+    """x (B, S, in / T) -> (B, S', out): each rank multiplies its own input features, then all are summed."""
+
+    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor, has_bias: bool):
+        super().__init__()
+        self.ranks = ranks
+        self.weight = sharded(ranks.slice_of(full_weight, 1), ranks)
+        self.bias = replicated(full_weight.new_zeros(full_weight.shape[0]), ranks) if has_bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.ranks.group is None:
+            return F.linear(x, self.weight, self.bias)
+        total = leave_sharded(F.linear(x, self.weight), self.ranks, Reduction.ROW_PARALLEL_OUTPUT)
+        return total if self.bias is None else total + self.bias
+
+
+class VocabParallelEmbedding(nn.Module):
+    """ids (B, S) -> (B, S', H): each rank looks up the tokens of its own V / T rows, then all are summed."""
+
+    def __init__(self, ranks: TensorRanks, full_weight: torch.Tensor):
+        super().__init__()
+        self.ranks = ranks
+        self.weight = sharded(ranks.slice_of(full_weight, 0), ranks)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if self.ranks.group is None:
+            return F.embedding(ids, self.weight)
+        local, is_mine = _local_ids(ids, self.weight.shape[0], self.ranks.rank)
+        partial = F.embedding(local, self.weight) * is_mine.unsqueeze(-1)
+        return leave_sharded(partial, self.ranks, Reduction.EMBEDDING_OUTPUT)
+
+
+def column_parallel(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: TensorRanks, reduction: Reduction
+) -> torch.Tensor:
+    """x (B, S', in) times this rank's rows of a weight -> (B, S, out / T).
+
+    `reduction` names the sum of the input's gradient: each rank used the input for its own features.
+    """
+    if ranks.group is None:
+        return F.linear(x, weight, bias)
+    if ranks.splits_sequence:
+        return _SequenceParallelLinear.apply(x, weight, bias, ranks, reduction)
+    return F.linear(_EnterSharded.apply(x, ranks, reduction), weight, bias)
+
+
+def leave_sharded(partial: torch.Tensor, ranks: TensorRanks, reduction: Reduction) -> torch.Tensor:
+    """Each rank's part (B, S, H) of a sum over the tensor ranks -> the sum (B, S', H)."""
+    if ranks.group is None:
+        return partial
+    leave = _LeaveToSequence if ranks.splits_sequence else _LeaveSharded
+    return leave.apply(partial, ranks, reduction)
+
+
+def vocab_parallel_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, ranks: TensorRanks) -> torch.Tensor:
+    """Mean loss of logits (B, S, V / T) against token ids (B, S); the whole logits are on no rank at any time."""
+    flat_logits, flat_targets = logits.float().flatten(0, 1), targets.flatten()
+    if ranks.group is None:
+        return F.cross_entropy(flat_logits, flat_targets)
+    return _VocabParallelCrossEntropy.apply(flat_logits, flat_targets, ranks)
+
+
+class _EnterSharded(torch.autograd.Function):
+    """x as it is; on the way back its gradient is summed."""
+
+    @staticmethod
+    def forward(ctx, x, ranks, reduction):
+        ctx.ranks, ctx.reduction = ranks, reduction
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        reduce_in_place(ctx.reduction, gradient, ctx.ranks.group)
+        return gradient, None, None
+
+
+class _LeaveSharded(torch.autograd.Function):
+    """The sum over the tensor ranks; on the way back each gets the whole gradient."""
+
+    @staticmethod
+    def forward(ctx, partial, ranks, reduction):
+        total = partial.contiguous().clone()
+        reduce_in_place(reduction, total, ranks.group)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None, None
+
+
+class _LeaveToSequence(torch.autograd.Function):
+    """This rank's positions of the sum over the tensor ranks; on the way back the positions of all come together."""
+
+    @staticmethod
+    def forward(ctx, partial, ranks, reduction):
+        ctx.ranks = ranks
+        return scatter_sequence(reduction, partial, ranks.group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gather_sequence(gradient, ctx.ranks.group), None, None
+
+
+class _SequenceParallelLinear(torch.autograd.Function):
+    """Positions of all ranks, gathered, times this rank's features.
+
+    Only this rank's own positions are kept for the backward pass, which gathers the others once more: that is where
+    sequence parallelism saves memory. The weight is not saved as a tensor: engines that shard it give it back its
+    values before the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, ranks, reduction):
+        ctx.save_for_backward(x)
+        ctx.weight, ctx.has_bias, ctx.ranks, ctx.reduction = weight, bias is not None, ranks, reduction
+        return F.linear(gather_sequence(x, ranks.group), weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        flat = gradient.flatten(0, 1)
+        input_gradient = scatter_sequence(ctx.reduction, gradient @ ctx.weight, ctx.ranks.group)
+        weight_gradient = flat.t() @ gather_sequence(x, ctx.ranks.group).flatten(0, 1)
+        return input_gradient, weight_gradient, flat.sum(0) if ctx.has_bias else None, None, None
+
+
+class _VocabParallelCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, targets, ranks):
+        largest = logits.amax(-1)
+        reduce_in_place(Reduction.LARGEST_LOGIT, largest, ranks.group)
+        shifted = logits - largest.unsqueeze(-1)
+        local, is_mine = _local_ids(targets, logits.shape[-1], ranks.rank)
+        target = shifted.gather(-1, local.unsqueeze(-1)).squeeze(-1) * is_mine
+        reduce_in_place(Reduction.TARGET_LOGIT, target, ranks.group)
+        probabilities = shifted.exp_()
+        total = probabilities.sum(-1)
+        reduce_in_place(Reduction.EXPONENTIALS, total, ranks.group)
+        probabilities.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(probabilities, local, is_mine)
+        return (total.log() - target).mean()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        probabilities, local, is_mine = ctx.saved_tensors
+        rows = torch.arange(len(local), device=local.device)
+        # In place, as nothing goes back twice: the logits' gradient is as large as anything a rank holds.
+        probabilities[rows, local] -= is_mine.to(probabilities.dtype)
+        return probabilities.mul_(gradient / len(local)), None, None
+
+
+def _local_ids(ids: torch.Tensor, rows: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids counted from this rank's first row, 0 where another rank owns them, and a mask of those it owns."""
+    local = ids - rank * rows
+    is_mine = (local >= 0) & (local < rows)
+    return local.masked_fill(~is_mine, 0), is_mine

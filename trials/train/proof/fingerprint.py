@@ -1,0 +1,52 @@
+"""Software and hardware a number was measured on, small enough to lie in every outcome."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trials.measurement.protocol import slow_ranks
+from trials.ranks.software import cpu_name, gpu_driver, package_version, speed_environment
+from trials.train.parallel.device import Device
+from trials.train.parallel.gather import RankPlace
+from trials.trial import TrialSpec
+
+
+def fingerprint(spec: TrialSpec, device: Device, places: Sequence[RankPlace]) -> dict[str, Any]:
+    """Of rank 0's node, and where all ranks ran (`places`, in rank order); absent where unknown."""
+    found = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "deepspeed": package_version("deepspeed") if spec.layout.engine == "deepspeed" else None,
+        "cuda": torch.version.cuda,
+        "nccl": None if device.is_cpu else ".".join(map(str, torch.cuda.nccl.version())),
+        "gpu_driver": None if device.is_cpu else gpu_driver(),
+        "device": cpu_name() if device.is_cpu else torch.cuda.get_device_name(device.torch_device),
+        "cpus": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "host": socket.gethostname(),
+        "executable": sys.executable,
+        "environment": speed_environment(os.environ),
+        "job_id": os.environ.get("SLURM_JOB_ID"),
+        "hosts": _hosts(places),
+        "probe_ms_by_rank": probe_ms_by_rank(places) or None,
+        "slow_hosts": _hosts([places[rank] for rank in slow_ranks(probe_ms_by_rank(places))]) or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def probe_ms_by_rank(places: Sequence[RankPlace]) -> list[float]:
+    """Empty unless every rank's device was probed."""
+    known = [place.probe_ms for place in places if place.probe_ms is not None]
+    return known if len(known) == len(places) else []
+
+
+def _hosts(places: Sequence[RankPlace]) -> list[str]:
+    """Each once, in the order of their ranks."""
+    return list(dict.fromkeys(place.host for place in places))

@@ -1,0 +1,110 @@
+"""Proof that the layout took effect: what the ranks counted, against what the spec says."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trials.measurement.protocol import ShortSteps
+from trials.ranks.failures import TrialFailure
+from trials.train.parallel.device import Device
+from trials.train.parallel.gather import RankCount, RankPlace, exchange_places
+from trials.train.parallel.process_groups import Coordinates
+from trials.trial import FailureReason, TrialSpec
+
+
+def proof_of(
+    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None = None
+) -> dict[str, Any]:
+    """The contract's outcome.proof. Where ranks disagree, the number that is not the spec's is the one shown.
+
+    `planned` are the micro-batches that each step should have had; `short_steps` the two kinds of step that ran where
+    the measurement is extrapolated.
+    """
+    layout = spec.layout
+    return {
+        "world_size": len(counts),
+        "tensor_parallel": _dissent((c.tensor_parallel for c in counts), layout.tensor_parallel),
+        "pipeline_parallel": _dissent((c.pipeline_parallel for c in counts), layout.pipeline_parallel),
+        "data_parallel": _dissent((c.data_parallel for c in counts), layout.data_parallel),
+        "parameters": spec.model.parameters,
+        "local_parameters_sum": _sum(spec, [c.parameters for c in counts], layout.zero_stage == 3),
+        "optimizer_parameters_sum": _sum(spec, [c.optimizer_parameters for c in counts], layout.zero_stage >= 1),
+        "micro_batches_per_step": _micro_batches_per_step(spec, counts, planned, short_steps),
+        "samples_per_data_rank": _samples_per_data_rank(spec, counts, planned),
+    }
+
+
+def samples_fault(spec: TrialSpec, proof: dict[str, Any], planned: Sequence[int]) -> str | None:
+    """What is wrong with the samples that were counted, or None."""
+    expected = _samples_of_a_data_rank(spec, planned)
+    for rank, samples in enumerate(proof["samples_per_data_rank"]):
+        if samples != expected:
+            return f"data rank {rank} trained {samples} samples in {len(planned)} steps, the spec says {expected}"
+    return None
+
+
+def placed_ranks(spec: TrialSpec, device: Device) -> list[RankPlace]:
+    """Every rank's place, in rank order; TrialFailure where ranks lie otherwise than every layout takes for granted.
+
+    Collective over the world.
+    """
+    places = exchange_places(RankPlace(socket.gethostname(), device.probe_ms()), device.torch_device)
+    if (fault := placement_fault(spec, [place.host for place in places])) is not None:
+        raise TrialFailure(FailureReason.RESULT_INVALID, fault)
+    return places
+
+
+def placement_fault(spec: TrialSpec, hosts: Sequence[str]) -> str | None:
+    """What is wrong with where the ranks run, or None: those of a node must be consecutive, as every layout takes for
+    granted. `hosts` in rank order."""
+    for first in range(0, len(hosts), spec.gpus_per_node):
+        node = hosts[first : first + spec.gpus_per_node]
+        if len(set(node)) > 1:
+            found = f"ranks {first} to {first + len(node) - 1} run on {', '.join(dict.fromkeys(node))}"
+            return f"{found}, where they should share a node: ranks are not started node by node"
+    return None
+
+
+def _micro_batches_per_step(
+    spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int], short_steps: ShortSteps | None
+) -> float | list[int]:
+    """The plan's own where all ranks ran as many as planned, else the mean of the first that did not."""
+    ran = _dissent((c.micro_batches for c in counts), sum(planned))
+    if ran != sum(planned):
+        return ran / len(planned)
+    return spec.layout.grad_accum_steps if short_steps is None else [short_steps.short, short_steps.long]
+
+
+def _sum(spec: TrialSpec, held: Sequence[float], is_shared: bool) -> float:
+    """Who together should hold every parameter once: all ranks where data ranks share, else each data rank's own."""
+    model = spec.model.parameters
+    if is_shared:
+        return _dissent([sum(held)], model)
+    return _dissent([sum(members) for members in _by_data_rank(spec, held)], model)
+
+
+def _samples_per_data_rank(spec: TrialSpec, counts: Sequence[RankCount], planned: Sequence[int]) -> list[float]:
+    expected = _samples_of_a_data_rank(spec, planned)
+    samples = [c.samples for c in counts]
+    return [_dissent(members, expected) for members in _by_data_rank(spec, samples)]
+
+
+def _samples_of_a_data_rank(spec: TrialSpec, planned: Sequence[int]) -> int:
+    return spec.layout.micro_batch_size * sum(planned)
+
+
+def _by_data_rank(spec: TrialSpec, values: Sequence[float]) -> list[list[float]]:
+    members: list[list[float]] = [[] for _ in range(spec.layout.data_parallel)]
+    for rank, value in enumerate(values):
+        members[Coordinates.of(rank, spec.layout).data].append(value)
+    return members
+
+
+def _dissent(values: Iterable[float], expected: int) -> float:
+    """The first value that is not the expected one, whole where it is whole; else the expected one."""
+    for value in values:
+        if value != expected:
+            return int(value) if value == int(value) else value
+    return expected
