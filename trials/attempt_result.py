@@ -288,7 +288,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
     of the optimizer's share."""
     layout = spec.layout
     own = {"optimizer_parameters_sum": spec.model.parameters} if spec.trainer["kind"] == "parlay" else {}
-    return own | {
+    of_all = {
         "world_size": spec.num_gpus,
         "tensor_parallel": layout.tensor_parallel,
         "pipeline_parallel": layout.pipeline_parallel,
@@ -297,6 +297,7 @@ def expected_proof(spec: TrialSpec) -> dict[str, Any]:
         "local_parameters_sum": spec.model.parameters,
         "micro_batches_per_step": layout.grad_accum_steps,
     }
+    return of_all | own
 
 
 def _told_fault(proof: Mapping[str, Any], expected: Mapping[str, Any]) -> str | None:
