@@ -1,7 +1,7 @@
 """`parlay init`: a first search file, as an example or around what the user trains with today. Pure but for one read.
 
 A Megatron launch script, a DeepSpeed config and a Hugging Face config.json are understood here, other programs' grids
-in starting_grids.py. Nothing in them is executed.
+in init_grids.py. Nothing in them is executed.
 """
 
 from __future__ import annotations

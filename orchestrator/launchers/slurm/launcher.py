@@ -1,7 +1,7 @@
 """SlurmLauncher: each attempt is a batch job of its own, named by its attempt key. Jobs outlive the driver.
 
-How an attempt gets its one job is in slurm_submissions.py, what is asked of Slurm in slurm_questions.py, what follows
-from the answers in slurm_watch.py, how attempts are ended in slurm_cancels.py.
+How an attempt gets its one job is in submissions.py, what is asked of Slurm in queries.py, what follows
+from the answers in monitor.py, how attempts are ended in cancellation.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SlurmPilotLauncher: attempts are job steps, side by side in an allocation of the search's own, the pilot.
 
-The nodes are waited for once, and layouts are compared on the same ones. Pilots are in slurm_pilot_jobs.py, how large
-they are and who runs where in slurm_pilot_plan.py, steps in slurm_pilot_watch.py, and what became of them in
-slurm_pilot_steps.py; what runs inside the allocation, and goes on without a driver, is trials/pilot.
+The nodes are waited for once, and layouts are compared on the same ones. Pilots are in allocations.py, how large
+they are and who runs where in sizing.py, steps in step_monitor.py, and what became of them in
+step_status.py; what runs inside the allocation, and goes on without a driver, is trials/pilot.
 """
 
 from __future__ import annotations
