@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from itertools import pairwise
 
 import pytest
 
 from tests.docs.console import ROOT
-from tests.sources import imported, modules
+from tests.sources import imported, modules, parsed
 from tests.test_import_direction import MAY_IMPORT, level_of
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -39,6 +40,13 @@ def test_the_levels_of_the_orchestrator_are_drawn_from_the_top_to_the_bottom():
 
 def exists(name: str) -> bool:
     return (ROOT / "orchestrator" / name).is_dir() or (ROOT / "orchestrator" / f"{name}.py").is_file()
+
+
+def test_the_tree_says_of_each_package_what_the_package_says():
+    said = " ".join(PAGE.split("```")[1].split())
+    packages = [module for module in modules() if module.endswith("__init__.py") and "migrations" not in module]
+    words = {module: " ".join(str(ast.get_docstring(parsed(module)[0])).split()) for module in packages}
+    assert [module for module in packages if f"{module.split('/')[-2]}/ {words[module]}" not in said] == []
 
 
 def test_every_file_that_the_tree_names_lies_in_its_room():
