@@ -100,7 +100,7 @@ def test_its_recipe_is_replayed_with_the_same_trainer(in_its_home):
 
 
 def test_a_search_with_any_command_ends_in_a_recipe(tmp_path):
-    answer = run(tmp_path, COMMAND, "--set", "search.max_trials=1")
+    answer = run(tmp_path, COMMAND, "--set", "search.max_trials=2")  # of two sizes of micro-batch
     assert answer.code == 0, answer.err
     assert answer.json["best"]["layout"]["engine"] == "command"
     assert answer.json["best"]["layout"]["micro_batch_size"] == 1
