@@ -49,6 +49,19 @@ def test_the_tree_says_of_each_package_what_the_package_says():
     assert [module for module in packages if f"{module.split('/')[-2]}/ {words[module]}" not in said] == []
 
 
+def test_the_readme_shows_the_first_level_of_the_tree():
+    (shown,) = re.findall(r"```\n(search_spaces/.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    rooms = re.findall(r"^(\w+)/ +(.*?)(?=^\w|\Z)", shown, re.MULTILINE | re.DOTALL)
+    assert {room: " ".join(words.split()) for room, words in rooms} == {
+        room: first_sentence(room) for room in MAY_IMPORT
+    }
+
+
+def first_sentence(room: str) -> str:
+    words = " ".join(re.split(r"\n\S|\n  \w", PAGE.split(f"\n{room}/  ")[1])[0].split())
+    return words.partition(". ")[0].removesuffix(".") + "."
+
+
 def test_every_file_that_the_tree_names_lies_in_its_room():
     room, missing = "", []
     for line in PAGE.split("```")[1].splitlines():
