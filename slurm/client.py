@@ -17,7 +17,7 @@ from slurm.association_limits import ASSOCIATION_FORMAT, QOS_FORMAT, Allowance, 
 from slurm.environment import query_environment, submission_environment
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot
-from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, why_it_waits
+from slurm.nodes import SINFO_FORMAT, NodeSnapshot, parse_sinfo, wait_reason
 from slurm.parse import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -122,7 +122,7 @@ class SlurmClient(Slurm):
 
     def _without_nodes(self, request: JobRequest, refused: Submission) -> Submission:
         """A request for more nodes than are up is refused by a test alone: submitted, it waits for them."""
-        words = why_it_waits(request, self.nodes())
+        words = wait_reason(request, self.nodes())
         return refused if words is None else Submission(SubmitStatus.BUSY, words=words)
 
     def _beyond_partition(self, request: JobRequest, tested: str) -> str | None:

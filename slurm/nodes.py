@@ -74,7 +74,7 @@ def _leading_number(text: str) -> int | None:
     return int(match[0]) if match else None
 
 
-def why_it_waits(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
+def wait_reason(request: JobRequest, nodes: Iterable[NodeSnapshot]) -> str | None:
     """The nodes that are away and that the job would wait for; None where they are not what keeps it from starting."""
     fitting = {node.name: node for node in _allowed(request, nodes) if _has_room(request, node)}
     away = [node for node in fitting.values() if node.is_away]

@@ -13,7 +13,7 @@ from dashboards.report.data import ReportData
 from dashboards.report.figures.figure import Figure
 from dashboards.report.figures.registry import SECTIONS, figures_of
 from dashboards.report.html import Page, embedded_json, html_page, own, plotly
-from dashboards.report.rank_placement import seats_of
+from dashboards.report.rank_placement import rank_placement
 from dashboards.report.table import columns_of, rows_of
 from dashboards.terminal.headline import headline, sentence
 from dashboards.text import printable
@@ -98,7 +98,7 @@ def first_screen(data: ReportData) -> dict[str, Any]:
         "meters": _meters(data),
         "cost": words.cost_words(data),
         "as_of": datetime.fromtimestamp(data.at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "seats": seats_of(answer.layout, data.gpus_per_node) if answer else None,
+        "placement": rank_placement(answer.layout, data.gpus_per_node) if answer else None,
         "caption": f"{counted(len(data.trials), 'trial')} in launch order, a row a run; click a heading to sort",
         "footer": f"Parlay {version('parlay')}. What counts as measured, and when a number is void: docs/measuring.md."
         f" Written for {printable(data.name)}, search {data.search_id}.",

@@ -11,11 +11,11 @@ from search_spaces.layouts.layout import Layout
 from trials.files.text import counted
 
 _MOST_NODES = 12
-_MOST_SEATS = 16
+_MOST_CELLS = 16
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankCell:
     """Ranks that share every layer, as far as they are on this node: their stage and, where there are more, their
     share of the data. `shade` is 0 to 100, by the stage."""
 
@@ -28,11 +28,11 @@ class Seat:
 @dataclass(frozen=True)
 class Node:
     name: str
-    seats: tuple[Seat, ...]
+    cells: tuple[RankCell, ...]
 
 
 @dataclass(frozen=True)
-class Seats:
+class RankPlacement:
     """The first nodes, and how many more there are."""
 
     summary: str
@@ -40,12 +40,12 @@ class Seats:
     left_out: str | None
 
 
-def seats_of(layout: Layout, gpus_per_node: int) -> Seats:
+def rank_placement(layout: Layout, gpus_per_node: int) -> RankPlacement:
     """The ranks in the order in which launchers number them: node by node."""
     count = -(-layout.num_gpus // gpus_per_node)
     nodes = tuple(_node(layout, gpus_per_node, node) for node in range(min(count, _MOST_NODES)))
     left = count - len(nodes)
-    return Seats(
+    return RankPlacement(
         _summary(layout, gpus_per_node, count), nodes, f"and {counted(left, 'node')} more, likewise" if left else None
     )
 
@@ -54,17 +54,17 @@ def _node(layout: Layout, gpus_per_node: int, node: int) -> Node:
     first = node * gpus_per_node
     ranks = range(first, min(first + gpus_per_node, layout.num_gpus))
     groups = [list(group) for _, group in groupby(ranks, key=lambda rank: rank // layout.tensor_parallel)]
-    seats = [_seat(layout, group) for group in groups[:_MOST_SEATS]]
-    return Node(f"node {node}", tuple(seats))
+    cells = [_cell(layout, group) for group in groups[:_MOST_CELLS]]
+    return Node(f"node {node}", tuple(cells))
 
 
-def _seat(layout: Layout, ranks: Sequence[int]) -> Seat:
+def _cell(layout: Layout, ranks: Sequence[int]) -> RankCell:
     stages = layout.pipeline_parallel
     stage = stage_of(ranks[0], layout)
     data = f"data {data_rank_of(ranks[0], layout)}" if layout.data_parallel > 1 else None
     words = f"stage {stage}" if stages > 1 else data or "the model"
     span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
-    return Seat(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))
+    return RankCell(words, data if stages > 1 else None, span, round(8 + 47 * stage / max(1, stages - 1)))
 
 
 def _summary(layout: Layout, gpus_per_node: int, count: int) -> str:

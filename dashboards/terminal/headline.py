@@ -178,10 +178,10 @@ def _no_comparison(verdict: SearchVerdict) -> str:
 
 
 def _no_comparison_words(verdict: SearchVerdict) -> str:
-    return f"no comparison: {_why_no_baseline(verdict)}"
+    return f"no comparison: {_missing_baseline_reason(verdict)}"
 
 
-def _why_no_baseline(verdict: SearchVerdict) -> str:
+def _missing_baseline_reason(verdict: SearchVerdict) -> str:
     baseline = verdict.baseline
     if not verdict.names_baseline:
         return "the search file names no baseline"

@@ -56,7 +56,7 @@ def status(
 def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = False) -> None:
     """Print the best layout of a search and where its recipe lies."""
     from dashboards.trial_words import flag_words, time_words
-    from orchestrator.records.lookup import find_search, why_no_recipe
+    from orchestrator.records.lookup import find_search, missing_recipe_reason
     from orchestrator.records.summary import answer_of, best_summary
     from trials.analysis.pareto import trades
 
@@ -71,7 +71,7 @@ def best(search: SearchId = None, ledger: LedgerUrl = None, as_json: AsJson = Fa
         fail(ExitCode.NO_MEASUREMENT, problem, as_json)
     lines = [answer_of(found.record, spec), *trades(ranking), time_words(data)]
     lines += map(flag_words, data["flags"])
-    lines.append(f"recipe: {data['recipe'] or why_no_recipe(found)}")
+    lines.append(f"recipe: {data['recipe'] or missing_recipe_reason(found)}")
     answer(data, as_json, "\n".join(filter(None, lines)))
 
 

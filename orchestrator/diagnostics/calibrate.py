@@ -79,7 +79,7 @@ def calibrate(
         wait_for_results(launcher, lambda: Measurements.read(place) is not None)
     found = Measurements.read(place)
     if ending.failed or found is None:
-        raise _why_not(ending, request.folder)
+        raise _not_measured(ending, request.folder)
     return found
 
 
@@ -89,7 +89,7 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
 
 
-def _why_not(ending: Ending, folder: AttemptFolder) -> NotMeasured:
+def _not_measured(ending: Ending, folder: AttemptFolder) -> NotMeasured:
     """In the words of the rank that told it, else in the launcher's."""
     if (told := words_of_rank(folder, ending)) is None:
         return NotMeasured(words_of_launcher(ending, "its ranks left no measurements"), folder.path)

@@ -107,7 +107,7 @@ def selftest(
     if not ending.failed:
         wait_for_results(launcher, lambda: seen.look() >= len(cases))
     found = seen.results
-    detail = None if len(found.results) == len(cases) else _why_unfinished(ending, found, len(cases))
+    detail = None if len(found.results) == len(cases) else _unfinished_reason(ending, found, len(cases))
     return SelftestReport(tuple(cases), found, detail)
 
 
@@ -171,6 +171,6 @@ class _Seen:
         return len(found.results)
 
 
-def _why_unfinished(ending: Ending, found: Results, num_cases: int) -> str:
+def _unfinished_reason(ending: Ending, found: Results, num_cases: int) -> str:
     words = words_of_launcher(ending, "the ranks' logs may say why")
     return f"{len(found.results)} of {num_cases} cases were run: {words}"

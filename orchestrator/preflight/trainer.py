@@ -111,13 +111,13 @@ def _missing_program(spec: SearchSpec) -> Iterator[Problem]:
             key="trainer.template",
             value=program,
         )
-    elif fault := _why_no_kernel_starts(Path(found)):
+    elif fault := _interpreter_line_error(Path(found)):
         message, fix = fault
         rule = "a program is a binary, or a script whose first line names its interpreter"
         yield Problem("script", f"{found} {message}", rule=rule, fix=fix, key="trainer.template", value=program)
 
 
-def _why_no_kernel_starts(program: Path) -> tuple[str, str] | None:
+def _interpreter_line_error(program: Path) -> tuple[str, str] | None:
     """What is wrong with an executable's first line, and what to do; None where nothing is, or nobody may look."""
     try:
         with open_named(program) as stream:

@@ -17,7 +17,7 @@ from search_spaces.model_shape import ModelShape
 from search_spaces.rules.check import broken_bridge_rules, broken_engine_rules
 from search_spaces.schema.yaml_document import is_printable
 from trials.trainers.bridge_overrides import bridge_overrides, override_words
-from trials.trainers.deepspeed_config import ds_config, why_not_deepspeed
+from trials.trainers.deepspeed_config import deepspeed_problem, ds_config
 from trials.trainers.invocation import MEGATRON_DEEPSPEED_CONFIG, invocation, megatron_deepspeed_config
 from trials.trainers.megatron_options import (
     NO_DROPOUT,
@@ -296,7 +296,7 @@ def _of_engine(kind: str) -> Callable[[Layout, ModelShape], Problem | None]:
 
 
 _TRAINERS = {
-    "deepspeed": _Trainer("deepspeed", why_not_deepspeed, _deepspeed_files, _deepspeed_start),
+    "deepspeed": _Trainer("deepspeed", deepspeed_problem, _deepspeed_files, _deepspeed_start),
     "megatron-lm": _Trainer("megatron-lm", _of_engine("megatron-lm"), _megatron_lm_files, _megatron_lm_start),
     "megatron-deepspeed": _Trainer(
         "megatron-deepspeed", _of_engine("megatron-deepspeed"), _megatron_deepspeed_files, _megatron_deepspeed_start

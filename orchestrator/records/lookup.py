@@ -55,12 +55,12 @@ def find_recipe(given: str | None, ledger: str | None) -> Path:
         return Path(given)
     found = find_search(given, ledger)
     if not found.folder.recipe.exists():
-        message, fix = f"search {found.record.search_id} has no recipe", why_no_recipe(found)
+        message, fix = f"search {found.record.search_id} has no recipe", missing_recipe_reason(found)
         raise InputError.of("recipe", message, fix=fix)
     return found.folder.recipe
 
 
-def why_no_recipe(found: Found) -> str:
+def missing_recipe_reason(found: Found) -> str:
     """Why there is no recipe of a search, and how there will be one: a driver writes it at the search's end."""
     if not found.record.state.is_ended:
         return "not written yet: one is written when the search has ended"

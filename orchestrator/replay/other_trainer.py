@@ -45,7 +45,7 @@ def under_trainer(loaded: LoadedRecipe, section: TrainerSection) -> LoadedRecipe
     return replace(loaded, recipe=replace(loaded.recipe, layout=layout), trainer=section.for_trials())
 
 
-def why_trainer_cannot(loaded: LoadedRecipe) -> str | None:
+def other_trainer_error(loaded: LoadedRecipe) -> str | None:
     """The rule that keeps the other trainer from running the layout; None where it can, or where there is none."""
     if loaded.trainer is None:
         return None

@@ -16,7 +16,7 @@ from orchestrator.launchers.local.launcher import visible_devices
 from orchestrator.launchers.schema import LauncherSection
 from orchestrator.recipe.read import LoadedRecipe
 from orchestrator.recipe.recipe import Recipe
-from orchestrator.replay.other_trainer import why_trainer_cannot
+from orchestrator.replay.other_trainer import other_trainer_error
 from orchestrator.replay.runs import ReplayRuns, ReplayWatcher
 from orchestrator.search.trial_program import TrialProgram
 from search_spaces.errors import InputError, OutsideRefused
@@ -124,8 +124,8 @@ def impossible(loaded: LoadedRecipe, here: Cluster | None) -> ReplayResult | Non
     `here` is the hardware at hand, None where it is not known. InputError as `recorded_runs`.
     """
     recorded = recorded_runs(loaded)
-    why = None if here is None else why_impossible(loaded.recipe.cluster, here)
-    why = why or why_trainer_cannot(loaded) or why_no_tokens(loaded.spec())
+    why = None if here is None else cluster_mismatch_reason(loaded.recipe.cluster, here)
+    why = why or other_trainer_error(loaded) or token_file_error(loaded.spec())
     if why is None:
         return None
     before = _tokens_per_sec(loaded, recorded)
@@ -172,7 +172,7 @@ def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, r
         result = _result(loaded, recorded, runs.verdicts, rules)
         if result.comparison is None or number == rules.occasions or _is_settled(result, number):
             break
-        runs.pause(rules.apart_s, _why_again(result.comparison, rules))
+        runs.pause(rules.apart_s, _repeat_reason(result.comparison, rules))
     return result
 
 
@@ -191,7 +191,7 @@ def _is_settled(found: ReplayResult, occasions: int) -> bool:
     return found.verdict is not ReplayVerdict.INCONCLUSIVE and occasions >= SURE_OCCASIONS
 
 
-def _why_again(found: Comparison, rules: ReplayRules) -> str:
+def _repeat_reason(found: Comparison, rules: ReplayRules) -> str:
     return (
         f"{found.ratio:.3f} times as fast, 95 % between {found.low:.3f} and {found.high:.3f}, which may be this hour's"
         f" speed and not the layout's: measured again in {duration_text(rules.apart_s)}"
@@ -210,7 +210,7 @@ def launcher_section(recipe: Recipe, kind: str | None) -> LauncherSection:
     return LauncherSection.model_validate({"kind": kind or "local", "slurm": recorded.slurm})
 
 
-def why_impossible(needed: Cluster, here: Cluster) -> str | None:
+def cluster_mismatch_reason(needed: Cluster, here: Cluster) -> str | None:
     """Why a recipe for one cluster says nothing on another, with the numbers; None when it can be run here."""
     if here.accelerator.name != needed.accelerator.name:
         return f"the recipe is for {needed.accelerator.name}, here is {here.accelerator.name}"
@@ -222,7 +222,7 @@ def why_impossible(needed: Cluster, here: Cluster) -> str | None:
     return None
 
 
-def why_no_tokens(spec: TrialSpec) -> str | None:
+def token_file_error(spec: TrialSpec) -> str | None:
     """Why the tokens it was measured on cannot be had again; None when they can, or when they were made up."""
     try:
         if spec.reads_tokens:

@@ -123,7 +123,7 @@ class Driver:
             elif rules.wall_time_is_over(self.search, self._course.limits, self._course.launcher.now()):
                 self._course.stop(EndReason.WALL_TIME)
             elif rules.is_idle(self._course.now, self._course.limits, self._course.launcher.now()):
-                self._course.stop(EndReason.IDLE, self._watching.why_idle())
+                self._course.stop(EndReason.IDLE, self._watching.idle_reason())
             else:
                 self._keep_within_budget()
         if self.search.state is SearchState.STOPPING and self._course.now.in_flight:
@@ -171,7 +171,7 @@ class Driver:
         """Why nothing more will be tried, or None while something will be."""
         if self.search.state is SearchState.STOPPING:
             return self.search.end_reason
-        return None if self._proposing.next_repeats() else self._proposing.why_no_more_layouts()
+        return None if self._proposing.next_repeats() else self._proposing.proposal_end_reason()
 
     @property
     def _is_drained(self) -> bool:

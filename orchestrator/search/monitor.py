@@ -77,7 +77,7 @@ class Watching:
                 self._end(known[key], Ending(Life.ENDED, reason=reason, detail=detail))
         return unreached
 
-    def why_idle(self) -> str:
+    def idle_reason(self) -> str:
         """Why the search is idle, and what its attempts wait for."""
         words = f"nothing has started or ended for {self._course.limits.idle_limit_s:g} s"
         waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})

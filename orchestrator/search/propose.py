@@ -56,20 +56,20 @@ class Proposing:
         now = self._course.now
         if again := finalists.second_looks_due(now, self._course.can_pay_for):
             return again
-        if now.searched.unended or self.why_no_more_layouts() is None:
+        if now.searched.unended or self.proposal_end_reason() is None:
             return []
         chosen = finalists.choose(now, self._course.limits.finalists, self._course.goal.first_keys)
         return finalists.due(now, chosen, self._course.limits.finalist_repeats, self._course.can_pay_for)
 
-    def why_no_more_layouts(self) -> EndReason | None:
+    def proposal_end_reason(self) -> EndReason | None:
         """Why no more layouts will be proposed, whatever their repeats cost; None while some may be."""
         searched = self._course.now.searched
         if searched.is_cut_short or not self._course.fits_budget(searched):
             return EndReason.BUDGET
         if rules.layouts_left(searched.num_layouts, self._course.limits) <= 0:
             return EndReason.MAX_TRIALS
-        if self._why_sampler_ended is not None:
-            return self._why_sampler_ended
+        if self._sampler_end_reason is not None:
+            return self._sampler_end_reason
         if not self._has_ended_proposing:
             return None
         has_converged = self._sampler.has_converged(searched.told())
@@ -103,12 +103,12 @@ class Proposing:
 
     def _most_layouts(self, free: int) -> int:
         """How many more layouts may be proposed now, as far as that is known without asking the sampler."""
-        if self._why_sampler_ended is not None or self._has_ended_proposing or not self._course.has_budget():
+        if self._sampler_end_reason is not None or self._has_ended_proposing or not self._course.has_budget():
             return 0
         return max(0, min(free, rules.layouts_left(self._course.now.num_layouts, self._course.limits)))
 
     @property
-    def _why_sampler_ended(self) -> EndReason | None:
+    def _sampler_end_reason(self) -> EndReason | None:
         """Why the sampler knows no more layouts, if it said so; that it has converged, of the record as it is now."""
         if self._converged_at == self._course.search.last_seq:
             return EndReason.CONVERGED

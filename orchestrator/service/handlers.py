@@ -15,7 +15,7 @@ from orchestrator.config.loader import load_search_text
 from orchestrator.config.spec import SearchSpec
 from orchestrator.lifecycle.create import begun, checked
 from orchestrator.recipe.read import read_recipe
-from orchestrator.records.lookup import Found, find_attempt, why_no_recipe
+from orchestrator.records.lookup import Found, find_attempt, missing_recipe_reason
 from orchestrator.records.summary import answer_of, best_summary, logs_summary, search_summary, searches_summary
 from orchestrator.search import lease as leases
 from orchestrator.service.state_dir import OwnSearch
@@ -91,7 +91,7 @@ class Desk:
         found = self._found(search)
         search_id, folder = found.record.search_id, found.folder.recipe
         if not folder.exists():
-            raise NotYet(f"search {search_id} has no recipe: {why_no_recipe(found)}")
+            raise NotYet(f"search {search_id} has no recipe: {missing_recipe_reason(found)}")
         recipe = read_recipe(folder).recipe.to_json()
         return {"schema": "parlay.recipe_answer/1", "search_id": search_id, "folder": str(folder), "recipe": recipe}
 

@@ -100,11 +100,11 @@ class LiveReports:
 
 
 async def changes(
-    report: LiveReport, why_stopped: Callable[[], str | None], is_stopping: Callable[[], bool]
+    report: LiveReport, stop_reason: Callable[[], str | None], is_stopping: Callable[[], bool]
 ) -> AsyncIterator[str]:
     """Server-sent events: `report` whenever there is another one to read, up to the last one, and `alive` between.
 
-    Both say why nobody drives the search any more, as far as `why_stopped` knows.
+    Both say why nobody drives the search any more, as far as `stop_reason` knows.
     """
     told, told_at = 0, time.monotonic()
     yield "retry: 1000\n\n"
@@ -112,7 +112,7 @@ async def changes(
         newest = await looked(report.newest)
         is_new = newest.seq != told
         if is_new or time.monotonic() - told_at > ALIVE_S:
-            stopped = await looked(why_stopped)
+            stopped = await looked(stop_reason)
             data = {"seq": newest.seq, "is_ended": newest.is_ended, "stopped": stopped}
             yield f"event: {'report' if is_new else 'alive'}\ndata: {json.dumps(data)}\n\n"
             told, told_at = newest.seq, time.monotonic()

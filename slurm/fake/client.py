@@ -13,7 +13,7 @@ from slurm.fake.jobs import FakeJob
 from slurm.fake.placement import choose, may_use
 from slurm.interface import Slurm, SlurmSettings, SlurmUnreachable, Submission, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
-from slurm.nodes import NodeSnapshot, why_it_waits
+from slurm.nodes import NodeSnapshot, wait_reason
 from slurm.partitions import PartitionSnapshot, named_partitions
 from slurm.request import JobRequest
 
@@ -95,9 +95,9 @@ class FakeSlurm(Slurm):
         refused = next((fault.answer for fault in self._faults if fault.answer.status is SubmitStatus.REFUSED), None)
         if refused is not None:
             return refused
-        if (words := self._why_refused(request) or self._why_it_never_runs(request)) is not None:
+        if (words := self._rejection_reason(request) or self._unsatisfiable_reason(request)) is not None:
             return Submission(SubmitStatus.REFUSED, words=words)
-        if (words := why_it_waits(request, self._nodes())) is not None:
+        if (words := wait_reason(request, self._nodes())) is not None:
             return Submission(SubmitStatus.BUSY, words=words)
         if (words := self._beyond_partition(request)) is not None:
             return Submission(SubmitStatus.REFUSED, words=words)
@@ -112,9 +112,9 @@ class FakeSlurm(Slurm):
             return self._submit_with(fault, request)
         if not request.script.is_file():
             return Submission(SubmitStatus.REFUSED, words=f"sbatch: error: Unable to open file {request.script}")
-        if (words := self._why_refused(request)) is not None:
+        if (words := self._rejection_reason(request)) is not None:
             return Submission(SubmitStatus.REFUSED, words=words)
-        if (words := self._why_it_never_runs(request)) is not None:
+        if (words := self._unsatisfiable_reason(request)) is not None:
             self.cluster.refuse(self.user, request)
             return Submission(SubmitStatus.REFUSED, words=words)
         return Submission(SubmitStatus.ACCEPTED, self.cluster.accept(self.user, request).job_id, self.warning)
@@ -221,7 +221,7 @@ class FakeSlurm(Slurm):
             self.cluster.advance(self.cluster.settings.message_timeout_s)
         return fault.answer
 
-    def _why_refused(self, request: JobRequest) -> str | None:
+    def _rejection_reason(self, request: JobRequest) -> str | None:
         """sbatch's words for a request that is wrong in itself, in the order in which it looks."""
         options = request.options
         if options.partition and options.partition not in self.cluster.partitions:
@@ -231,7 +231,7 @@ class FakeSlurm(Slurm):
             return f"{_REFUSED}Invalid node name specified"
         return None
 
-    def _why_it_never_runs(self, request: JobRequest) -> str | None:
+    def _unsatisfiable_reason(self, request: JobRequest) -> str | None:
         nodes = [node for node in self.cluster.nodes.values() if may_use(request, node)]
         return None if choose(request, nodes, ()) else f"{_REFUSED}Requested node configuration is not available"
 

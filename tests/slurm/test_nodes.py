@@ -13,7 +13,7 @@ from slurm.nodes import (
     memory_mib_asked,
     parse_sinfo,
     shortages,
-    why_it_waits,
+    wait_reason,
 )
 from slurm.request import JobOptions, JobRequest
 
@@ -77,7 +77,7 @@ def test_a_node_that_is_busy_asleep_or_starting_is_not_away(state):
     ],
 )
 def test_only_nodes_that_would_do_and_are_needed_are_waited_for(request_, away):
-    words = why_it_waits(request_, parse_sinfo(LISTED))
+    words = wait_reason(request_, parse_sinfo(LISTED))
     assert (words is None) is (away is None)
     assert words is None or words.startswith(f"{away} of the ")
 

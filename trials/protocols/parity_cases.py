@@ -265,7 +265,7 @@ def pairs_left_out(cases: Iterable[Case]) -> list[Pair]:
     return [pair for pair in every if pair not in had]
 
 
-def why_left_out(pair: Pair, cases: Iterable[Case], accelerator: str) -> frozenset[str]:
+def exclusion_reasons(pair: Pair, cases: Iterable[Case], accelerator: str) -> frozenset[str]:
     """The fewest rules that refuse this pair in any of these layouts; `canonical` where it cannot even be written,
     `world` where it takes more ranks than there are. Empty where some layout may have it."""
     refusing = (_refusing(pair, case, accelerator) for case in cases)

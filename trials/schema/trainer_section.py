@@ -15,7 +15,7 @@ from search_spaces.schema.yaml_document import read_document
 from trials.schema.sections import DataSection
 from trials.trainers.command_template import require_template
 from trials.trainers.log_lines import FORMATS, pattern_faults
-from trials.trainers.megatron_options import why_not_given
+from trials.trainers.megatron_options import unsupported_option_reason
 from trials.trainers.options import option_name
 
 _CONFIGURED = ("gpt-neox", "nanotron")
@@ -177,7 +177,7 @@ class TrainerSection(Section):
         if self.kind not in ("megatron-lm", "megatron-deepspeed"):
             return
         for index, word in enumerate(self.arguments):
-            why = why_not_given(option_name(word))
+            why = unsupported_option_reason(option_name(word))
             if why is not None:
                 yield Problem(
                     "contradiction",

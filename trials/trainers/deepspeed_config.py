@@ -64,7 +64,7 @@ def fp32_sums(layout: Layout) -> dict[str, Any]:
     return {"data_types": {"grad_accum_dtype": "fp32"}} if sums else {}
 
 
-def why_not_deepspeed(layout: Layout, model: ModelShape) -> Problem | None:
+def deepspeed_problem(layout: Layout, model: ModelShape) -> Problem | None:
     """The rule that keeps DeepSpeed from training with this layout, or None when it can. What it would pass over
     without a word, and compilation, of which its configuration says nothing, are no reasons."""
     asked = replace(layout.canonical(), engine="deepspeed", overlap_comm=False, bucket_mib=None, torch_compile=False)

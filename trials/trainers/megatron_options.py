@@ -223,6 +223,6 @@ _REFUSED: Mapping[str, str] = {
 }
 
 
-def why_not_given(name: str) -> str | None:
+def unsupported_option_reason(name: str) -> str | None:
     """Why an option of this name cannot stand in the user's arguments; None where it can."""
     return "a layout, the model or the measure section says it" if name in _OURS else _REFUSED.get(name)

@@ -23,7 +23,7 @@ from search_spaces.errors import InputError
 from search_spaces.search_space import SearchSpace
 from slurm.association_limits import Allowance, Association, Qos, as_kept
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
-from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, why_it_waits
+from slurm.nodes import NodeSnapshot, Resource, gpus_asked, shortages, wait_reason
 from slurm.option_checks import option_warnings
 from slurm.partitions import LIFTS_NOTHING, PartitionSnapshot, beyond_limits, named_partitions
 from slurm.request import JobOptions, JobRequest
@@ -143,7 +143,7 @@ def job_findings(request: JobRequest, cluster: Cluster, is_smallest: bool) -> It
     """Whether enough of the nodes that could run this job are up now."""
     if shortages(request, cluster.nodes):
         return
-    if (words := why_it_waits(request, cluster.nodes)) is None:
+    if (words := wait_reason(request, cluster.nodes)) is None:
         yield ok("nodes_up", f"{job_words(request)}: enough nodes are up")
         return
     found = f"{job_words(request)} waits for {words}"

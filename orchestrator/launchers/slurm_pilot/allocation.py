@@ -140,7 +140,7 @@ def write_pilot_files(job: JobRequest) -> None:
     write_text(job.script, render_pilot_script(job))
 
 
-def why_given_up(pilot: Pilot) -> str:
+def startup_timeout_reason(pilot: Pilot) -> str:
     log = pilot.folder.path / "job.log"
     return f"its agent did not come to life within {counted(round(STARTUP_S / 60), 'minute')}: see {log}"
 

@@ -26,7 +26,7 @@ from orchestrator.launchers.slurm_pilot.allocation import (
     over_json,
     request_of,
     seen_in,
-    why_given_up,
+    startup_timeout_reason,
     write_pilot_files,
 )
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, PilotRules, WorkLeft, least_s, planned_s
@@ -163,7 +163,7 @@ class Pilots:
             return
         if not self.cancel([pilot]):  # else it is tried again at the next look
             pilot.was_given_up = True
-            self._note(f"pilot {pilot.folder.name} is cancelled: {why_given_up(pilot)}")
+            self._note(f"pilot {pilot.folder.name} is cancelled: {startup_timeout_reason(pilot)}")
 
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):

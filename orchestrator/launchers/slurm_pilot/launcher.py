@@ -160,7 +160,7 @@ class SlurmPilotLauncher(Launcher):
         for step in [step for step in waiting if step not in in_vain]:
             try:
                 pilot = step.waits_for = self._pilot_of(step)
-                step.ending = Ending(Life.ALIVE, detail=self._why_it_waits(pilot), job_id=pilot.job_id)
+                step.ending = Ending(Life.ALIVE, detail=self._wait_reason(pilot), job_id=pilot.job_id)
                 if pilot.serves and pilot.key not in full and not self._hand_over(step, pilot):
                     full.add(pilot.key)
             except LaunchRefused as refusal:
@@ -206,7 +206,7 @@ class SlurmPilotLauncher(Launcher):
             self._pilots.let_go(pilot)  # once more, should Slurm not have heard it
         return pilot
 
-    def _why_it_waits(self, pilot: Pilot) -> str | None:
+    def _wait_reason(self, pilot: Pilot) -> str | None:
         if pilot.is_let_go:
             return f"pilot {pilot.folder.name} ends first"
         if not pilot.nodes:

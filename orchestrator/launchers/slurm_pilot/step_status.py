@@ -11,7 +11,7 @@ from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt
 from orchestrator.launchers.slurm.job_files import job_request
 from orchestrator.launchers.slurm.job_status import ended_ending, job_words
-from orchestrator.launchers.slurm_pilot.allocation import Pilot, why_given_up
+from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
 from trials.attempt_result import Ending, Life
@@ -162,7 +162,7 @@ def ended_in_vain(pilot: Pilot, share_node_s: float) -> Ending:
         Life.ENDED,
         failed=True,
         reason=reason,
-        detail=why_given_up(pilot) if pilot.was_given_up else detail,
+        detail=startup_timeout_reason(pilot) if pilot.was_given_up else detail,
         nodes=pilot.ending.nodes,
         job_id=pilot.job_id,
         twin_node_s=share_node_s,

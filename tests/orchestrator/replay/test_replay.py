@@ -17,7 +17,14 @@ from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.recipe.read import read_recipe
 from orchestrator.recipe.write import write_recipe
 from orchestrator.replay.machine_lock import MachineTurn
-from orchestrator.replay.replay import ReplayRules, impossible, launcher_section, replay, this_machine, why_impossible
+from orchestrator.replay.replay import (
+    ReplayRules,
+    cluster_mismatch_reason,
+    impossible,
+    launcher_section,
+    replay,
+    this_machine,
+)
 from orchestrator.replay.runs import ReplayWatcher
 from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
@@ -285,11 +292,11 @@ def test_other_hardware_or_too_little_is_impossible_and_starts_nothing(loaded, t
 
 
 def test_more_of_the_same_hardware_is_enough():
-    assert why_impossible(Cluster(H100, 4, 1), Cluster(H100, 8, 2)) is None
+    assert cluster_mismatch_reason(Cluster(H100, 4, 1), Cluster(H100, 8, 2)) is None
 
 
 def test_two_nodes_of_four_are_not_one_of_eight():
-    assert why_impossible(Cluster(H100, 8, 1), Cluster(H100, 4, 2)) is not None
+    assert cluster_mismatch_reason(Cluster(H100, 8, 1), Cluster(H100, 4, 2)) is not None
 
 
 def test_this_machine_has_as_many_cpu_ranks_as_needed_and_only_the_gpus_it_shows():

@@ -13,12 +13,12 @@ from trials.protocols.parity_cases import (
     axis_values,
     broken_rules,
     covering_cases,
+    exclusion_reasons,
     failing_cases,
     full_cases,
     legal_cases,
     named_case,
     pairs_left_out,
-    why_left_out,
 )
 from trials.protocols.selftest import Case, Expected
 
@@ -71,7 +71,7 @@ def test_what_a_legal_layout_may_have_is_more_than_enough_to_choose_from(legal, 
 
 
 def test_pairs_that_no_case_has_are_refused_by_a_rule(chosen):
-    refused = {pair: why_left_out(pair, chosen, "cpu") for pair in pairs_left_out(chosen)}
+    refused = {pair: exclusion_reasons(pair, chosen, "cpu") for pair in pairs_left_out(chosen)}
     assert [pair for pair, rules in refused.items() if not rules] == []
     assert refused[("tensor_parallel", 1), ("sequence_parallel", True)] == {"canonical"}
     assert refused[("pipeline_parallel", 4), ("data_parallel", 4)] == {"world"}

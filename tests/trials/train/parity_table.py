@@ -21,7 +21,7 @@ import torch
 
 from tests.trials.train.parity import Parity
 from tests.trials.train.ranks import RanksFailed, WarmRanks
-from trials.protocols.parity_cases import compiled_cases, covering_cases, full_cases, pairs_left_out, why_left_out
+from trials.protocols.parity_cases import compiled_cases, covering_cases, exclusion_reasons, full_cases, pairs_left_out
 from trials.protocols.selftest import Case, tolerance_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "parity.md"
@@ -114,7 +114,7 @@ def left_out() -> dict[str, list[str]]:
     chosen = covering_cases()
     by_rule: dict[str, list[str]] = {}
     for pair in pairs_left_out(chosen):
-        rules = " and ".join(f"`{rule}`" for rule in sorted(why_left_out(pair, chosen, "cpu")))
+        rules = " and ".join(f"`{rule}`" for rule in sorted(exclusion_reasons(pair, chosen, "cpu")))
         by_rule.setdefault(rules, []).append(" with ".join(f"{axis} {value}" for axis, value in pair))
     return dict(sorted(by_rule.items()))
 

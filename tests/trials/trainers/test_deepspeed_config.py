@@ -14,7 +14,7 @@ from search_spaces.model_shape import ModelShape
 from trials.train.model.chunk import Running, Stage, StagePlan
 from trials.train.model.initial_weights import WeightSource
 from trials.train.parallel.tensor_parallel import TensorRanks
-from trials.trainers.deepspeed_config import ds_config, read_ds_config, why_not_deepspeed
+from trials.trainers.deepspeed_config import deepspeed_problem, ds_config, read_ds_config
 
 GPT = ModelShape(8, 64, 8, 8, 256, False, 256, 32, False, "learned", "layernorm")
 
@@ -36,7 +36,7 @@ layouts = st.builds(
 
 
 @pytest.mark.slow
-@given(layout=layouts.filter(lambda layout: why_not_deepspeed(layout, GPT) is None))
+@given(layout=layouts.filter(lambda layout: deepspeed_problem(layout, GPT) is None))
 def test_what_is_written_reads_back_as_the_same_layout_values(layout):
     layout = layout.canonical()
     config = ds_config(layout, layout.global_batch_size, 1.0)
@@ -144,17 +144,17 @@ def test_a_bucket_is_the_layouts_own_or_deepspeeds_where_that_is_smaller():
 )
 @pytest.mark.parametrize("engine", ["torch", "deepspeed"])
 def test_a_layout_deepspeed_cannot_run_is_told_with_the_rule(layout, why, engine):
-    assert why_not_deepspeed(replace(layout, engine=engine), GPT).rule.startswith(why)
+    assert deepspeed_problem(replace(layout, engine=engine), GPT).rule.startswith(why)
 
 
 def test_deepspeed_runs_a_pipeline_with_zero_1_and_zero_3_without_one():
-    assert why_not_deepspeed(Layout(pipeline_parallel=2, data_parallel=2, zero_stage=1), GPT) is None
-    assert why_not_deepspeed(Layout(data_parallel=2, zero_stage=3), GPT) is None
+    assert deepspeed_problem(Layout(pipeline_parallel=2, data_parallel=2, zero_stage=1), GPT) is None
+    assert deepspeed_problem(Layout(data_parallel=2, zero_stage=3), GPT) is None
 
 
 @pytest.mark.parametrize("change", [{"overlap_comm": True}, {"bucket_mib": 25}, {"torch_compile": True}])
 def test_what_deepspeed_passes_over_is_no_reason(change):
-    assert why_not_deepspeed(Layout(data_parallel=2, engine="torch", **change), GPT) is None
+    assert deepspeed_problem(Layout(data_parallel=2, engine="torch", **change), GPT) is None
 
 
 def test_auto_and_missing_values_are_reported_and_left_out():

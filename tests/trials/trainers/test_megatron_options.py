@@ -12,7 +12,7 @@ from trials.trainers.megatron_options import (
     environment_of,
     megatron_deepspeed_options,
     megatron_lm_options,
-    why_not_given,
+    unsupported_option_reason,
 )
 from trials.trainers.options import option_names
 from trials.trial import TrialSpec
@@ -99,14 +99,14 @@ def test_whatever_the_search_file_says_cannot_be_an_argument_too():
         rendered |= option_names(megatron_lm_options(spec_of("megatron-lm", LLAMA, **fields), ()))
     for fields in DEEPSPEED_LAYOUTS:
         rendered |= option_names(megatron_deepspeed_options(spec_of("megatron-deepspeed", LLAMA, **fields), "x", ()))
-    free = {name for name in rendered if why_not_given(name) is None}
+    free = {name for name in rendered if unsupported_option_reason(name) is None}
     assert free == {
         *("lr", "attention-dropout", "hidden-dropout", "distributed-timeout-minutes", "mock-data", "tokenizer-type"),
         *("vocab-size", "make-vocab-size-divisible-by", "ckpt-format", "no-gradient-accumulation-fusion"),
         *("use-precision-aware-optimizer", "accumulate-allreduce-grads-in-fp32"),
     }
-    assert why_not_given("save") == "a trial writes no checkpoint"
-    assert why_not_given("weight-decay") is None
+    assert unsupported_option_reason("save") == "a trial writes no checkpoint"
+    assert unsupported_option_reason("weight-decay") is None
 
 
 def test_one_connection_orders_what_tensor_ranks_send_except_under_fsdp():
