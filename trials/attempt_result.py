@@ -13,18 +13,18 @@ from trials.trial import (
     Attempt,
     FailureReason,
     Flag,
+    LowerStrEnum,
     Outcome,
     OutcomeStatus,
     Trial,
     TrialSpec,
     TrialState,
-    Word,
     is_finite_number,
     utc_seconds,
 )
 
 
-class Life(Word):
+class Life(LowerStrEnum):
     """Absent is not done, and unreachable is not gone: unknown is a value."""
 
     ALIVE = "alive"
@@ -60,7 +60,7 @@ class Ending:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AttemptResult:
     """How an attempt ended: its state, the reason unless it was measured, and the outcome it rests on."""
 
     state: TrialState
@@ -116,31 +116,31 @@ _INTERVALS = (
 )
 
 
-def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> Verdict:
-    """The verdict on an ended attempt; ValueError while it is alive or unknown.
+def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> AttemptResult:
+    """The result on an ended attempt; ValueError while it is alive or unknown.
 
     A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
     what the launcher knows; an end without either is a broken script, unless its words tell of a dead GPU. An outcome
-    that cannot be believed is not kept in the verdict: the excerpt says what is wrong with it.
+    that cannot be believed is not kept in the result: the excerpt says what is wrong with it.
     """
     if ending.life is not Life.ENDED:
-        raise ValueError(f"an attempt that is {ending.life} has no verdict yet")
+        raise ValueError(f"an attempt that is {ending.life} has no result yet")
     if outcome is not None:
         return _from_outcome(spec, outcome, ending)
     reason = ending.reason or _reason_of_words(spec, ending.detail)
     detail = ending.detail or "the ranks ended without an outcome"
-    return Verdict(_state_for(reason), reason, None, detail)
+    return AttemptResult(_state_for(reason), reason, None, detail)
 
 
-def flag_other_fingerprint(verdict: Verdict, reference: Mapping[str, Any]) -> Verdict:
-    """The verdict, its measurement flagged where its fingerprint differs from the reference in what both name."""
-    outcome = verdict.outcome
+def flag_other_fingerprint(result: AttemptResult, reference: Mapping[str, Any]) -> AttemptResult:
+    """The result, its measurement flagged where its fingerprint differs from the reference in what both name."""
+    outcome = result.outcome
     if outcome is None or outcome.status is not OutcomeStatus.MEASURED:
-        return verdict
+        return result
     found = outcome.fingerprint
     if are_comparable(found, reference):
-        return verdict
-    return replace(verdict, outcome=replace(outcome, flags=(*outcome.flags, Flag.FINGERPRINT_CHANGED)))
+        return result
+    return replace(result, outcome=replace(outcome, flags=(*outcome.flags, Flag.FINGERPRINT_CHANGED)))
 
 
 def may_retry(trial: Trial, attempt: Attempt, is_reference: bool = False) -> bool:
@@ -158,14 +158,14 @@ def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bo
     return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
 
 
-def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> Verdict:
+def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> AttemptResult:
     fault = outcome_fault(spec, outcome)
     if fault is not None:
-        return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
+        return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
     if outcome.status is OutcomeStatus.MEASURED:
-        return Verdict(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
+        return AttemptResult(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
     reason = _reason(spec, outcome, ending)
-    return Verdict(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
+    return AttemptResult(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
 
 
 def _reason(spec: TrialSpec, outcome: Outcome, ending: Ending) -> FailureReason:

@@ -19,13 +19,13 @@ SPEC_SCHEMA = "parlay.spec/1"
 OUTCOME_SCHEMA = "parlay.outcome/1"
 
 
-class Word(str, Enum):
+class LowerStrEnum(str, Enum):
     """An enum whose members are their own lower-case value in text, JSON and SQL, on Python 3.10 and later alike."""
 
     __str__ = str.__str__
 
 
-class TrialState(Word):
+class TrialState(LowerStrEnum):
     """Where a trial or an attempt is. Each ends once, in one of the last three."""
 
     PROPOSED = "proposed"
@@ -41,7 +41,7 @@ class TrialState(Word):
         return self in (TrialState.MEASURED, TrialState.FAILED, TrialState.CANCELLED)
 
 
-class FailureReason(Word):
+class FailureReason(LowerStrEnum):
     """Why a trial or an attempt ended without a value; docs/lifecycle.md says what follows from each."""
 
     INVALID_LAYOUT = "invalid_layout"
@@ -76,7 +76,7 @@ class FailureReason(Word):
         )
 
 
-class Flag(Word):
+class Flag(LowerStrEnum):
     """What is to be known of a measurement beside its numbers; dashboards/trial_words.py says it to people."""
 
     EXTRAPOLATED = "extrapolated"
@@ -91,7 +91,7 @@ class Flag(Word):
     NUMBERS_DISAGREE = "numbers_disagree"
 
 
-class TrialKind(Word):
+class TrialKind(LowerStrEnum):
     SEARCH = "search"
     FINALIST = "finalist"
     REPLAY = "replay"
@@ -187,7 +187,7 @@ class TrialSpec:
         )
 
 
-class OutcomeStatus(Word):
+class OutcomeStatus(LowerStrEnum):
     MEASURED = "measured"
     FAILED = "failed"
 

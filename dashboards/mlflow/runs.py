@@ -23,10 +23,10 @@ from trials.measurement.step_log import StepRecord, read_metrics
 from trials.trial import (
     Attempt,
     FailureReason,
+    LowerStrEnum,
     Trial,
     TrialKind,
     TrialState,
-    Word,
     is_finite_number,
     utc_seconds,
     utc_text,
@@ -54,7 +54,7 @@ _UNREADABLE = (OSError, ValueError, TypeError, RecursionError)
 _KILLED = (FailureReason.DOMINATED, FailureReason.PREEMPTED)
 
 
-class RunStatus(Word):
+class RunStatus(LowerStrEnum):
     """MLflow's words, in MLflow's capitals."""
 
     RUNNING = "RUNNING"

@@ -28,7 +28,7 @@ from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.analysis.ranking import runs_that_count
 from trials.ledger.events import SearchRecord
-from trials.trial import Trial, TrialState, Word
+from trials.trial import LowerStrEnum, Trial, TrialState
 
 COMPARE_SCHEMA = "parlay.compare/1"
 
@@ -36,7 +36,7 @@ _HARDWARE_SEEN = "device"
 """What a fingerprint says of the hardware itself; all else in it is software, or differs from node to node."""
 
 
-class CompareVerdict(Word):
+class CompareVerdict(LowerStrEnum):
     SAME = "same"
     SLOWER = "slower"
     FASTER = "faster"

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from orchestrator.comparison.sessions import Run, by_occasion, log_change
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 WIDE_MARGINS = 3
 """A replay is called reproduced only if a change of this many margins is excluded."""
@@ -18,7 +18,7 @@ _OF_ONE_JOB = ("job_id", "probe_ms_by_rank")
 _ENVIRONMENT = "environment"
 
 
-class ReplayVerdict(Word):
+class ReplayVerdict(LowerStrEnum):
     REPRODUCED = "reproduced"
     SLOWER = "slower"
     FASTER = "faster"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 if TYPE_CHECKING:
     from orchestrator.config.spec import SearchSpec
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trials.ledger.events import SearchRecord
 
 
-class ExportFormat(Word):
+class ExportFormat(LowerStrEnum):
     MEASURED = "measured"
     DEEPHYPER = "deephyper"
     CSV = "csv"

@@ -23,7 +23,7 @@ from search_spaces.layouts.table import LayoutTable
 from search_spaces.tables.benchmark_problem import problems_in
 from search_spaces.tables.measured_table import Observation
 from trials.files.text import counted
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 FEWEST_MEASURED = 3
 """Layouts; fewer tell next to nothing of a dozen constants."""
@@ -34,7 +34,7 @@ _MOST_COMPARED = 200
 """Layouts by the plan's order among which the best is looked for; the others are far behind."""
 
 
-class Scaling(Word):
+class Scaling(LowerStrEnum):
     """What becomes of the global batch on more nodes: it grows with them, or stays."""
 
     WEAK = "weak"

@@ -26,7 +26,7 @@ from search_spaces.search_space import SearchSpace
 from search_spaces.tables.measured_table import Observation, render_table
 from trials.analysis.ranking import sharers_of
 from trials.measurement.protocol import LONGEST_STEP_S, STABILITY_WINDOW, ShortSteps
-from trials.trial import MeasureRules, Word
+from trials.trial import LowerStrEnum, MeasureRules
 
 LIKELY, UNLIKELY = 0.9, 0.1
 """Chances to fit from which, and up to which, a layout is said to fit, or not to."""
@@ -34,7 +34,7 @@ START_S = 60.0
 """Until a trial's first step, and until one that runs out of memory has ended: what measured tables assume, too."""
 
 
-class Fits(Word):
+class Fits(LowerStrEnum):
     """Whether a layout's ranks have memory enough."""
 
     YES = "yes"

@@ -29,7 +29,7 @@ from trials.trainers.megatron_options import (
 from trials.trainers.nanotron_config import nanotron_layout
 from trials.trainers.neox_config import neox_layout
 from trials.trainers.plain_yaml import plain_yaml
-from trials.trial import TrialSpec, Word
+from trials.trial import LowerStrEnum, TrialSpec
 
 GRADIENT_CLIPPING = 1.0
 """The largest gradient norm in ds_config.json: what Parlay's own trainer uses."""
@@ -48,7 +48,7 @@ _COMMAND_FILE = "command.txt"
 _TOLD_BY_WORDS = ("megatron-lm", "megatron-deepspeed", "command")
 
 
-class ExportStatus(Word):
+class ExportStatus(LowerStrEnum):
     """Whether the trainer ran the layout, could run it, or cannot."""
 
     MEASURED = "measured"

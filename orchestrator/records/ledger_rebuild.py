@@ -18,10 +18,10 @@ from trials.ledger.events import Event, SearchRecord
 from trials.ledger.journal import Journal, search_of
 from trials.ledger.reader import LedgerReader
 from trials.ledger.writer import LedgerWriter
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 
-class Rebuilt(Word):
+class Rebuilt(LowerStrEnum):
     """What became of a search's rows."""
 
     ADDED = "added"

@@ -23,7 +23,7 @@ from search_spaces.errors import InputError, OutsideRefused
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.schema.durations import duration_text
 from search_spaces.schema.validation import restored
-from trials.attempt_result import Verdict
+from trials.attempt_result import AttemptResult
 from trials.data.token_file import require_tokens
 from trials.files.folders import SearchFolder
 from trials.files.path_owners import TakenFolder
@@ -156,11 +156,11 @@ def replay(
     try:
         return _measured(loaded, recorded, runs, rules)
     except KeyboardInterrupt as interrupt:
-        raise ReplayStopped(_result(loaded, recorded, runs.verdicts, rules)) from interrupt
+        raise ReplayStopped(_result(loaded, recorded, runs.results, rules)) from interrupt
     except OutsideRefused as refusal:
-        if not runs.verdicts:
+        if not runs.results:
             raise
-        result = _result(loaded, recorded, runs.verdicts, rules)
+        result = _result(loaded, recorded, runs.results, rules)
         return replace(result, verdict=ReplayVerdict.INCONCLUSIVE, detail=str(refusal))
 
 
@@ -169,7 +169,7 @@ def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, r
     for number in range(1, rules.occasions + 1):
         with runs.occasion():
             _measure_at_occasion(loaded, runs, rules.repeats)
-        result = _result(loaded, recorded, runs.verdicts, rules)
+        result = _result(loaded, recorded, runs.results, rules)
         if result.comparison is None or number == rules.occasions or _is_settled(result, number):
             break
         runs.pause(rules.apart_s, _repeat_reason(result.comparison, rules))
@@ -179,7 +179,7 @@ def _measured(loaded: LoadedRecipe, recorded: Sequence[Run], runs: ReplayRuns, r
 def _measure_at_occasion(loaded: LoadedRecipe, runs: ReplayRuns, repeats: int) -> None:
     """The runs of one occasion; one that cannot be measured is the last."""
     for _ in range(repeats):
-        trial = Trial(f"t{len(runs.verdicts) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
+        trial = Trial(f"t{len(runs.results) + 1:04d}", loaded.recipe.layout, TrialKind.REPLAY)
         if runs.measure(trial).state is not TrialState.MEASURED:
             return
 
@@ -260,11 +260,11 @@ def _program(loaded: LoadedRecipe, folder: SearchFolder, python: str) -> TrialPr
 
 
 def _result(
-    loaded: LoadedRecipe, recorded: Sequence[Run], verdicts: Sequence[Verdict], rules: ReplayRules
+    loaded: LoadedRecipe, recorded: Sequence[Run], results: Sequence[AttemptResult], rules: ReplayRules
 ) -> ReplayResult:
     """Of all runs so far; one that failed is the last, and keeps the others from deciding anything."""
-    outcomes = [v.outcome for v in verdicts if v.state is TrialState.MEASURED and v.outcome is not None]
-    failed = next((v for v in verdicts if v.state is not TrialState.MEASURED), None)
+    outcomes = [v.outcome for v in results if v.state is TrialState.MEASURED and v.outcome is not None]
+    failed = next((v for v in results if v.state is not TrialState.MEASURED), None)
     found = _of_measured(loaded, recorded, outcomes, rules)
     if failed is None:
         return found
@@ -290,7 +290,7 @@ def _trainer_of(loaded: LoadedRecipe) -> str:
     return str(loaded.spec().trainer["kind"])
 
 
-def _verdict_on_failure(failed: Verdict) -> ReplayVerdict:
+def _verdict_on_failure(failed: AttemptResult) -> ReplayVerdict:
     """A layout that no longer fits cannot be run here; any other failure says nothing about its speed."""
     does_not_fit = failed.reason in (FailureReason.GPU_OOM, FailureReason.HOST_OOM, FailureReason.INVALID_LAYOUT)
     return ReplayVerdict.IMPOSSIBLE if does_not_fit else ReplayVerdict.INCONCLUSIVE

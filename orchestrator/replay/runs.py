@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.replay.machine_lock import NoTurn, Turn
 from orchestrator.search.trial_program import OUTCOME_GRACE_S, TrialProgram, next_attempt
-from trials.attempt_result import Ending, Life, Verdict, may_retry
+from trials.attempt_result import AttemptResult, Ending, Life, may_retry
 from trials.trial import Attempt, Trial
 
 POLL_INTERVAL_S = 0.5
@@ -41,7 +41,7 @@ class ReplayWatcher:
 
 
 class ReplayRuns:
-    """Measures runs of `program` on `launcher`; `verdicts` are those of the runs so far. Raises KeyboardInterrupt once
+    """Measures runs of `program` on `launcher`; `results` are those of the runs so far. Raises KeyboardInterrupt once
     the watcher says that it is to stop."""
 
     def __init__(self, program: TrialProgram, launcher: Launcher, watcher: ReplayWatcher):
@@ -49,7 +49,7 @@ class ReplayRuns:
         self._launcher = launcher
         self._watcher = watcher
         self._said: set[str] = set()
-        self.verdicts: list[Verdict] = []
+        self.results: list[AttemptResult] = []
 
     @contextmanager
     def occasion(self) -> Iterator[None]:
@@ -67,25 +67,25 @@ class ReplayRuns:
         while self._launcher.now() < until:
             self._wait()
 
-    def measure(self, trial: Trial) -> Verdict:
+    def measure(self, trial: Trial) -> AttemptResult:
         """One run, tried again as a search would try it again."""
         while True:
             attempt = next_attempt(trial, secrets.token_hex(16), self._program.time_limit_s)
-            verdict = self._verdict(trial, attempt)
-            ended = replace(attempt, state=verdict.state, reason=verdict.reason)
+            result = self._result(trial, attempt)
+            ended = replace(attempt, state=result.state, reason=result.reason)
             trial = trial.with_attempt(ended)
             if not may_retry(trial, ended):
-                self.verdicts.append(verdict)
-                return verdict
+                self.results.append(result)
+                return result
 
-    def _verdict(self, trial: Trial, attempt: Attempt) -> Verdict:
+    def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """How a run went, once it has ended and its outcome has had the time to appear."""
         self._watcher.require_leave()
         ending = self._ending(self._program.prepared(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:
-                return self._program.verdict(trial, ended, ending, self._launcher.now())
+                return self._program.result(trial, ended, ending, self._launcher.now())
             except OSError:
                 if self._launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
                     raise

@@ -10,7 +10,7 @@ from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.context import Course
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
 from orchestrator.search.trial_program import cancelled
-from trials.attempt_result import Ending, Life, Verdict, flag_other_fingerprint
+from trials.attempt_result import AttemptResult, Ending, Life, flag_other_fingerprint
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
@@ -134,27 +134,27 @@ class Watching:
             ending = cancelled(ending, self._course.cancel_reason)
         trial, now = self._course.trial(attempt), self._course.launcher.now()
         try:
-            verdict = self._course.program.verdict(trial, attempt, ending, now)
+            result = self._course.program.result(trial, attempt, ending, now)
         except OSError as error:
             self._course.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
             self._advance(attempt, Ending(Life.UNKNOWN))
             return
-        verdict = self._flagged(verdict)
-        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, verdict))
+        result = self._flagged(result)
+        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, result))
 
-    def _flagged(self, verdict: Verdict) -> Verdict:
+    def _flagged(self, result: AttemptResult) -> AttemptResult:
         """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
         first = self._course.now.first_measured
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
-        return verdict if outcome is None else flag_other_fingerprint(verdict, outcome.fingerprint)
+        return result if outcome is None else flag_other_fingerprint(result, outcome.fingerprint)
 
-    def _ending_data(self, attempt: Attempt, ending: Ending, verdict: Verdict) -> dict[str, Any]:
+    def _ending_data(self, attempt: Attempt, ending: Ending, result: AttemptResult) -> dict[str, Any]:
         now = self._course.launcher.now()
         return {
-            "state": verdict.state.value,
-            "reason": verdict.reason,
-            "outcome": None if verdict.outcome is None else verdict.outcome.to_json(),
-            "excerpt": verdict.excerpt,
+            "state": result.state.value,
+            "reason": result.reason,
+            "outcome": None if result.outcome is None else result.outcome.to_json(),
+            "excerpt": result.excerpt,
             "nodes": list(ending.nodes),
             "started_at": ending.started_at,
             "ended_at": ending.ended_at or now,

@@ -17,7 +17,7 @@ from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import Ending, Verdict, classify
+from trials.attempt_result import AttemptResult, Ending, classify
 from trials.files.folders import SearchFolder, leads_out, read_json, write_json
 from trials.files.path_owners import TakenFolder
 from trials.trial import (
@@ -123,11 +123,11 @@ class TrialProgram:
         self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
         return request
 
-    def verdict(self, trial: Trial, attempt: Attempt, ending: Ending, now: float | None = None) -> Verdict:
+    def result(self, trial: Trial, attempt: Attempt, ending: Ending, now: float | None = None) -> AttemptResult:
         """How an ended attempt ended, from its folder and what the launcher saw.
 
         `now` is the launcher's; with it OSError is raised for an outcome that may still come (late, empty or cut, as a
-        network file system may show it), and without it the verdict is on what is there. OSError also where the folder
+        network file system may show it), and without it the result is on what is there. OSError also where the folder
         cannot be read, or does not answer in time.
         """
         path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(ending.restart)
@@ -181,8 +181,8 @@ def _ended_elsewhere(ending: Ending) -> bool:
     return ending.started and ending.reason not in _NOT_WAITED_FOR and bool({*ending.nodes} - {socket.gethostname()})
 
 
-def _invalid(error: ValueError) -> Verdict:
-    return Verdict(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
+def _invalid(error: ValueError) -> AttemptResult:
+    return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, f"the outcome file: {error}")
 
 
 def next_attempt(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.search.trial_program import MOST_OUTCOME_BYTES, TrialProgram
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.trials.examples import OUTCOME, SPEC
-from trials.attempt_result import Ending, Life, Verdict, classify
+from trials.attempt_result import AttemptResult, Ending, Life, classify
 from trials.files import folders
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.files.text import tail
@@ -45,11 +45,11 @@ def search(tmp_path: Path) -> SearchFolder:
     return folder
 
 
-def verdict(search: SearchFolder) -> Verdict:
+def result(search: SearchFolder) -> AttemptResult:
     """How the attempt ended, from what lies in its folder."""
     cluster = Cluster(ACCELERATORS["cpu"], SPEC.gpus_per_node, 1)
     program = TrialProgram(search, SPEC.model, cluster, SPEC.measure, sys.executable)
-    return program.verdict(TRIAL, ATTEMPT, ENDED)
+    return program.result(TRIAL, ATTEMPT, ENDED)
 
 
 def outcome_path(search: SearchFolder) -> Path:
@@ -58,7 +58,7 @@ def outcome_path(search: SearchFolder) -> Path:
 
 def test_the_outcome_that_these_tests_spoil_is_a_good_one(search):
     write_json(outcome_path(search), OUTCOME.to_json())
-    assert verdict(search).state is TrialState.MEASURED
+    assert result(search).state is TrialState.MEASURED
 
 
 def elsewhere(search: SearchFolder) -> Path:
@@ -96,7 +96,7 @@ def huge(search: SearchFolder) -> None:
 @pytest.mark.parametrize("plant", [link_to_the_file, link_to_the_folder, pipe, device, huge])
 def test_an_outcome_that_is_no_plain_file_of_the_attempt_is_not_believed(search, plant: Callable):
     plant(search)
-    ended = verdict(search)
+    ended = result(search)
     assert (ended.state, ended.reason, ended.outcome) == (TrialState.FAILED, FailureReason.RESULT_INVALID, None)
     assert ended.excerpt
 
@@ -108,7 +108,7 @@ def test_another_users_outcome_is_not_believed(search, monkeypatch):
     write_json(outcome_path(search), OUTCOME.to_json())
     owner = os.stat(outcome_path(search)).st_uid
     monkeypatch.setattr(folders.os, "fstat", lambda descriptor: _of_another(os.stat(descriptor), owner + 1))
-    assert "folder's owner" in str(verdict(search).excerpt)
+    assert "folder's owner" in str(result(search).excerpt)
 
 
 def _of_another(found: os.stat_result, uid: int) -> os.stat_result:
@@ -133,14 +133,14 @@ def test_an_outcome_that_says_what_cannot_be_is_not_believed(search):
         {"proof": {**OUTCOME.proof, "tensor_parallel": 1}},
     ):
         write_json(outcome_path(search), OUTCOME.to_json() | change)
-        assert verdict(search).reason is FailureReason.RESULT_INVALID, change
+        assert result(search).reason is FailureReason.RESULT_INVALID, change
 
 
 @pytest.mark.bad_input(41)
 def test_what_is_no_outcome_is_not_believed(search):
     for text in ("", "{", "[]", '"x"', '{"a": NaN}', '{"a": 1e999}', "\0", "[" * 100_000, "\xff"):
         outcome_path(search).write_text(text, encoding="latin-1")
-        assert verdict(search).reason is FailureReason.RESULT_INVALID, text[:80]
+        assert result(search).reason is FailureReason.RESULT_INVALID, text[:80]
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_what_is_no_outcome_is_not_believed(search):
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(OUTCOME.to_json())), JSON))
 def test_whatever_an_outcomes_fields_hold_it_is_an_outcome_or_none(change):
-    """ValueError is what `verdict` takes for an invalid result."""
+    """ValueError is what `result` takes for an invalid result."""
     try:
         outcome = Outcome.from_json(OUTCOME.to_json() | change)
     except ValueError:

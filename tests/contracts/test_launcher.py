@@ -24,7 +24,7 @@ from tests.contracts.launcher_benches import (
 )
 from tests.orchestrator.launchers.attempts import (
     poll_one,
-    verdict_on,
+    result_of,
     wait_until_ended,
     wait_until_started,
 )
@@ -87,7 +87,7 @@ def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
     assert ending.started_at is not None
     assert ending.ended_at is not None
     assert ending.started_at <= ending.ended_at <= bench.launcher.now()
-    verdict = verdict_on(request, ending)
+    verdict = result_of(request, ending)
     assert (verdict.state, verdict.excerpt) == (TrialState.MEASURED, None)
 
 
@@ -107,7 +107,7 @@ def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -
     request = bench.request("fail", rank=1, others="hang")
     bench.launcher.launch(request)
     ending = wait_until_ended(bench.launcher, request)
-    verdict = verdict_on(request, ending)
+    verdict = result_of(request, ending)
     assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
     assert verdict.excerpt
     assert ending.failed
@@ -151,7 +151,7 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     bench.launcher.launch(request)
     ending = wait_until_ended(bench.launcher, request)
     assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.TIME_LIMIT)
-    assert verdict_on(request, ending).state is TrialState.FAILED
+    assert result_of(request, ending).state is TrialState.FAILED
     assert not bench.has_processes(request)
 
 
@@ -191,7 +191,7 @@ def test_an_attempt_that_was_never_accepted_is_not_adopted(bench: Bench) -> None
     request = bench.request("measure")
     assert bench.launcher.adopt({request.spec.attempt_key: request}) == {}
     assert bench.launcher.launch(request)
-    assert verdict_on(request, wait_until_ended(bench.launcher, request)).state is TrialState.MEASURED
+    assert result_of(request, wait_until_ended(bench.launcher, request)).state is TrialState.MEASURED
 
 
 @EVERYWHERE
@@ -207,7 +207,7 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
     assert ending.started_at is not None
     assert ending.ended_at is not None
     assert ending.started_at <= ending.ended_at <= launcher.now()
-    verdict = verdict_on(request, ending)
+    verdict = result_of(request, ending)
     if bench.outlives_its_driver:
         assert verdict.state is TrialState.MEASURED
     else:

@@ -1,4 +1,4 @@
-"""From an outcome and an ending to a verdict: what counts first, and what is never believed."""
+"""From an outcome and an ending to a result: what counts first, and what is never believed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
-from trials.attempt_result import RETRIES, Ending, Life, Verdict, classify, may_retry, outcome_fault
+from trials.attempt_result import RETRIES, AttemptResult, Ending, Life, classify, may_retry, outcome_fault
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
 ENDED = Ending(Life.ENDED, started=True)
@@ -27,26 +27,26 @@ def failed(reason: FailureReason | None, excerpt: str | None = None):
 
 class TestWhatCountsFirst:
     def test_a_complete_outcome_is_the_measurement(self):
-        assert classify(SPEC, OUTCOME, ENDED) == Verdict(TrialState.MEASURED, None, OUTCOME)
+        assert classify(SPEC, OUTCOME, ENDED) == AttemptResult(TrialState.MEASURED, None, OUTCOME)
 
     @pytest.mark.parametrize("reason", [None, FailureReason.NODE_FAILURE, FailureReason.CANCELLED_BY_SEARCH])
     def test_it_stays_one_when_the_job_is_called_failed_afterwards_and_says_so(self, reason):
-        verdict = classify(SPEC, OUTCOME, replace(ENDED, failed=True, reason=reason))
-        assert verdict.state is TrialState.MEASURED
-        assert verdict.reason is None
-        assert verdict.outcome.flags == ("failed_after_result",)
+        result = classify(SPEC, OUTCOME, replace(ENDED, failed=True, reason=reason))
+        assert result.state is TrialState.MEASURED
+        assert result.reason is None
+        assert result.outcome.flags == ("failed_after_result",)
 
     @pytest.mark.parametrize("reason", REASONS)
     def test_without_an_outcome_the_launchers_reason_counts(self, reason):
-        verdict = classify(SPEC, None, replace(ENDED, reason=reason, detail="Slurm says so"))
+        result = classify(SPEC, None, replace(ENDED, reason=reason, detail="Slurm says so"))
         by_us = reason in (FailureReason.CANCELLED_BY_USER, FailureReason.CANCELLED_BY_SEARCH)
         state = TrialState.CANCELLED if by_us else TrialState.FAILED
-        assert verdict == Verdict(state, reason, None, "Slurm says so")
+        assert result == AttemptResult(state, reason, None, "Slurm says so")
 
     def test_an_end_without_a_word_from_anybody_is_a_broken_script(self):
-        verdict = classify(SPEC, None, ENDED)
-        assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
-        assert "without an outcome" in verdict.excerpt
+        result = classify(SPEC, None, ENDED)
+        assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
+        assert "without an outcome" in result.excerpt
 
     @pytest.mark.parametrize("life", [Life.ALIVE, Life.UNKNOWN])
     @pytest.mark.parametrize("outcome", [None, OUTCOME])
@@ -55,30 +55,30 @@ class TestWhatCountsFirst:
             classify(SPEC, outcome, Ending(life))
 
     def test_a_dominated_trial_keeps_what_it_saw(self):
-        assert classify(SPEC, DOMINATED, ENDED) == Verdict(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
+        assert classify(SPEC, DOMINATED, ENDED) == AttemptResult(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
 
     def test_a_failed_trials_own_reason_and_words_are_kept(self):
         outcome = failed(FailureReason.GPU_OOM, "CUDA out of memory")
-        assert classify(SPEC, outcome, replace(ENDED, failed=True)) == Verdict(
+        assert classify(SPEC, outcome, replace(ENDED, failed=True)) == AttemptResult(
             TrialState.FAILED, FailureReason.GPU_OOM, outcome, "CUDA out of memory"
         )
 
     @pytest.mark.parametrize("echo", [FailureReason.HANG, FailureReason.SCRIPT_ERROR, None])
     def test_a_launcher_that_saw_the_node_die_knows_better_than_a_rank_that_lost_its_peers(self, echo):
-        verdict = classify(SPEC, failed(echo), replace(ENDED, reason=FailureReason.NODE_FAILURE, detail="n7 is down"))
-        assert (verdict.reason, verdict.excerpt) == (FailureReason.NODE_FAILURE, "n7 is down")
+        result = classify(SPEC, failed(echo), replace(ENDED, reason=FailureReason.NODE_FAILURE, detail="n7 is down"))
+        assert (result.reason, result.excerpt) == (FailureReason.NODE_FAILURE, "n7 is down")
 
     @pytest.mark.parametrize("ending", [FailureReason.TIME_LIMIT, FailureReason.CANCELLED_BY_SEARCH])
     @pytest.mark.parametrize("cause", [FailureReason.GPU_OOM, FailureReason.INVALID_LAYOUT])
     def test_what_only_a_rank_can_know_is_true_whatever_ended_the_others(self, cause, ending):
-        verdict = classify(SPEC, failed(cause), replace(ENDED, reason=ending))
-        assert (verdict.state, verdict.reason) == (TrialState.FAILED, cause)
+        result = classify(SPEC, failed(cause), replace(ENDED, reason=ending))
+        assert (result.state, result.reason) == (TrialState.FAILED, cause)
 
     def test_a_rank_that_ended_itself_because_it_was_told_to_is_cancelled(self):
-        verdict = classify(
+        result = classify(
             SPEC, failed(FailureReason.SCRIPT_ERROR), replace(ENDED, reason=FailureReason.CANCELLED_BY_USER)
         )
-        assert (verdict.state, verdict.reason) == (TrialState.CANCELLED, FailureReason.CANCELLED_BY_USER)
+        assert (result.state, result.reason) == (TrialState.CANCELLED, FailureReason.CANCELLED_BY_USER)
 
     def test_a_dead_gpu_is_the_machines_fault_whoever_tells_of_it(self):
         words = "rank 3: CUDA error: uncorrectable ECC error encountered"
@@ -108,11 +108,11 @@ class TestWhatCountsFirst:
 class TestWhatIsNotBelieved:
     def fault(self, **changes) -> str:
         outcome = replace(OUTCOME, **changes)
-        verdict = classify(SPEC, outcome, ENDED)
-        assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.RESULT_INVALID)
-        assert verdict.outcome is None, "numbers that are not believed are not kept where numbers are"
-        assert verdict.excerpt == outcome_fault(SPEC, outcome)
-        return verdict.excerpt
+        result = classify(SPEC, outcome, ENDED)
+        assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.RESULT_INVALID)
+        assert result.outcome is None, "numbers that are not believed are not kept where numbers are"
+        assert result.excerpt == outcome_fault(SPEC, outcome)
+        return result.excerpt
 
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ class TestWhatIsNotBelieved:
 
     @pytest.mark.bad_input(41)
     def test_another_attempts_failure(self):
-        verdict = classify(SPEC, replace(failed(FailureReason.GPU_OOM), nonce="f" * 32), ENDED)
-        assert verdict.reason is FailureReason.RESULT_INVALID
+        result = classify(SPEC, replace(failed(FailureReason.GPU_OOM), nonce="f" * 32), ENDED)
+        assert result.reason is FailureReason.RESULT_INVALID
 
     @pytest.mark.bad_input(41)
     @pytest.mark.parametrize("name", ["step_time_s", "tokens_per_sec", "tokens_per_sec_per_gpu", "samples_per_sec"])

@@ -6,10 +6,10 @@ from typing import Any
 
 from trials.analysis.pareto import pareto_json, trades
 from trials.analysis.ranking import Objective, Ranking, own_unit, peak_memory_gib, second_looks, value_of
-from trials.trial import Trial, TrialKind, Word
+from trials.trial import LowerStrEnum, Trial, TrialKind
 
 
-class Choice(Word):
+class Choice(LowerStrEnum):
     """Why the best layout was chosen: it is the fastest by the search's objective, or cannot be told from that one and
     leaves more memory."""
 

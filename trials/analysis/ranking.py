@@ -12,7 +12,7 @@ from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from trials.attempt_result import RETRIES
 from trials.measurement.run_variance import Reading, log_half_width, middle
-from trials.trial import FailureReason, Flag, Outcome, Trial, TrialKind, TrialState, Word
+from trials.trial import FailureReason, Flag, LowerStrEnum, Outcome, Trial, TrialKind, TrialState
 
 SUSPECT_FLAGS = frozenset({Flag.SUSPECT_NODE, Flag.FINGERPRINT_CHANGED})
 """Flags of a measurement that has to be repeated before it may be the best."""
@@ -40,7 +40,7 @@ MUCH_LESS_MEMORY = 0.1
 peaks of one layout's runs differ by a few percent, and less than this is no room for anything."""
 
 
-class Objective(Word):
+class Objective(LowerStrEnum):
     """What is optimised; the last is minimised, the others are maximised."""
 
     TOKENS_PER_SEC = "tokens_per_sec"

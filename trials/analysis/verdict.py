@@ -13,10 +13,10 @@ from search_spaces.hardware.memory_headroom import MemoryFloor
 from search_spaces.layouts.layout import Layout
 from trials.analysis.ranking import Objective, Ranking, Speedup, objectives_of, rank, speedup_over
 from trials.ledger.events import EndReason, SearchRecord, SearchState
-from trials.trial import Attempt, FailureReason, Trial, TrialKind, TrialState, Word
+from trials.trial import Attempt, FailureReason, LowerStrEnum, Trial, TrialKind, TrialState
 
 
-class VerdictKind(Word):
+class VerdictKind(LowerStrEnum):
     """What a search found. `slower` and `no_winner` are of a best layout that constraints or memory chose, too."""
 
     FASTER = "faster"
@@ -33,7 +33,7 @@ class VerdictKind(Word):
     REFUSED = "refused"
 
 
-class ShownState(Word):
+class ShownState(LowerStrEnum):
     """The state of a search as people see it: one that the cluster refused is neither completed nor merely failed."""
 
     CREATED = "created"

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from search_spaces.errors import InputError
 from trials.ledger.database import open_to_write, patiently
 from trials.ledger.tables import CommandRow, SearchRow
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 
-class CommandKind(Word):
+class CommandKind(LowerStrEnum):
     CANCEL = "cancel"
 
 

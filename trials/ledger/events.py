@@ -18,11 +18,11 @@ from trials.ledger.event_data import is_whole, require_rates, require_types
 from trials.trial import (
     Attempt,
     FailureReason,
+    LowerStrEnum,
     Outcome,
     Trial,
     TrialKind,
     TrialState,
-    Word,
     require_schema,
     utc_seconds,
     utc_text,
@@ -31,7 +31,7 @@ from trials.trial import (
 EVENT_SCHEMA = "parlay.event/1"
 
 
-class SearchState(Word):
+class SearchState(LowerStrEnum):
     CREATED = "created"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -44,7 +44,7 @@ class SearchState(Word):
         return self in (SearchState.COMPLETED, SearchState.FAILED, SearchState.CANCELLED)
 
 
-class EndReason(Word):
+class EndReason(LowerStrEnum):
     MAX_TRIALS = "max_trials"
     BUDGET = "budget"
     CONVERGED = "converged"
@@ -57,7 +57,7 @@ class EndReason(Word):
     SITE_REFUSED = "site_refused"
 
 
-class EventKind(Word):
+class EventKind(LowerStrEnum):
     """What happened; beside each, the names in `data`.
 
     `trial_ended` follows the last `attempt_ended` of a trial that is not tried again, so a trial between two attempts

@@ -29,7 +29,7 @@ from search_spaces.layouts.layout import Layout
 from trials.measurement.run_variance import Reading, log_half_width
 from trials.measurement.step_log import StepPhase, StepRecord
 from trials.measurement.trend import slope_of
-from trials.trial import MeasureRules, TrialKind, TrialSpec, Word
+from trials.trial import LowerStrEnum, MeasureRules, TrialKind, TrialSpec
 
 STABILITY_WINDOW = 3
 STABILITY_TOLERANCE = 0.10
@@ -48,7 +48,7 @@ is no leak."""
 MIB_PER_GIB = 1024
 
 
-class Stop(Word):
+class Stop(LowerStrEnum):
     """Why measuring ended."""
 
     PRECISE = "precise"

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from search_spaces.plain_file import read_plain
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 
-class StepPhase(Word):
+class StepPhase(LowerStrEnum):
     WARMUP = "warmup"
     MEASURED = "measured"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trials.files.folders import read_json, write_json
-from trials.trial import Word, require_schema
+from trials.trial import LowerStrEnum, require_schema
 
 PILOT_SCHEMA = "parlay.pilot/1"
 
@@ -22,7 +22,7 @@ COULD_NOT_START = 127
 """The exit code of a step whose script, or whose srun, is not to be found: bash's own for that."""
 
 
-class StepSign(Word):
+class StepSign(LowerStrEnum):
     """What a step's files are called after its name, in the order they come; `cancel` and `withdrawn` are the driver's
     wishes."""
 
@@ -34,7 +34,7 @@ class StepSign(Word):
     ENDED = "ended.json"
 
 
-class StepFate(Word):
+class StepFate(LowerStrEnum):
     """How a step's srun came to its end: by itself, at its limit, on the driver's wish, or with its pilot."""
 
     ENDED = "ended"

@@ -13,7 +13,7 @@ from typing import Any
 
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
-from trials.trial import Word, require_schema
+from trials.trial import LowerStrEnum, require_schema
 
 MEASUREMENTS_SCHEMA = "parlay.measurements/1"
 
@@ -132,7 +132,7 @@ def _doubled_up_to(most: int) -> list[int]:
     return [*powers, most] if most > 1 else []
 
 
-class Collective(Word):
+class Collective(LowerStrEnum):
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
 

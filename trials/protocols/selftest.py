@@ -17,7 +17,7 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from trials.files.folders import read_json, write_json
-from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec, Word, require_schema
+from trials.trial import LowerStrEnum, MeasureRules, Rendezvous, TrialKind, TrialSpec, require_schema
 
 CASES_SCHEMA = "parlay.selftest_cases/1"
 RESULTS_SCHEMA = "parlay.selftest_results/1"
@@ -36,7 +36,7 @@ differs by about the last bit, and ten steps of AdamW make more of it than on a 
 differences of 1e-3."""
 
 
-class Expected(Word):
+class Expected(LowerStrEnum):
     """What must happen in a case: it trains as a plain GPT does, or it ends with this reason on all its ranks."""
 
     AGREES = "agrees"

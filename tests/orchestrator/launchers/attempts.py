@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import Ending, Life, Verdict, classify
+from trials.attempt_result import AttemptResult, Ending, Life, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 
@@ -96,7 +96,7 @@ def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> Ending:
     return ending
 
 
-def verdict_on(request: LaunchRequest, ending: Ending) -> Verdict:
+def result_of(request: LaunchRequest, ending: Ending) -> AttemptResult:
     data = read_json(request.folder.outcome())
     return classify(request.spec, None if data is None else Outcome.from_json(data), ending)
 

@@ -13,11 +13,11 @@ from tests.orchestrator.launchers.attempts import (
     MODEL,
     attempt_request,
     poll_one,
-    verdict_on,
+    result_of,
     wait_until_ended,
     with_spec,
 )
-from trials.attempt_result import Life, Verdict
+from trials.attempt_result import AttemptResult, Life
 from trials.trial import FailureReason, Outcome, TrialState
 
 START = 1_000_000_000.0
@@ -41,21 +41,21 @@ def request_for(root: Path, layout: Layout = LAYOUT, trial: str = "t0001", **cha
     return with_spec(attempt_request(root, trial=trial, **changes), layout=layout, accelerator="h100-80gb")
 
 
-def play(root: Path, *rows: Observation, layout: Layout = LAYOUT) -> Verdict:
+def play(root: Path, *rows: Observation, layout: Layout = LAYOUT) -> AttemptResult:
     launcher, request = RecordedLauncher(rows, now=START), request_for(root, layout)
     launcher.launch(request)
-    return verdict_on(request, wait_until_ended(launcher, request))
+    return result_of(request, wait_until_ended(launcher, request))
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
-    assert verdict.outcome is not None
-    return verdict.outcome
+def outcome_of(result: AttemptResult) -> Outcome:
+    assert result.outcome is not None
+    return result.outcome
 
 
 def test_a_row_that_ran_is_measured_with_what_the_table_knows(tmp_path: Path) -> None:
-    verdict = play(tmp_path, ROW)
-    assert verdict.state is TrialState.MEASURED
-    outcome = outcome_of(verdict)
+    result = play(tmp_path, ROW)
+    assert result.state is TrialState.MEASURED
+    outcome = outcome_of(result)
     measured = outcome.measured
     assert (measured["step_time_s"], measured["peak_memory_gib"]) == (0.5, 12.5)
     assert measured["tokens_per_sec"] == LAYOUT.global_batch_size * MODEL.seq_length / 0.5
@@ -76,16 +76,16 @@ def test_repeats_give_median_and_interval(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_is_told_as_such(tmp_path: Path) -> None:
-    verdict = play(tmp_path, replace(ROW, outcome="oom", step_time_s=None))
-    assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.GPU_OOM)
+    result = play(tmp_path, replace(ROW, outcome="oom", step_time_s=None))
+    assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.GPU_OOM)
 
 
 def test_failures_of_unknown_cause_are_not_alike(tmp_path: Path) -> None:
     failed = replace(ROW, outcome="failed", step_time_s=None)
     rows = [failed, replace(failed, layout=OTHER)]
-    verdicts = [play(tmp_path / str(i), *rows, layout=row.layout) for i, row in enumerate(rows)]
-    assert [verdict.reason for verdict in verdicts] == [FailureReason.SCRIPT_ERROR] * 2
-    assert verdicts[0].excerpt != verdicts[1].excerpt
+    results = [play(tmp_path / str(i), *rows, layout=row.layout) for i, row in enumerate(rows)]
+    assert [result.reason for result in results] == [FailureReason.SCRIPT_ERROR] * 2
+    assert results[0].excerpt != results[1].excerpt
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_failures_of_unknown_cause_are_not_alike(tmp_path: Path) -> None:
 def test_a_recorded_reason_is_kept_where_it_is_one_of_ours(
     tmp_path: Path, recorded: str, reason: FailureReason
 ) -> None:
-    verdict = play(tmp_path, replace(ROW, outcome="failed", step_time_s=None, failure_reason=recorded))
-    assert verdict.reason is reason
+    result = play(tmp_path, replace(ROW, outcome="failed", step_time_s=None, failure_reason=recorded))
+    assert result.reason is reason
 
 
 def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     measurement = follow(tmp_path, spec, recorded_lines())
     assert measurement.measurement.stop is None  # it would have gone on
     outcome = measurement.outcome()
-    verdict = classify(spec, outcome, Ending(Life.ENDED))
-    assert verdict.state is TrialState.MEASURED
+    result = classify(spec, outcome, Ending(Life.ENDED))
+    assert result.state is TrialState.MEASURED
     measured = outcome.measured
     assert measured["step_time_s"] == pytest.approx(346.4305)
     assert measured["tokens_per_sec_per_gpu"] == pytest.approx(141.88, rel=1e-3)  # as it printed itself

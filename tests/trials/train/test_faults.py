@@ -25,7 +25,7 @@ def test_beyond_the_memory_limit_a_rank_is_out_of_memory(start, layout):
     trial = start(make_spec(layout, model=large, measure=replace(RULES, memory_limit_gib=0.4)))
     outcome = trial.wait_for_outcome()
     assert set(trial.wait(OTHERS_END_WITHIN_S)) == {1}
-    assert trial.verdict().reason is FailureReason.GPU_OOM
+    assert trial.result().reason is FailureReason.GPU_OOM
     assert outcome.phase in ("build", "warmup")
     assert outcome.rank in range(layout.num_gpus)
 
@@ -44,7 +44,7 @@ def test_one_rank_out_of_memory_names_itself_and_its_phase_and_ends_the_others(s
     assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
     assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.GPU_OOM, 1, phase)
     assert "_take_memory" in outcome.excerpt
-    assert trial.verdict().reason is FailureReason.GPU_OOM
+    assert trial.result().reason is FailureReason.GPU_OOM
 
 
 @pytest.mark.fault(23)
@@ -55,7 +55,7 @@ def test_a_collective_that_waits_for_a_sleeping_rank_ends_as_a_hang_and_all_say_
     trial.wait_for_steps(2)
     outcome = trial.wait_for_outcome()
     assert trial.wait(OTHERS_END_WITHIN_S) == [1, 1]
-    assert trial.verdict().reason is FailureReason.HANG
+    assert trial.result().reason is FailureReason.HANG
     assert "no progress for 40 s" in outcome.excerpt
     stacks = outcome.excerpt + trial.logs()
     assert "_sleep_for_ever" in stacks
@@ -69,7 +69,7 @@ def test_a_gpu_that_somebody_else_uses_is_told_before_anything_is_allocated(star
     outcome = trial.outcome()
     assert (outcome.reason, outcome.rank, outcome.phase) == (FailureReason.DIRTY_GPU, 0, "start")
     assert "40.00 of 80.00 GiB are in use" in outcome.excerpt
-    assert trial.verdict().reason is FailureReason.DIRTY_GPU
+    assert trial.result().reason is FailureReason.DIRTY_GPU
 
 
 @pytest.mark.fault(38)
@@ -78,7 +78,7 @@ def test_steps_that_become_slower_are_a_suspect_measurement(start):
     trial = start(make_spec(TP2, measure=rules), program=faulty("get_slower_from_the_fourteenth_step_on"))
     assert trial.wait() == [0, 0], trial.logs()
     assert trial.outcome().flags == ("wide_interval", "suspect_node")
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
 
 
 @pytest.mark.fault(47)
@@ -87,4 +87,4 @@ def test_a_folder_that_is_stale_for_a_moment_is_the_machines_fault(start):
     assert trial.wait() == [1]
     outcome = trial.outcome()
     assert "OSError: [Errno 116] Stale file handle" in outcome.excerpt
-    assert (outcome.reason, trial.verdict().reason) == (FailureReason.LAUNCH_FAILURE,) * 2
+    assert (outcome.reason, trial.result().reason) == (FailureReason.LAUNCH_FAILURE,) * 2

@@ -56,7 +56,7 @@ def test_a_trial_that_cannot_be_the_best_ends_itself_with_what_it_saw(start, sea
     assert 0 < outcome.measured["tokens_per_sec"] <= outcome.measured["tokens_per_sec_high"] < 1e12
     steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
     assert outcome.proof["samples_per_data_rank"] == [4 * steps]
-    assert trial.verdict().reason is FailureReason.DOMINATED
+    assert trial.result().reason is FailureReason.DOMINATED
 
 
 @pytest.mark.parametrize("kind", [TrialKind.FINALIST, TrialKind.REPLAY])
@@ -66,7 +66,7 @@ def test_what_is_measured_again_is_measured_whole(start, search_folder, kind):
     write_json(search_folder.best, best_of(spec, 1e12))
     trial = start(spec)
     assert trial.wait() == [0], trial.logs()
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
     measured_s = [r.step_time_s for r in read_metrics(trial.folder.metrics()) if r.phase is StepPhase.MEASURED]
     assert len(measured_s) >= RULES.min_steps
     if kind is TrialKind.FINALIST:
@@ -78,7 +78,7 @@ def test_a_best_that_is_damaged_is_no_rival(start, search_folder):
     search_folder.best.write_text('{"schema": "parlay.rivals/1", "thre')
     trial = start(make_spec(ONE))
     assert trial.wait() == [0], trial.logs()
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_long_step_is_measured_by_short_ones_and_proven_by_those(start, layout
     rules = replace(RULES, min_steps=12, max_steps=12)
     trial = start(make_spec(layout, measure=rules), program=faulty("take_every_step_for_a_long_one"))
     assert set(trial.wait()) == {0}, trial.logs()
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
     assert "extrapolated" in outcome.flags
     assert outcome.proof["micro_batches_per_step"] == [short, long]
@@ -115,7 +115,7 @@ def test_short_steps_that_were_not_short_are_no_measurement(start):
     spec = make_spec(replace(ONE, micro_batch_size=1, grad_accum_steps=12), measure=rules)
     trial = start(spec, program=faulty("run_short_steps_in_full"))
     assert trial.wait() == [1]
-    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+    assert trial.result().reason is FailureReason.RESULT_INVALID
     assert "trained" in trial.outcome().excerpt
 
 
@@ -142,7 +142,7 @@ def test_host_memory_that_grows_is_a_finding_and_names_the_step_at_which_the_nod
 def test_on_request_the_time_of_a_step_is_divided_among_what_it_went_to(start, layout, shown):
     trial = start(make_spec(layout, measure=replace(RULES, profile=True)))
     assert trial.wait() == [0, 0], trial.logs()
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
     assert "profile_failed" not in outcome.flags, outcome.excerpt
     time_s = outcome.measured["time_s"]
@@ -167,4 +167,4 @@ def test_a_profile_that_fails_leaves_the_measurement_as_it_is(start, layout, fau
     assert "profile_failed" in outcome.flags
     assert outcome.excerpt
     assert "time_s" not in outcome.measured
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED

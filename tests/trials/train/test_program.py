@@ -35,7 +35,7 @@ PP2 = replace(ONE, pipeline_parallel=2, engine="deepspeed")
 def test_a_trial_is_measured_and_its_outcome_believed(start, layout, rendezvous):
     trial = start(make_spec(layout, rendezvous=Rendezvous(rendezvous)))
     assert trial.wait() == [0, 0], trial.logs()
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
     outcome = trial.outcome()
     steps = outcome.measured["warmup_steps"] + outcome.measured["measured_steps"]
     assert outcome.proof["samples_per_data_rank"] == [4 * steps]
@@ -78,7 +78,7 @@ def test_a_killed_rank_takes_the_others_along(start):
     trial.wait_for_steps(2)
     trial.ranks[1].kill()
     assert trial.wait(ENDS_WITHIN_S) == [1, -signal.SIGKILL]
-    assert trial.verdict().reason is FailureReason.NODE_FAILURE
+    assert trial.result().reason is FailureReason.NODE_FAILURE
 
 
 def test_an_error_in_one_rank_ends_all_and_its_traceback_is_the_cause_told(start):
@@ -94,7 +94,7 @@ def test_an_error_in_one_rank_ends_all_and_its_traceback_is_the_cause_told(start
 def test_another_world_than_the_layouts_is_refused_at_once(start):
     trial = start(make_spec(TP2), world_size=1)
     assert trial.wait(ENDS_WITHIN_S) == [1]
-    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+    assert trial.result().reason is FailureReason.RESULT_INVALID
     assert "1 ranks were started, the spec says 2" in trial.outcome().excerpt
 
 
@@ -116,7 +116,7 @@ def test_another_world_than_the_layouts_is_refused_at_once(start):
 def test_a_layout_that_cannot_run_is_refused_at_once(start, layout, fields, words):
     trial = start(make_spec(layout, **fields))
     assert set(trial.wait(ENDS_WITHIN_S)) == {1}
-    assert trial.verdict().reason is FailureReason.INVALID_LAYOUT
+    assert trial.result().reason is FailureReason.INVALID_LAYOUT
     assert words in trial.outcome().excerpt
 
 
@@ -139,7 +139,7 @@ def test_what_was_counted_must_be_what_the_spec_says(start, fault, words):
 def test_a_failed_trial_leaves_with_1_also_where_it_is_no_fork(start):
     trial = start(make_spec(ONE), program=faulty("lose_the_loss"), warm=None)
     assert trial.wait() == [1]
-    assert trial.verdict().reason is FailureReason.RESULT_INVALID
+    assert trial.result().reason is FailureReason.RESULT_INVALID
 
 
 @pytest.mark.alone
@@ -159,7 +159,7 @@ def test_too_few_steps_before_the_time_limit_are_no_measurement_but_a_bound(star
     fastest_s = min(record.step_time_s for record in read_metrics(trial.folder.metrics())[1:])
     at_most = spec.global_batch_size * spec.model.seq_length / fastest_s
     assert outcome.measured == {"tokens_per_sec_high": pytest.approx(at_most)}
-    assert trial.verdict().reason is FailureReason.TIME_LIMIT
+    assert trial.result().reason is FailureReason.TIME_LIMIT
 
 
 @pytest.mark.alone
@@ -175,7 +175,7 @@ def test_enough_steps_before_the_time_limit_count_and_say_so(start):
     trial = start(make_spec(ONE, measure=rules), program=faulty("be_at_the_time_limit_in_the_twentieth_step"))
     assert trial.wait() == [0], trial.logs()
     assert trial.outcome().flags == ("time_limit",)
-    assert trial.verdict().state is TrialState.MEASURED
+    assert trial.result().state is TrialState.MEASURED
 
 
 def test_ranks_whose_launcher_is_gone_end(tmp_path):

@@ -61,7 +61,7 @@ def test_other_tokens_give_other_losses(measured, start, tmp_path):
 
 def test_what_the_steps_waited_for_their_data_is_part_of_them_and_told(measured):
     for trial in measured.values():
-        assert trial.verdict().state is TrialState.MEASURED
+        assert trial.result().state is TrialState.MEASURED
         fields = trial.outcome().measured
         assert 0 <= fields["data_wait_s"] < fields["step_time_s"]
         assert all(r.data_wait_s < r.step_time_s for r in read_metrics(trial.folder.metrics()))
@@ -71,7 +71,7 @@ def test_a_missing_file_ends_all_ranks_at_once_as_a_broken_script_does(start, tm
     trial = start(spec_on(tmp_path / "absent.bin", TP2))
     assert trial.wait() == [1, 1]
     outcome = trial.outcome()
-    assert (trial.verdict().reason, outcome.phase) == (FailureReason.SCRIPT_ERROR, "start")
+    assert (trial.result().reason, outcome.phase) == (FailureReason.SCRIPT_ERROR, "start")
     assert "absent.bin cannot be read: No such file or directory" in outcome.excerpt
     assert "parlay prepare" in outcome.excerpt
 
@@ -82,5 +82,5 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_trial_with_its_reason(star
     trial.wait_for_steps(2)
     os.truncate(tmp_path / "tokens.bin", HEADER_BYTES)
     assert 0 not in trial.wait()
-    assert trial.verdict().reason is FailureReason.SCRIPT_ERROR
+    assert trial.result().reason is FailureReason.SCRIPT_ERROR
     assert "is cut short" in trial.outcome().excerpt

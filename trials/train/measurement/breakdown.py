@@ -15,10 +15,10 @@ from statistics import fmean
 from typing import Any
 
 from trials.measurement.protocol import ShortSteps
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 
-class Part(Word):
+class Part(LowerStrEnum):
     """The contract's names under `time_s`."""
 
     COMPUTE = "compute"
@@ -30,7 +30,7 @@ class Part(Word):
     OFFLOAD = "offload"
 
 
-class Seen(Word):
+class Seen(LowerStrEnum):
     """What a range was seen on, in the order in which an instant is given to one of several ranges."""
 
     DEVICE_OPTIMIZER = "device_optimizer"

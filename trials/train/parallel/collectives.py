@@ -7,7 +7,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from trials.trial import Word
+from trials.trial import LowerStrEnum
 
 SEQUENCE_DIM = 1
 """Hidden states are (B, S, H)."""
@@ -16,7 +16,7 @@ SEQUENCE_DIM = 1
 warnings.filterwarnings("ignore", r".*(reduce_scatter_tensor|all_gather_into_tensor)", FutureWarning)
 
 
-class Reduction(Word):
+class Reduction(LowerStrEnum):
     """Which partial results are summed (or maximised) over which ranks, and when."""
 
     ROW_PARALLEL_OUTPUT = "row_parallel_output"  # forward, tensor ranks: each held a slice of the inner dimension

@@ -15,7 +15,7 @@ from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.local.launcher import LocalLauncher
 from orchestrator.launchers.local.processes import Graces
 from search_spaces.layouts.layout import Layout
-from tests.orchestrator.launchers.attempts import is_running, rank_pids, verdict_on, wait_until_ended, written
+from tests.orchestrator.launchers.attempts import is_running, rank_pids, result_of, wait_until_ended, written
 from tests.trials.train.trial_processes import ENDLESS, make_spec
 from trials.files.folders import SearchFolder
 from trials.trial import FailureReason
@@ -36,10 +36,10 @@ def test_a_stopped_rank_ends_as_a_hang_and_no_rank_is_left(tmp_path):
     _wait_for_steps(request, 2)
     pids = rank_pids(folder)
     os.kill(pids[0], signal.SIGSTOP)
-    verdict = verdict_on(request, wait_until_ended(launcher, request))
-    assert verdict.reason is FailureReason.HANG
-    assert verdict.outcome.rank == 1  # who stands still says nothing
-    assert "all_reduce" in verdict.excerpt
+    result = result_of(request, wait_until_ended(launcher, request))
+    assert result.reason is FailureReason.HANG
+    assert result.outcome.rank == 1  # who stands still says nothing
+    assert "all_reduce" in result.excerpt
     assert not [pid for pid in pids if is_running(pid)]
     launcher.close()
 

@@ -30,7 +30,7 @@ from tests.orchestrator.launchers.attempts import (
     is_running,
     poll_one,
     rank_pids,
-    verdict_on,
+    result_of,
     wait_until_ended,
     wait_until_started,
     with_spec,
@@ -112,7 +112,7 @@ class TestOnLoopback:
         request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
         loopback.launch(request)
         ending = wait_until_ended(loopback, request)
-        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert result_of(request, ending).state is TrialState.MEASURED
         assert len(rank_pids(request.folder)) == 4
 
     def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ class TestOnLoopback:
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
         later = attempt_request(tmp_path, "measure", trial="t0002")
         loopback.launch(later)
-        assert verdict_on(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
+        assert result_of(later, wait_until_ended(loopback, later)).state is TrialState.MEASURED
 
 
 @pytest.mark.walks
@@ -187,7 +187,7 @@ class TestOnTwoNodes:
         request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
         launcher.launch(request)
         ending = wait_until_ended(launcher, request)
-        assert verdict_on(request, ending).state is TrialState.MEASURED
+        assert result_of(request, ending).state is TrialState.MEASURED
         assert len(ending.nodes) == 2
         assert len(set(rank_pids(request.folder))) == 4
 
@@ -200,15 +200,15 @@ class TestOnTwoNodes:
             code=str(tmp_path / "snapshot"),
         )
         launcher.launch(request)
-        verdict = verdict_on(request, wait_until_ended(launcher, request))
-        assert (verdict.state, verdict.reason, verdict.excerpt) == (TrialState.MEASURED, None, None)
+        result = result_of(request, wait_until_ended(launcher, request))
+        assert (result.state, result.reason, result.excerpt) == (TrialState.MEASURED, None, None)
 
     def test_a_failure_on_one_node_ends_the_other(self, launcher: RayLauncher, tmp_path: Path) -> None:
         request = on_two_nodes(attempt_request(tmp_path, "fail", rank=3, others="hang"), ranks_per_node=2)
         launcher.launch(request)
-        verdict = verdict_on(request, wait_until_ended(launcher, request))
-        assert verdict.reason is FailureReason.SCRIPT_ERROR
-        assert "rank 3 is broken" in str(verdict.excerpt)
+        result = result_of(request, wait_until_ended(launcher, request))
+        assert result.reason is FailureReason.SCRIPT_ERROR
+        assert "rank 3 is broken" in str(result.excerpt)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
     def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
