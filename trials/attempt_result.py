@@ -24,7 +24,7 @@ from trials.trial import (
 )
 
 
-class Life(LowerStrEnum):
+class Liveness(LowerStrEnum):
     """Absent is not done, and unreachable is not gone: unknown is a value."""
 
     ALIVE = "alive"
@@ -33,7 +33,7 @@ class Life(LowerStrEnum):
 
 
 @dataclass(frozen=True)
-class Ending:
+class LaunchStatus:
     """What a launcher knows about an attempt, translated from its own words.
 
     `reason` is set when the launcher itself knows why (it cancelled, the time limit passed, the node died); else
@@ -44,7 +44,7 @@ class Ending:
     earlier run is none. Of `nodes_were_silent` nothing was heard for long before the end.
     """
 
-    life: Life
+    liveness: Liveness
     started: bool = False
     failed: bool = False
     reason: FailureReason | None = None
@@ -116,19 +116,19 @@ _INTERVALS = (
 )
 
 
-def classify(spec: TrialSpec, outcome: Outcome | None, ending: Ending) -> AttemptResult:
+def classify(spec: TrialSpec, outcome: Outcome | None, status: LaunchStatus) -> AttemptResult:
     """The result on an ended attempt; ValueError while it is alive or unknown.
 
     A complete outcome of this very attempt counts first, even if the launcher calls the job failed afterwards; then
     what the launcher knows; an end without either is a broken script, unless its words tell of a dead GPU. An outcome
     that cannot be believed is not kept in the result: the excerpt says what is wrong with it.
     """
-    if ending.life is not Life.ENDED:
-        raise ValueError(f"an attempt that is {ending.life} has no result yet")
+    if status.liveness is not Liveness.ENDED:
+        raise ValueError(f"an attempt that is {status.liveness} has no result yet")
     if outcome is not None:
-        return _from_outcome(spec, outcome, ending)
-    reason = ending.reason or _reason_of_words(spec, ending.detail)
-    detail = ending.detail or "the ranks ended without an outcome"
+        return _from_outcome(spec, outcome, status)
+    reason = status.reason or _reason_of_words(spec, status.detail)
+    detail = status.detail or "the ranks ended without an outcome"
     return AttemptResult(_state_for(reason), reason, None, detail)
 
 
@@ -158,21 +158,21 @@ def are_comparable(found: Mapping[str, Any], reference: Mapping[str, Any]) -> bo
     return all(found.get(name, reference.get(name)) == reference.get(name, found.get(name)) for name in COMPARABLE)
 
 
-def _from_outcome(spec: TrialSpec, outcome: Outcome, ending: Ending) -> AttemptResult:
+def _from_outcome(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> AttemptResult:
     fault = outcome_fault(spec, outcome)
     if fault is not None:
         return AttemptResult(TrialState.FAILED, FailureReason.RESULT_INVALID, None, fault)
     if outcome.status is OutcomeStatus.MEASURED:
-        return AttemptResult(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, ending))
-    reason = _reason(spec, outcome, ending)
-    return AttemptResult(_state_for(reason), reason, outcome, outcome.excerpt or ending.detail)
+        return AttemptResult(TrialState.MEASURED, None, _flagged_if_failed_after(outcome, status))
+    reason = _reason(spec, outcome, status)
+    return AttemptResult(_state_for(reason), reason, outcome, outcome.excerpt or status.detail)
 
 
-def _reason(spec: TrialSpec, outcome: Outcome, ending: Ending) -> FailureReason:
+def _reason(spec: TrialSpec, outcome: Outcome, status: LaunchStatus) -> FailureReason:
     """A launcher that cancelled, or saw the node die, knows better than a rank that only saw its peers vanish."""
     if outcome.reason in _KNOWN_BY_THE_RANK:
         return outcome.reason
-    reason = ending.reason or outcome.reason or FailureReason.SCRIPT_ERROR
+    reason = status.reason or outcome.reason or FailureReason.SCRIPT_ERROR
     return _reason_of_words(spec, outcome.excerpt) if reason is FailureReason.SCRIPT_ERROR else reason
 
 
@@ -190,8 +190,8 @@ def _state_for(reason: FailureReason) -> TrialState:
     return TrialState.CANCELLED if reason in _CANCELLED else TrialState.FAILED
 
 
-def _flagged_if_failed_after(outcome: Outcome, ending: Ending) -> Outcome:
-    if not ending.failed:
+def _flagged_if_failed_after(outcome: Outcome, status: LaunchStatus) -> Outcome:
+    if not status.failed:
         return outcome
     return replace(outcome, flags=(*outcome.flags, Flag.FAILED_AFTER_RESULT))
 

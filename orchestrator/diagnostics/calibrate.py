@@ -20,7 +20,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import PRECISIONS
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder, SearchFolder
 from trials.protocols.calibration import Measurements, trainer_of
 
@@ -73,13 +73,13 @@ def calibrate(
     KeyboardInterrupt once the watcher says that it is to stop, the attempt cancelled.
     """
     request = new_job(folder, world, model, trainer_of(precisions), python, START_S + MEASURING_S)
-    ending = run_to_its_end(launcher, request, watcher)
+    status = run_to_its_end(launcher, request, watcher)
     place = request.folder.path
-    if not ending.failed:
+    if not status.failed:
         wait_for_results(launcher, lambda: Measurements.read(place) is not None)
     found = Measurements.read(place)
-    if ending.failed or found is None:
-        raise _not_measured(ending, request.folder)
+    if status.failed or found is None:
+        raise _not_measured(status, request.folder)
     return found
 
 
@@ -89,9 +89,9 @@ def _nodes_of_a_trial(spec: SearchSpec) -> int:
     return min(max(nodes), spec.constraints.max_nodes or spec.cluster.num_nodes, spec.cluster.num_nodes)
 
 
-def _not_measured(ending: Ending, folder: AttemptFolder) -> NotMeasured:
+def _not_measured(status: LaunchStatus, folder: AttemptFolder) -> NotMeasured:
     """In the words of the rank that told it, else in the launcher's."""
-    if (told := words_of_rank(folder, ending)) is None:
-        return NotMeasured(words_of_launcher(ending, "its ranks left no measurements"), folder.path)
+    if (told := words_of_rank(folder, status)) is None:
+        return NotMeasured(words_of_launcher(status, "its ranks left no measurements"), folder.path)
     rank, words = told
     return NotMeasured(words, folder.rank_log(rank))

@@ -11,7 +11,7 @@ from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.files.path_owners import TakenFolder
 from trials.trial import MeasureRules, Rendezvous, TrialKind, TrialSpec
@@ -67,7 +67,7 @@ def new_job(
 
 def run_to_its_end(
     launcher: Launcher, request: LaunchRequest, watcher: JobWatcher, look: Callable[[], object] = lambda: None
-) -> Ending:
+) -> LaunchStatus:
     """Launch the attempt and wait for its end; `look` is called again and again meanwhile.
 
     Raises LaunchRefused as the launcher does, and KeyboardInterrupt once the watcher says that it is to stop, the
@@ -77,14 +77,14 @@ def run_to_its_end(
     try:
         while not _is_launched(launcher, request, watcher):
             _wait(launcher, watcher)
-        while (ending := launcher.poll([key])[key]).life is not Life.ENDED:
+        while (status := launcher.poll([key])[key]).liveness is not Liveness.ENDED:
             look()
             _wait(launcher, watcher)
     except KeyboardInterrupt:
         if launcher.cancel([key]):
             watcher.note(f"{key} may still run: it could not be cancelled")
         raise
-    return ending
+    return status
 
 
 def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
@@ -94,18 +94,18 @@ def wait_for_results(launcher: Launcher, are_there: Callable[[], bool]) -> None:
         launcher.wait(POLL_INTERVAL_S)
 
 
-def words_of_rank(folder: AttemptFolder, ending: Ending) -> tuple[int, str] | None:
+def words_of_rank(folder: AttemptFolder, status: LaunchStatus) -> tuple[int, str] | None:
     """The rank that told why an attempt ended without an answer, and its words; None where none did."""
-    outcome = read_json(folder.outcome(ending.restart))
+    outcome = read_json(folder.outcome(status.restart))
     if outcome is None:
         return None
     last_line = (outcome["excerpt"] or "").strip().splitlines()[-1:]
     return outcome["rank"], ": ".join([f"rank {outcome['rank']}: {outcome['reason']}", *last_line])
 
 
-def words_of_launcher(ending: Ending, otherwise: str) -> str:
+def words_of_launcher(status: LaunchStatus, otherwise: str) -> str:
     """Why an attempt ended, in the launcher's words, or `otherwise` where it has none."""
-    return ending.detail or (str(ending.reason) if ending.reason else otherwise)
+    return status.detail or (str(status.reason) if status.reason else otherwise)
 
 
 def _is_launched(launcher: Launcher, request: LaunchRequest, watcher: JobWatcher) -> bool:

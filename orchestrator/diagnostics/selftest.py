@@ -11,7 +11,7 @@ from orchestrator.diagnostics.job import JobWatcher, new_job, run_to_its_end, wa
 from orchestrator.launchers.base import Launcher
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.protocols.parity_cases import MOST_RANKS, SHAPES, compiled_cases, covering_cases, failing_cases
 from trials.protocols.selftest import Case, CaseResult, Results, write_cases
@@ -102,12 +102,12 @@ def selftest(
     request = new_job(folder, world, SHAPES["gpt2"], {"kind": "selftest"}, python, time_limit_s)
     write_cases(request.folder.path, cases)
     seen = _Seen(request.folder.path, watcher)
-    ending = run_to_its_end(launcher, request, watcher, seen.look)
+    status = run_to_its_end(launcher, request, watcher, seen.look)
     seen.look()
-    if not ending.failed:
+    if not status.failed:
         wait_for_results(launcher, lambda: seen.look() >= len(cases))
     found = seen.results
-    detail = None if len(found.results) == len(cases) else _unfinished_reason(ending, found, len(cases))
+    detail = None if len(found.results) == len(cases) else _unfinished_reason(status, found, len(cases))
     return SelftestReport(tuple(cases), found, detail)
 
 
@@ -171,6 +171,6 @@ class _Seen:
         return len(found.results)
 
 
-def _unfinished_reason(ending: Ending, found: Results, num_cases: int) -> str:
-    words = words_of_launcher(ending, "the ranks' logs may say why")
+def _unfinished_reason(status: LaunchStatus, found: Results, num_cases: int) -> str:
+    words = words_of_launcher(status, "the ranks' logs may say why")
     return f"{len(found.results)} of {num_cases} cases were run: {words}"

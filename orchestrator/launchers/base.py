@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from search_spaces.errors import OutsideRefused
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 from trials.files.folders import AttemptFolder
 from trials.files.path_owners import TakenFolder
 from trials.trial import TrialSpec
@@ -133,7 +133,7 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         """What is known now of each of these attempts, with one question for all of them. Never raises.
 
         An attempt it never launched nor adopted is unknown; one it was asked to cancel ends as cancelled_by_search,

@@ -12,7 +12,7 @@ from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.tables.benchmark_problem import MeasuredProblem, problem_for
 from search_spaces.tables.measured_table import Observation
-from trials.attempt_result import Ending, Life, expected_proof
+from trials.attempt_result import LaunchStatus, Liveness, expected_proof
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.measurement.protocol import throughput_fields
 from trials.trial import (
@@ -114,24 +114,24 @@ class RecordedLauncher(Launcher):
                 raise LaunchRefused(str(error)) from error
         return self._problems[workload]
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
-        return {key: self._ending(key) for key in keys}
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
+        return {key: self._status(key) for key in keys}
 
-    def _ending(self, key: str) -> Ending:
+    def _status(self, key: str) -> LaunchStatus:
         played = self._attempts.get(key)
         if played is None:
-            return Ending(Life.UNKNOWN)
+            return LaunchStatus(Liveness.UNKNOWN)
         started = played.started_at <= self._now
         started_at = played.started_at if started else None
         if not played.settled:
-            return Ending(Life.ALIVE, started, started_at=started_at)
+            return LaunchStatus(Liveness.ALIVE, started, started_at=started_at)
         reason = detail = None
         if played.cancelled:
             reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled"
         elif played.timed_out:
             reason, detail = FailureReason.TIME_LIMIT, "the launcher's time limit passed"
         failed = reason is not None or played.row.outcome != "ok"
-        return Ending(Life.ENDED, started, failed, reason, detail, (), started_at, played.ended_at)
+        return LaunchStatus(Liveness.ENDED, started, failed, reason, detail, (), started_at, played.ended_at)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         for played in (self._attempts[key] for key in keys if key in self._attempts):

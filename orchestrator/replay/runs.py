@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRequest
 from orchestrator.replay.machine_lock import NoTurn, Turn
 from orchestrator.search.trial_program import OUTCOME_GRACE_S, TrialProgram, next_attempt
-from trials.attempt_result import AttemptResult, Ending, Life, may_retry
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, may_retry
 from trials.trial import Attempt, Trial
 
 POLL_INTERVAL_S = 0.5
@@ -81,29 +81,29 @@ class ReplayRuns:
     def _result(self, trial: Trial, attempt: Attempt) -> AttemptResult:
         """How a run went, once it has ended and its outcome has had the time to appear."""
         self._watcher.require_leave()
-        ending = self._ending(self._program.prepared(self._program.request(trial, attempt)))
+        status = self._status(self._program.prepared(self._program.request(trial, attempt)))
         ended = replace(attempt, unknown_since=self._launcher.now())
         while True:
             try:
-                return self._program.result(trial, ended, ending, self._launcher.now())
+                return self._program.result(trial, ended, status, self._launcher.now())
             except OSError:
                 if self._launcher.now() - (ended.unknown_since or 0.0) > OUTCOME_GRACE_S:
                     raise
                 self._wait()
 
-    def _ending(self, request: LaunchRequest) -> Ending:
+    def _status(self, request: LaunchRequest) -> LaunchStatus:
         """Launch the attempt and wait for its end."""
         key, job_id = request.spec.attempt_key, None
         try:
             while (job_id := self._launched(request)) is None:
                 self._wait()
-            while (ending := self._launcher.poll([key])[key]).life is not Life.ENDED:
-                self._say_what_it_waits_for(request, ending)
+            while (status := self._launcher.poll([key])[key]).liveness is not Liveness.ENDED:
+                self._say_what_it_waits_for(request, status)
                 self._wait()
         except KeyboardInterrupt:
             self._cancel(key, job_id)
             raise
-        return ending
+        return status
 
     def _launched(self, request: LaunchRequest) -> str | None:
         try:
@@ -112,14 +112,14 @@ class ReplayRuns:
             self._say_once(str(postponed))
             return None
 
-    def _say_what_it_waits_for(self, request: LaunchRequest, ending: Ending) -> None:
+    def _say_what_it_waits_for(self, request: LaunchRequest, status: LaunchStatus) -> None:
         name = f"{request.spec.trial}.{request.spec.attempt}"
-        if ending.life is Life.UNKNOWN and ending.detail:
-            self._say_once(f"{name} is out of sight: {ending.detail}")
-        elif ending.started and any(words.startswith(name) for words in self._said):
-            self._say_once(f"{name} runs on {' '.join(ending.nodes)}")
-        elif ending.detail and not ending.started:
-            self._say_once(f"{name} waits: {ending.detail}")
+        if status.liveness is Liveness.UNKNOWN and status.detail:
+            self._say_once(f"{name} is out of sight: {status.detail}")
+        elif status.started and any(words.startswith(name) for words in self._said):
+            self._say_once(f"{name} runs on {' '.join(status.nodes)}")
+        elif status.detail and not status.started:
+            self._say_once(f"{name} waits: {status.detail}")
 
     def _cancel(self, key: str, job_id: str | None) -> None:
         """What could not be ended is named, also where this is interrupted once more."""

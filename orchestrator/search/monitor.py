@@ -10,7 +10,7 @@ from orchestrator.launchers.base import EndedPilot
 from orchestrator.search.context import Course
 from orchestrator.search.node_hours import node_hours_of, node_hours_until_requeue
 from orchestrator.search.trial_program import cancelled
-from trials.attempt_result import AttemptResult, Ending, Life, flag_other_fingerprint
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, flag_other_fingerprint
 from trials.ledger.events import EventKind, SearchState
 from trials.trial import Attempt, FailureReason, TrialState
 
@@ -41,14 +41,16 @@ class Watching:
             if key in adopted and attempt.state is TrialState.SUBMITTED:
                 self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=adopted[key])
             elif key not in adopted and attempt.state is not TrialState.SUBMITTED:
-                lost = Ending(Life.ENDED, reason=FailureReason.LOST, detail="no trace of it after the driver's restart")
+                lost = LaunchStatus(
+                    Liveness.ENDED, reason=FailureReason.LOST, detail="no trace of it after the driver's restart"
+                )
                 self._end(attempt, lost)
 
     def watch(self) -> None:
         """Ask once about everything that was launched."""
         launched = {self._course.key(a): a for a in self._course.now.in_flight if a.state is not TrialState.SUBMITTED}
-        for key, ending in self._course.launcher.poll(launched).items() if launched else ():
-            self._advance(launched[key], ending)
+        for key, status in self._course.launcher.poll(launched).items() if launched else ():
+            self._advance(launched[key], status)
         self.book_pilots()
 
     def book_pilots(self) -> None:
@@ -68,13 +70,13 @@ class Watching:
         known = {self._course.key(attempt): attempt for attempt in attempts}
         unreached = self._course.launcher.cancel(known)
         ended = [key for key, a in known.items() if a.state is TrialState.SUBMITTED and key not in unreached]
-        for key, ending in self._course.launcher.poll(ended).items() if ended else ():
-            if ending.life is Life.ENDED and ending.job_id is not None:
-                self._course.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=ending.job_id)
-                self._end(self._course.trial(known[key]).last_attempt or known[key], ending)
+        for key, status in self._course.launcher.poll(ended).items() if ended else ():
+            if status.liveness is Liveness.ENDED and status.job_id is not None:
+                self._course.record(EventKind.ATTEMPT_LAUNCHED, known[key], job_id=status.job_id)
+                self._end(self._course.trial(known[key]).last_attempt or known[key], status)
             else:
                 reason, detail = FailureReason.CANCELLED_BY_SEARCH, "cancelled before it was launched"
-                self._end(known[key], Ending(Life.ENDED, reason=reason, detail=detail))
+                self._end(known[key], LaunchStatus(Liveness.ENDED, reason=reason, detail=detail))
         return unreached
 
     def idle_reason(self) -> str:
@@ -83,64 +85,64 @@ class Watching:
         waits = sorted({f"{name} waits: {what}" for name, what in self._waits.items()})
         return "; ".join([words, *waits])
 
-    def _advance(self, attempt: Attempt, ending: Ending) -> None:
-        if ending.life is Life.UNKNOWN:
+    def _advance(self, attempt: Attempt, status: LaunchStatus) -> None:
+        if status.liveness is Liveness.UNKNOWN:
             if attempt.unknown_since is None:
                 self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=self._course.launcher.now())
-            if ending.detail:
-                self._course.say_once(f"{_name(attempt)} is out of sight: {ending.detail}")
+            if status.detail:
+                self._course.say_once(f"{_name(attempt)} is out of sight: {status.detail}")
             return
-        if ending.restart > attempt.restart:
-            attempt = self._requeued(attempt, ending)
-        if ending.life is Life.ENDED:
-            self._end(self._renamed(attempt, ending), ending)
+        if status.restart > attempt.restart:
+            attempt = self._requeued(attempt, status)
+        if status.liveness is Liveness.ENDED:
+            self._end(self._renamed(attempt, status), status)
             return
         if attempt.unknown_since is not None:
             self._course.record(EventKind.ATTEMPT_UNKNOWN, attempt, unknown_since=None)
-        if ending.started or ending.detail is None:
+        if status.started or status.detail is None:
             self._waits.pop(_name(attempt), None)
         else:
-            self._waits[_name(attempt)] = ending.detail
-        self._renamed(attempt, ending)
-        if ending.started and attempt.state is not TrialState.RUNNING:
-            started_at = ending.started_at or self._course.launcher.now()
-            self._course.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(ending.nodes))
-        elif ending.detail not in _USUAL_WAITS and self._waits_long(attempt):
-            self._course.say_once(f"{_name(attempt)} waits: {ending.detail}")
-        waits_for = None if ending.detail in _FOR_ITS_TURN else ending.detail
+            self._waits[_name(attempt)] = status.detail
+        self._renamed(attempt, status)
+        if status.started and attempt.state is not TrialState.RUNNING:
+            started_at = status.started_at or self._course.launcher.now()
+            self._course.record(EventKind.ATTEMPT_RUNNING, attempt, started_at=started_at, nodes=list(status.nodes))
+        elif status.detail not in _USUAL_WAITS and self._waits_long(attempt):
+            self._course.say_once(f"{_name(attempt)} waits: {status.detail}")
+        waits_for = None if status.detail in _FOR_ITS_TURN else status.detail
         if waits_for != attempt.waits_for:
             self._course.record(EventKind.ATTEMPT_WAITS, attempt, waits_for=waits_for)
 
-    def _renamed(self, attempt: Attempt, ending: Ending) -> Attempt:
+    def _renamed(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """The attempt under the id that its launcher knows now, as of a step that has its nodes; one that runs keeps
         its own."""
-        if ending.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
+        if status.job_id in (None, attempt.job_id) or attempt.state is TrialState.RUNNING:
             return attempt
-        self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=ending.job_id)
+        self._course.record(EventKind.ATTEMPT_LAUNCHED, attempt, job_id=status.job_id)
         return self._course.trial(attempt).last_attempt or attempt
 
     def _waits_long(self, attempt: Attempt) -> bool:
         since = attempt.submitted_at
         return since is not None and self._course.launcher.now() - since > _LONG_WAIT_S
 
-    def _requeued(self, attempt: Attempt, ending: Ending) -> Attempt:
+    def _requeued(self, attempt: Attempt, status: LaunchStatus) -> Attempt:
         """Its job was put back into the queue: what it used so far is booked, and it goes on as its next restart."""
-        node_hours = node_hours_until_requeue(attempt, ending, self._course.launcher.now())
-        self._course.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=ending.restart, node_hours=node_hours)
+        node_hours = node_hours_until_requeue(attempt, status, self._course.launcher.now())
+        self._course.record(EventKind.ATTEMPT_REQUEUED, attempt, restart=status.restart, node_hours=node_hours)
         return self._course.trial(attempt).last_attempt or attempt
 
-    def _end(self, attempt: Attempt, ending: Ending) -> None:
-        if self._course.search.state is SearchState.STOPPING and ending.reason in _PERHAPS_OUR_OWN_DOING:
-            ending = cancelled(ending, self._course.cancel_reason)
+    def _end(self, attempt: Attempt, status: LaunchStatus) -> None:
+        if self._course.search.state is SearchState.STOPPING and status.reason in _PERHAPS_OUR_OWN_DOING:
+            status = cancelled(status, self._course.cancel_reason)
         trial, now = self._course.trial(attempt), self._course.launcher.now()
         try:
-            result = self._course.program.result(trial, attempt, ending, now)
+            result = self._course.program.result(trial, attempt, status, now)
         except OSError as error:
             self._course.say_once(f"{_name(attempt)} has ended, and its folder cannot be read: {error}")
-            self._advance(attempt, Ending(Life.UNKNOWN))
+            self._advance(attempt, LaunchStatus(Liveness.UNKNOWN))
             return
         result = self._flagged(result)
-        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ending_data(attempt, ending, result))
+        self._course.record(EventKind.ATTEMPT_ENDED, attempt, **self._ended_data(attempt, status, result))
 
     def _flagged(self, result: AttemptResult) -> AttemptResult:
         """A measurement with other software or hardware than the search's first is marked: it is not comparable."""
@@ -148,17 +150,17 @@ class Watching:
         outcome = None if first is None or first.last_attempt is None else first.last_attempt.outcome
         return result if outcome is None else flag_other_fingerprint(result, outcome.fingerprint)
 
-    def _ending_data(self, attempt: Attempt, ending: Ending, result: AttemptResult) -> dict[str, Any]:
+    def _ended_data(self, attempt: Attempt, status: LaunchStatus, result: AttemptResult) -> dict[str, Any]:
         now = self._course.launcher.now()
         return {
             "state": result.state.value,
             "reason": result.reason,
             "outcome": None if result.outcome is None else result.outcome.to_json(),
             "excerpt": result.excerpt,
-            "nodes": list(ending.nodes),
-            "started_at": ending.started_at,
-            "ended_at": ending.ended_at or now,
-            "node_hours": node_hours_of(attempt, ending, now),
+            "nodes": list(status.nodes),
+            "started_at": status.started_at,
+            "ended_at": status.ended_at or now,
+            "node_hours": node_hours_of(attempt, status, now),
         }
 
 

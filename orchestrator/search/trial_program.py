@@ -17,7 +17,7 @@ from orchestrator.launchers.base import LaunchRequest
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import AttemptResult, Ending, classify
+from trials.attempt_result import AttemptResult, LaunchStatus, classify
 from trials.files.folders import SearchFolder, leads_out, read_json, write_json
 from trials.files.path_owners import TakenFolder
 from trials.trial import (
@@ -123,28 +123,28 @@ class TrialProgram:
         self._folders.call(str(request.folder.path), partial(_write_spec, request, self.folder.path))
         return request
 
-    def result(self, trial: Trial, attempt: Attempt, ending: Ending, now: float | None = None) -> AttemptResult:
+    def result(self, trial: Trial, attempt: Attempt, status: LaunchStatus, now: float | None = None) -> AttemptResult:
         """How an ended attempt ended, from its folder and what the launcher saw.
 
         `now` is the launcher's; with it OSError is raised for an outcome that may still come (late, empty or cut, as a
         network file system may show it), and without it the result is on what is there. OSError also where the folder
         cannot be read, or does not answer in time.
         """
-        path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(ending.restart)
-        may_come = now is not None and _may_still_come(attempt, ending, now)
+        path = self.folder.attempt(attempt.trial, attempt.attempt).outcome(status.restart)
+        may_come = now is not None and _may_still_come(attempt, status, now)
         try:
             data = self._folders.call(str(path.parent), partial(_read_anew, path, self.folder.path))
         except ValueError as error:
             if may_come:
                 raise OSError(f"{path} is not whole") from error
             return _invalid(error)
-        if data is None and may_come and _ended_elsewhere(ending):
+        if data is None and may_come and _ended_elsewhere(status):
             raise OSError(f"{path} is not there")
         try:
             outcome = None if data is None else Outcome.from_json(data)
         except ValueError as error:
             return _invalid(error)
-        return classify(self.spec(trial, attempt), outcome, ending)
+        return classify(self.spec(trial, attempt), outcome, status)
 
 
 def _write_spec(request: LaunchRequest, root: Path) -> None:
@@ -167,18 +167,18 @@ def _read_anew(path: Path, root: Path) -> dict[str, Any] | None:
     return read_json(path, MOST_OUTCOME_BYTES)
 
 
-def _may_still_come(attempt: Attempt, ending: Ending, now: float) -> bool:
+def _may_still_come(attempt: Attempt, status: LaunchStatus, now: float) -> bool:
     """Whether the grace is not over, counted from the later of the attempt's end and the first look for its outcome."""
     if attempt.unknown_since is None:
         return True
-    known = (attempt.unknown_since, ending.ended_at)
+    known = (attempt.unknown_since, status.ended_at)
     since = max((moment for moment in known if moment is not None and moment <= now), default=-math.inf)
-    return now - since < (SILENT_NODES_GRACE_S if ending.nodes_were_silent else OUTCOME_GRACE_S)
+    return now - since < (SILENT_NODES_GRACE_S if status.nodes_were_silent else OUTCOME_GRACE_S)
 
 
-def _ended_elsewhere(ending: Ending) -> bool:
+def _ended_elsewhere(status: LaunchStatus) -> bool:
     """Whether another machine may have written an outcome that is worth waiting for."""
-    return ending.started and ending.reason not in _NOT_WAITED_FOR and bool({*ending.nodes} - {socket.gethostname()})
+    return status.started and status.reason not in _NOT_WAITED_FOR and bool({*status.nodes} - {socket.gethostname()})
 
 
 def _invalid(error: ValueError) -> AttemptResult:
@@ -193,6 +193,6 @@ def next_attempt(
     return Attempt(trial.trial, name, nonce, trial.layout.num_nodes, time_limit_s, reserved_s, exclude)
 
 
-def cancelled(ending: Ending, reason: FailureReason) -> Ending:
+def cancelled(status: LaunchStatus, reason: FailureReason) -> LaunchStatus:
     """The same ending, told as a cancellation: only the driver knows that it asked for it, and why."""
-    return replace(ending, reason=reason)
+    return replace(status, reason=reason)

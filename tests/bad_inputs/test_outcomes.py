@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from orchestrator.search.trial_program import MOST_OUTCOME_BYTES, TrialProgram
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.trials.examples import OUTCOME, SPEC
-from trials.attempt_result import AttemptResult, Ending, Life, classify
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files import folders
 from trials.files.folders import SearchFolder, read_json, write_json
 from trials.files.text import tail
 from trials.measurement.step_log import read_metrics
 from trials.trial import Attempt, FailureReason, Outcome, OutcomeStatus, Trial, TrialState
 
-ENDED = Ending(Life.ENDED, started=True)
+ENDED = LaunchStatus(Liveness.ENDED, started=True)
 ATTEMPT = Attempt(SPEC.trial, SPEC.attempt, SPEC.nonce, num_nodes=1, time_limit_s=630.0)
 TRIAL = Trial(SPEC.trial, SPEC.layout, attempts=(ATTEMPT,))
 

@@ -28,7 +28,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     wait_until_started,
 )
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.files.path_owners import TakenFolder
 from trials.trial import FailureReason, TrialState
 
@@ -81,13 +81,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_attempt_is_alive_and_then_ends_measured(bench: Bench) -> None:
     request = bench.request("measure")
     assert bench.launcher.launch(request)
-    assert poll_one(bench.launcher, request).life in (Life.ALIVE, Life.ENDED)
-    ending = wait_until_ended(bench.launcher, request)
-    assert (ending.life, ending.started, ending.failed, ending.reason) == (Life.ENDED, True, False, None)
-    assert ending.started_at is not None
-    assert ending.ended_at is not None
-    assert ending.started_at <= ending.ended_at <= bench.launcher.now()
-    verdict = result_of(request, ending)
+    assert poll_one(bench.launcher, request).liveness in (Liveness.ALIVE, Liveness.ENDED)
+    status = wait_until_ended(bench.launcher, request)
+    assert (status.liveness, status.started, status.failed, status.reason) == (Liveness.ENDED, True, False, None)
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert status.started_at <= status.ended_at <= bench.launcher.now()
+    verdict = result_of(request, status)
     assert (verdict.state, verdict.excerpt) == (TrialState.MEASURED, None)
 
 
@@ -99,18 +99,18 @@ def test_nothing_is_launched_in_a_folder_that_was_put_in_the_place_of_the_one_ta
     shutil.copytree(root.rename(root.with_name("aside")), root)
     with pytest.raises(InputError, match="another was put in its place"):
         bench.launcher.launch(request)
-    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert poll_one(bench.launcher, request).liveness is Liveness.UNKNOWN
     assert not request.folder.ranks.exists()
 
 
 def test_a_broken_script_ends_as_script_error_with_what_shows_it(bench: Bench) -> None:
     request = bench.request("fail", rank=1, others="hang")
     bench.launcher.launch(request)
-    ending = wait_until_ended(bench.launcher, request)
-    verdict = result_of(request, ending)
+    status = wait_until_ended(bench.launcher, request)
+    verdict = result_of(request, status)
     assert (verdict.state, verdict.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
     assert verdict.excerpt
-    assert ending.failed
+    assert status.failed
     assert not bench.has_processes(request)
 
 
@@ -120,8 +120,8 @@ def test_a_cancelled_attempt_has_ended_when_cancel_returns(bench: Bench) -> None
     bench.launcher.launch(request)
     wait_until_started(bench.launcher, request)
     assert bench.launcher.cancel([request.spec.attempt_key]) == set()
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.CANCELLED_BY_SEARCH)
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.CANCELLED_BY_SEARCH)
     assert not bench.has_processes(request)
 
 
@@ -142,16 +142,16 @@ def test_cancelling_what_has_ended_or_was_never_launched_changes_nothing(bench: 
 
 
 def test_an_attempt_it_never_saw_is_unknown(bench: Bench) -> None:
-    assert poll_one(bench.launcher, bench.request("measure")).life is Life.UNKNOWN
+    assert poll_one(bench.launcher, bench.request("measure")).liveness is Liveness.UNKNOWN
 
 
 @pytest.mark.parametrize("bench", IN_SECONDS, indirect=True)
 def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
     request = bench.request("hang", time_limit_s=0.5)
     bench.launcher.launch(request)
-    ending = wait_until_ended(bench.launcher, request)
-    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.TIME_LIMIT)
-    assert result_of(request, ending).state is TrialState.FAILED
+    status = wait_until_ended(bench.launcher, request)
+    assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.TIME_LIMIT)
+    assert result_of(request, status).state is TrialState.FAILED
     assert not bench.has_processes(request)
 
 
@@ -159,11 +159,11 @@ def test_the_time_limit_ends_an_attempt(bench: Bench) -> None:
 def test_nothing_outlasts_the_time_limit_by_more_than_the_allowance(bench: Bench) -> None:
     request = bench.request("ignore_sigterm", time_limit_s=2.0)
     bench.launcher.launch(request)
-    ending = wait_until_ended(bench.launcher, request)
-    assert ending.reason is FailureReason.TIME_LIMIT
-    assert ending.started_at is not None
-    assert ending.ended_at is not None
-    assert 2.0 <= ending.ended_at - ending.started_at <= bench.longest_s(2.0)
+    status = wait_until_ended(bench.launcher, request)
+    assert status.reason is FailureReason.TIME_LIMIT
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert 2.0 <= status.ended_at - status.started_at <= bench.longest_s(2.0)
 
 
 def test_two_attempts_run_side_by_side(bench: Bench) -> None:
@@ -172,9 +172,9 @@ def test_two_attempts_run_side_by_side(bench: Bench) -> None:
         assert bench.launcher.launch(request)
     for request in requests:
         wait_until_started(bench.launcher, request)
-    endings = bench.launcher.poll(request.spec.attempt_key for request in requests)
-    assert all(ending.life is Life.ALIVE and ending.started for ending in endings.values())
-    assert bench.launcher.cancel(endings) == set()
+    statuses = bench.launcher.poll(request.spec.attempt_key for request in requests)
+    assert all(status.liveness is Liveness.ALIVE and status.started for status in statuses.values())
+    assert bench.launcher.cancel(statuses) == set()
 
 
 def test_an_attempt_is_launched_once(bench: Bench) -> None:
@@ -203,11 +203,11 @@ def test_the_next_driver_takes_over_what_the_last_one_left_and_nothing_runs_twic
     with pytest.raises(ValueError, match="launched before"):
         launcher.launch(request)
     (request.folder.path / "go").touch()
-    ending = wait_until_ended(launcher, request)
-    assert ending.started_at is not None
-    assert ending.ended_at is not None
-    assert ending.started_at <= ending.ended_at <= launcher.now()
-    verdict = result_of(request, ending)
+    status = wait_until_ended(launcher, request)
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert status.started_at <= status.ended_at <= launcher.now()
+    verdict = result_of(request, status)
     if bench.outlives_its_driver:
         assert verdict.state is TrialState.MEASURED
     else:
@@ -219,10 +219,10 @@ def test_what_is_taken_over_lives_under_its_job_and_the_next_driver_can_end_it(b
     request, launcher = bench.take_over()
     key = request.spec.attempt_key
     adopted = launcher.adopt({key: request})
-    ending = wait_until_started(launcher, request)
-    assert ending.life is Life.ALIVE
+    status = wait_until_started(launcher, request)
+    assert status.liveness is Liveness.ALIVE
     # A step's number is known once it has its nodes, which may be after it was taken over.
-    assert str(ending.job_id).partition(".")[0] == adopted[key].partition(".")[0]
+    assert str(status.job_id).partition(".")[0] == adopted[key].partition(".")[0]
     assert bench.has_processes(request)
     assert launcher.cancel([key]) == set()
     assert poll_one(launcher, request).reason is FailureReason.CANCELLED_BY_SEARCH

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.launchers.base import Launcher, LaunchPostponed, LaunchRefused, LaunchRequest
 from search_spaces.errors import OutsideRefused
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
 from trials.trial import FailureReason, Outcome, OutcomeStatus, TrialSpec, utc_text
 
@@ -33,7 +33,7 @@ class Script:
     flags: tuple[str, ...] = ()
     peak_memory_gib: float | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict)
-    look: Callable[[LaunchRequest, int], Ending | None] = lambda request, number: None
+    look: Callable[[LaunchRequest, int], LaunchStatus | None] = lambda request, number: None
 
 
 @dataclass
@@ -93,8 +93,8 @@ class ScriptedLauncher(Launcher):
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         return {key: f"job-{self.launched.index(key) + 1}" for key in requests if key in self.jobs}
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
-        return {key: self._ending(key) for key in keys}
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
+        return {key: self._status(key) for key in keys}
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         self.cancelled += keys
@@ -122,24 +122,24 @@ class ScriptedLauncher(Launcher):
     def _is_over(self, job: Job) -> bool:
         return job.cancelled or self.clock >= job.started_at + job.script.duration_s
 
-    def _ending(self, key: str) -> Ending:
+    def _status(self, key: str) -> LaunchStatus:
         job = self.jobs.get(key)
         if job is None or key in self.unknown:
-            return Ending(Life.UNKNOWN)
+            return LaunchStatus(Liveness.UNKNOWN)
         job.looks += 1
         if (seen := job.script.look(job.request, job.looks)) is not None:
             return seen
         if not self._is_over(job):
             job.seen_alive = True
             if self.clock < job.started_at:
-                return Ending(Life.ALIVE, detail="Priority")
-            return Ending(Life.ALIVE, started=True, started_at=job.started_at, nodes=(job.node,))
+                return LaunchStatus(Liveness.ALIVE, detail="Priority")
+            return LaunchStatus(Liveness.ALIVE, started=True, started_at=job.started_at, nodes=(job.node,))
         if job.script.leaves_outcome and not job.cancelled:
             write_json(job.request.folder.outcome(), self._outcome(job).to_json())
         launcher_knows = job.script.reason if not job.script.leaves_outcome else None
         detail = job.script.excerpt if launcher_knows else None
         ended_at = min(self.clock, job.started_at + job.script.duration_s)
-        return Ending(Life.ENDED, True, False, launcher_knows, detail, (job.node,), job.started_at, ended_at)
+        return LaunchStatus(Liveness.ENDED, True, False, launcher_knows, detail, (job.node,), job.started_at, ended_at)
 
     def _outcome(self, job: Job) -> Outcome:
         spec, script = job.request.spec, job.script
@@ -190,7 +190,7 @@ def measured_outcome(
     )
 
 
-def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[Ending] = ()) -> ScriptedLauncher:
+def in_turn(*endings: float | FailureReason | BaseException, seen: Sequence[LaunchStatus] = ()) -> ScriptedLauncher:
     """A launcher that has no slot at first, and whose attempts end one after the other like this.
 
     A number is a step time in seconds; an exception is raised when the attempt is looked at, or when it is launched
@@ -217,15 +217,15 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def one_job(ending: Ending, leave: Callable[[LaunchRequest, int], object], lasts: int = 1) -> ScriptedLauncher:
+def one_job(ending: LaunchStatus, leave: Callable[[LaunchRequest, int], object], lasts: int = 1) -> ScriptedLauncher:
     """A launcher that is asked twice for its only attempt, which lives for so many looks and then ends like this.
 
     `leave` leaves what its ranks have written by each look.
     """
 
-    def look(request: LaunchRequest, number: int) -> Ending:
+    def look(request: LaunchRequest, number: int) -> LaunchStatus:
         leave(request, number)
-        return ending if number > lasts else Ending(Life.ALIVE, started=True)
+        return ending if number > lasts else LaunchStatus(Liveness.ALIVE, started=True)
 
     script = Script(duration_s=0.0, look=look)
     return ScriptedLauncher(lambda spec: script, meets=[LaunchPostponed("the queue is full")], clock=0.0)

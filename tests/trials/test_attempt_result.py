@@ -9,10 +9,10 @@ import pytest
 
 from tests.trials.examples import MEASURED, OUTCOME, PROOF, SPEC
 from tests.trials.ledger.stories import measured_story
-from trials.attempt_result import RETRIES, AttemptResult, Ending, Life, classify, may_retry, outcome_fault
+from trials.attempt_result import RETRIES, AttemptResult, LaunchStatus, Liveness, classify, may_retry, outcome_fault
 from trials.trial import FailureReason, OutcomeStatus, TrialState
 
-ENDED = Ending(Life.ENDED, started=True)
+ENDED = LaunchStatus(Liveness.ENDED, started=True)
 REASONS = tuple(FailureReason)
 DOMINATED_FIELDS = {"status": OutcomeStatus.FAILED, "reason": FailureReason.DOMINATED}
 OUT_OF_TIME = {"status": OutcomeStatus.FAILED, "reason": FailureReason.TIME_LIMIT, "proof": {}}
@@ -48,11 +48,11 @@ class TestWhatCountsFirst:
         assert (result.state, result.reason) == (TrialState.FAILED, FailureReason.SCRIPT_ERROR)
         assert "without an outcome" in result.excerpt
 
-    @pytest.mark.parametrize("life", [Life.ALIVE, Life.UNKNOWN])
+    @pytest.mark.parametrize("liveness", [Liveness.ALIVE, Liveness.UNKNOWN])
     @pytest.mark.parametrize("outcome", [None, OUTCOME])
-    def test_there_is_no_verdict_on_what_has_not_ended(self, life, outcome):
-        with pytest.raises(ValueError, match=life.value):
-            classify(SPEC, outcome, Ending(life))
+    def test_there_is_no_verdict_on_what_has_not_ended(self, liveness, outcome):
+        with pytest.raises(ValueError, match=liveness.value):
+            classify(SPEC, outcome, LaunchStatus(liveness))
 
     def test_a_dominated_trial_keeps_what_it_saw(self):
         assert classify(SPEC, DOMINATED, ENDED) == AttemptResult(TrialState.FAILED, FailureReason.DOMINATED, DOMINATED)
@@ -68,10 +68,10 @@ class TestWhatCountsFirst:
         result = classify(SPEC, failed(echo), replace(ENDED, reason=FailureReason.NODE_FAILURE, detail="n7 is down"))
         assert (result.reason, result.excerpt) == (FailureReason.NODE_FAILURE, "n7 is down")
 
-    @pytest.mark.parametrize("ending", [FailureReason.TIME_LIMIT, FailureReason.CANCELLED_BY_SEARCH])
+    @pytest.mark.parametrize("status", [FailureReason.TIME_LIMIT, FailureReason.CANCELLED_BY_SEARCH])
     @pytest.mark.parametrize("cause", [FailureReason.GPU_OOM, FailureReason.INVALID_LAYOUT])
-    def test_what_only_a_rank_can_know_is_true_whatever_ended_the_others(self, cause, ending):
-        result = classify(SPEC, failed(cause), replace(ENDED, reason=ending))
+    def test_what_only_a_rank_can_know_is_true_whatever_ended_the_others(self, cause, status):
+        result = classify(SPEC, failed(cause), replace(ENDED, reason=status))
         assert (result.state, result.reason) == (TrialState.FAILED, cause)
 
     def test_a_rank_that_ended_itself_because_it_was_told_to_is_cancelled(self):

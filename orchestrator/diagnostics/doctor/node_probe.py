@@ -23,7 +23,7 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from orchestrator.preflight.trainer import python_of, ranks_run_here
 from search_spaces.hardware.cluster import Cluster
 from search_spaces.plain_file import open_plain
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 from trials.files.folders import SearchFolder
 from trials.files.text import counted
 from trials.ledger.place import home_folder
@@ -46,13 +46,13 @@ def submit_test(launcher: Launcher, folder: SearchFolder, spec: SearchSpec, watc
     world = world_of(spec.cluster)
     request = new_job(folder, world, spec.model, {"kind": "doctor"}, python_of(spec), TIME_LIMIT_S)
     submitted = launcher.now()
-    ending = run_to_its_end(launcher, request, watcher)
+    status = run_to_its_end(launcher, request, watcher)
     place = request.folder.path
-    if not ending.failed:
+    if not status.failed:
         wait_for_results(launcher, lambda: Sights.read(place) is not None)
     sights = Sights.read(place)
-    if ending.failed or sights is None:
-        yield _failure(ending, request)
+    if status.failed or sights is None:
+        yield _failure(status, request)
         return
     nodes = list(dict.fromkeys(rank.node for rank in sights.ranks))
     words = f"{counted(len(sights.ranks), 'rank')} on {', '.join(nodes)} met and answered; logs in {place}"
@@ -76,11 +76,11 @@ def _read(log: Path) -> str:
         return stream.read(_LOG_BYTES).decode("utf-8", errors="replace")
 
 
-def _failure(ending: Ending, request: LaunchRequest) -> Finding:
+def _failure(status: LaunchStatus, request: LaunchRequest) -> Finding:
     """In the words of the rank that told it, else in the launcher's."""
     fix = f"see the logs in {request.folder.path}"
-    if (told := words_of_rank(request.folder, ending)) is not None:
+    if (told := words_of_rank(request.folder, status)) is not None:
         return error("job", told[1], fix)
-    words = words_of_launcher(ending, "its ranks left no answer")
+    words = words_of_launcher(status, "its ranks left no answer")
     hint = "; a rank that finds no spec.json is on a node that does not share the work directory"
     return error("job", f"the job ended without an answer: {words}", fix + hint)

@@ -17,14 +17,14 @@ from orchestrator.launchers.local.processes import Graces, RankGroup, RankProces
 from orchestrator.launchers.local.rank_groups import (
     LeftBehind,
     end_left_behind,
-    ending_from,
     left_behind,
     node_plans,
+    status_from_reports,
     write_ranks,
 )
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import Cluster
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
 
 _END_TIMEOUT_S = 15.0
@@ -83,20 +83,22 @@ class LocalLauncher(Launcher):
         end_left_behind(found.values(), _END_TIMEOUT_S)
         return {key: attempt.accepted.job_id for key, attempt in found.items()}
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
-        return {key: self._ending(key) for key in keys}
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
+        return {key: self._status(key) for key in keys}
 
-    def _ending(self, key: str) -> Ending:
+    def _status(self, key: str) -> LaunchStatus:
         if key in self._left_behind:
-            return self._left_behind[key].ending()
+            return self._left_behind[key].status()
         attempt = self._attempts.get(key)
         if attempt is None:
-            return Ending(Life.UNKNOWN)
+            return LaunchStatus(Liveness.UNKNOWN)
         group = attempt.group
         if group.report is not None:
-            return ending_from([group.report], attempt.folder, attempt.cancelled)
+            return status_from_reports([group.report], attempt.folder, attempt.cancelled)
         started_at = group.started_at
-        return Ending(Life.ALIVE, started_at is not None, nodes=(socket.gethostname(),), started_at=started_at)
+        return LaunchStatus(
+            Liveness.ALIVE, started_at is not None, nodes=(socket.gethostname(),), started_at=started_at
+        )
 
     def cancel(self, keys: Iterable[str]) -> set[str]:
         keys = list(keys)
@@ -106,7 +108,7 @@ class LocalLauncher(Launcher):
             attempt.group.kill()
         deadline = time.monotonic() + _END_TIMEOUT_S
         stuck = {k for k, a in alive.items() if not a.group.wait(max(0.0, deadline - time.monotonic()))}
-        return stuck | {k for k in keys if k in self._left_behind and self._ending(k).life is not Life.ENDED}
+        return stuck | {k for k in keys if k in self._left_behind and self._status(k).liveness is not Liveness.ENDED}
 
     def wait(self, seconds: float) -> None:
         self._changed.wait(seconds)

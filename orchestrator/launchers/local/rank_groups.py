@@ -1,4 +1,4 @@
-"""From a LaunchRequest to each node's plan, ranks.json, and from the nodes' reports to an Ending."""
+"""From a LaunchRequest to each node's plan, ranks.json, and from the nodes' reports to a LaunchStatus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.launchers.local.processes import (
     end_survivors,
     survivors,
 )
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json, write_json
 from trials.files.text import tail
 from trials.ranks.program import FILES_FAILED
@@ -43,7 +43,7 @@ class LeftBehind:
     request: LaunchRequest
     accepted: Accepted
 
-    def ending(self) -> Ending:
+    def status(self) -> LaunchStatus:
         left = survivors(self.accepted.ranks)
         started_at = min((rank.started_at for rank in self.accepted.ranks), default=None)
         return not_to_be_killed(left) if left else interrupted(self.request.folder, started_at)
@@ -111,7 +111,7 @@ def end_left_behind(attempts: Iterable[LeftBehind], timeout_s: float) -> None:
     end_survivors(tuple(rank for attempt in attempts for rank in attempt.accepted.ranks), timeout_s)
 
 
-def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> Ending:
+def status_from_reports(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled: bool) -> LaunchStatus:
     """What the reports of all nodes together say; `cancelled` when the launcher was asked to end the attempt."""
     exits = [rank_exit for report in reports for rank_exit in report.exits]
     reason, detail = _cause(reports, exits, cancelled)
@@ -121,8 +121,8 @@ def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled
         reason = FailureReason.LAUNCH_FAILURE if culprit.code == FILES_FAILED else None
         detail = _with_log(f"rank {culprit.rank} {_words(culprit)}", folder.rank_log(culprit.rank))
     starts = [report.started_at for report in reports if report.started_at is not None]
-    return Ending(
-        life=Life.ENDED,
+    return LaunchStatus(
+        liveness=Liveness.ENDED,
         started=bool(starts),
         failed=any(e.code != 0 for e in exits) or any(report.error for report in reports),
         reason=reason,
@@ -133,10 +133,10 @@ def ending_from(reports: Sequence[GroupReport], folder: AttemptFolder, cancelled
     )
 
 
-def interrupted(folder: AttemptFolder, started_at: float | None) -> Ending:
+def interrupted(folder: AttemptFolder, started_at: float | None) -> LaunchStatus:
     """The ending of an earlier driver's attempt, which could not outlive it; nobody saw when it ended."""
-    return Ending(
-        life=Life.ENDED,
+    return LaunchStatus(
+        liveness=Liveness.ENDED,
         started=started_at is not None,
         failed=True,
         reason=FailureReason.INTERRUPTED,
@@ -146,10 +146,10 @@ def interrupted(folder: AttemptFolder, started_at: float | None) -> Ending:
     )
 
 
-def not_to_be_killed(left: Sequence[RankProcess]) -> Ending:
+def not_to_be_killed(left: Sequence[RankProcess]) -> LaunchStatus:
     """Ranks that SIGKILL does not end: nothing is known of their attempt until they do."""
     stuck = ", ".join(f"pid {rank.pid} on {rank.host}" for rank in left)
-    return Ending(Life.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")
+    return LaunchStatus(Liveness.UNKNOWN, started=True, detail=f"not to be killed: {stuck}")
 
 
 def last_sign_of_life(folder: AttemptFolder, started_at: float | None) -> float | None:

@@ -12,16 +12,16 @@ from orchestrator.launchers.local.processes import Graces, end_survivors
 from orchestrator.launchers.local.rank_groups import (
     LeftBehind,
     end_left_behind,
-    ending_from,
     last_sign_of_life,
     left_behind,
     node_plans,
     not_to_be_killed,
+    status_from_reports,
     write_ranks,
 )
 from orchestrator.launchers.ray.node_actor import NodeJob, RayJob
 from orchestrator.launchers.ray.runtime import RayRuntime, RayUnavailable
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
 
 _END_TIMEOUT_S = 16.0
@@ -91,10 +91,10 @@ class RayLauncher(Launcher):
         end_left_behind(found.values(), _END_TIMEOUT_S / 2)
         return {key: left.accepted.job_id for key, left in found.items()}
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         keys = list(keys)
         self._look(keys)
-        return {key: self._ending(key) for key in keys}
+        return {key: self._status(key) for key in keys}
 
     def _look(self, keys: Iterable[str]) -> None:
         if self._runtime.is_alive:
@@ -102,11 +102,11 @@ class RayLauncher(Launcher):
         else:
             self._note_death_of_ray()
 
-    def _ending(self, key: str) -> Ending:
+    def _status(self, key: str) -> LaunchStatus:
         if key in self._left_behind:
             return self._ending_of_left_behind(key)
         if key not in self._attempts:
-            return Ending(Life.UNKNOWN)
+            return LaunchStatus(Liveness.UNKNOWN)
         submitted = self._attempts[key]
         _record_ranks(submitted)
         self._end_peers_of_ended_nodes(submitted)
@@ -119,11 +119,13 @@ class RayLauncher(Launcher):
         left = end_survivors(ranks_of_lost, _LOST_END_TIMEOUT_S)
         return not_to_be_killed(left) if left else _ended(submitted)
 
-    def _ending_of_left_behind(self, key: str) -> Ending:
+    def _ending_of_left_behind(self, key: str) -> LaunchStatus:
         left = self._left_behind[key]
         if self._runtime.is_alive and not self._runtime.end_named({key: left.request.spec.num_nodes}, timeout_s=0):
-            return Ending(Life.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended")
-        return left.ending()
+            return LaunchStatus(
+                Liveness.UNKNOWN, started=True, detail="the actors of an earlier driver cannot be ended"
+            )
+        return left.status()
 
     def _end_peers_of_ended_nodes(self, submitted: _Submitted) -> None:
         """What RankGroup does among the ranks of one node, among the nodes."""
@@ -156,7 +158,7 @@ class RayLauncher(Launcher):
         if alive:
             self._runtime.end([submitted.job for submitted in alive.values()], _END_TIMEOUT_S)
         stuck = {key for key, submitted in alive.items() if not submitted.job.is_ended}
-        return stuck | {k for k in keys if k in self._left_behind and self._ending(k).life is not Life.ENDED}
+        return stuck | {k for k in keys if k in self._left_behind and self._status(k).liveness is not Liveness.ENDED}
 
     def wait(self, seconds: float) -> None:
         alive = [s for s in self._attempts.values() if not s.job.is_ended]
@@ -182,32 +184,32 @@ def _record_ranks(submitted: _Submitted) -> None:
         submitted.nodes_written = len(started)
 
 
-def _alive(submitted: _Submitted) -> Ending:
+def _alive(submitted: _Submitted) -> LaunchStatus:
     if any(node.started_at is None for node in submitted.job.nodes):
-        return Ending(Life.ALIVE, detail=f"waiting for Ray to give {submitted.bundles}")
-    return Ending(Life.ALIVE, True, nodes=_hosts(submitted), started_at=_started_at(submitted))
+        return LaunchStatus(Liveness.ALIVE, detail=f"waiting for Ray to give {submitted.bundles}")
+    return LaunchStatus(Liveness.ALIVE, True, nodes=_hosts(submitted), started_at=_started_at(submitted))
 
 
-def _ended(submitted: _Submitted) -> Ending:
+def _ended(submitted: _Submitted) -> LaunchStatus:
     nodes = submitted.job.nodes
     reports = [node.report for node in nodes if node.report is not None]
-    ending = ending_from(reports, submitted.request.folder, submitted.cancelled)
+    status = status_from_reports(reports, submitted.request.folder, submitted.cancelled)
     lost = next((node.lost for node in nodes if node.lost is not None), None)
     if lost is None:
-        return ending
+        return status
     started_at = _started_at(submitted)
-    ending = replace(
-        ending,
+    status = replace(
+        status,
         started=started_at is not None,
         failed=True,
         nodes=_hosts(submitted),
         started_at=started_at,
-        ended_at=_last_seen_at(submitted, ending.ended_at, started_at),
+        ended_at=_last_seen_at(submitted, status.ended_at, started_at),
     )
     if submitted.cancelled:
-        return ending
+        return status
     reason = FailureReason.LAUNCH_FAILURE if started_at is None else FailureReason.NODE_FAILURE
-    return replace(ending, reason=reason, detail=lost)
+    return replace(status, reason=reason, detail=lost)
 
 
 def _last_seen_at(submitted: _Submitted, reported: float | None, started_at: float | None) -> float | None:

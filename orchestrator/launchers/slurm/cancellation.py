@@ -8,7 +8,7 @@ from orchestrator.launchers.slurm.monitor import Watch
 from orchestrator.launchers.slurm.queries import Questions
 from orchestrator.launchers.slurm.submissions import SETTLE_S, Submissions, Tracked
 from slurm.interface import Slurm
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 
 _NEXT_LOOK_S = 1.0
 """How soon the other attempts are looked at again after a scancel."""
@@ -58,4 +58,4 @@ class Cancels:
 
 def _may_live(tracked: Tracked) -> bool:
     never_submitted = tracked.job_id is None and tracked.doubtful_since is None
-    return not never_submitted and tracked.ending.life is not Life.ENDED
+    return not never_submitted and tracked.status.liveness is not Liveness.ENDED

@@ -1,4 +1,4 @@
-"""From Slurm's words about a job to an Ending: pure."""
+"""From Slurm's words about a job to a LaunchStatus: pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from slurm.job_state import JobSnapshot, JobState
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.ranks.program import FILES_FAILED
 from trials.trial import FailureReason
 
@@ -38,12 +38,12 @@ _SLURM_COULD_NOT_START_IT = 53
 """The `signal` of a batch script whose folder or log could not be opened on its node (ExitCode 0:53)."""
 
 
-def alive_ending(job: JobSnapshot, restart: int, is_put_back: bool = False) -> Ending:
+def alive_status(job: JobSnapshot, restart: int, is_put_back: bool = False) -> LaunchStatus:
     """A job that waits or runs; `detail` is what it waits for, in Slurm's words. One that `is_put_back` is called
     completing, or the like, until what its last run left on its nodes is gone."""
     runs = not (job.state.waits or job.state is JobState.CONFIGURING or is_put_back)
-    return Ending(
-        Life.ALIVE,
+    return LaunchStatus(
+        Liveness.ALIVE,
         started=runs,
         detail=_SUSPENDED.get(job.state) if runs else job.reason,
         nodes=job.nodes if runs else (),
@@ -53,19 +53,19 @@ def alive_ending(job: JobSnapshot, restart: int, is_put_back: bool = False) -> E
     )
 
 
-def unknown_ending(job: JobSnapshot) -> Ending:
+def unknown_status(job: JobSnapshot) -> LaunchStatus:
     """A job in a state that none of our lists holds: nothing follows from it, and Slurm's word is kept."""
-    return Ending(Life.UNKNOWN, detail=f"Slurm calls job {job.job_id} {job.state_text}", job_id=job.job_id)
+    return LaunchStatus(Liveness.UNKNOWN, detail=f"Slurm calls job {job.job_id} {job.state_text}", job_id=job.job_id)
 
 
-def ended_ending(job: JobSnapshot, log: str, cancelled: bool) -> Ending:
+def ended_status(job: JobSnapshot, log: str, cancelled: bool) -> LaunchStatus:
     """A job that has ended. `log` is the end of what the batch script printed, `cancelled` whether we asked for it.
 
     The reason is None where only the trial itself can know it.
     """
     reason = _reason(job, log, cancelled)
-    return Ending(
-        Life.ENDED,
+    return LaunchStatus(
+        Liveness.ENDED,
         started=job.started_at is not None,
         failed=job.state is not JobState.COMPLETED or bool(job.exit_code or job.signal),
         reason=reason,

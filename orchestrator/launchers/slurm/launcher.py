@@ -20,7 +20,7 @@ from slurm.interface import Slurm, SlurmSettings
 from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions, limit_min
 from slurm.squeue_cache import Answer
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 
 CHECK_INTERVAL_S = 60.0
 """Slurm looks for jobs over their limit about every half minute and was seen to end them up to a minute late."""
@@ -68,7 +68,7 @@ class SlurmLauncher(Launcher):
     def adopt(self, requests: Mapping[str, LaunchRequest]) -> dict[str, str]:
         return self._submissions.adopt(requests)
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         return self._watch.poll(keys)
 
     def cancel(self, keys: Iterable[str]) -> set[str]:

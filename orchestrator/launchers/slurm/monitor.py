@@ -10,12 +10,12 @@ from functools import partial
 from orchestrator.common.timeouts import FOLDER_ANSWERS_WITHIN_S, InTime
 from orchestrator.launchers.local.rank_groups import last_sign_of_life
 from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt, has_outcome, last_restart
-from orchestrator.launchers.slurm.job_status import alive_ending, ended_ending, job_words, unknown_ending
+from orchestrator.launchers.slurm.job_status import alive_status, ended_status, job_words, unknown_status
 from orchestrator.launchers.slurm.queries import Questions
 from orchestrator.launchers.slurm.submissions import Submissions, Tracked, age
 from slurm.interface import Slurm
 from slurm.job_state import JobSnapshot, JobState
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.trial import FailureReason
 
 
@@ -28,14 +28,14 @@ class Watch:
         self._submissions = submissions
         self._folders = InTime(FOLDER_ANSWERS_WITHIN_S)
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         """What is known of these attempts, as `Launcher.poll` says."""
         keys, tracked = list(keys), self._submissions.tracked
         wanted = [key for key in keys if key in tracked]
         self._questions.look()
         if self._questions.has_news:
             self.read(wanted)
-        return {key: tracked[key].ending if key in tracked else Ending(Life.UNKNOWN) for key in keys}
+        return {key: tracked[key].status if key in tracked else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
     def read(self, keys: Iterable[str]) -> None:
         """Take what the last answer says of these attempts. A Slurm that is silent freezes all as unknown."""
@@ -48,25 +48,25 @@ class Watch:
         if missing:
             self._look_in_accounting({tracked.request.key: tracked for tracked in missing})
         for tracked in known:
-            if tracked.twins or tracked.ending.twin_node_s:
-                tracked.ending = replace(tracked.ending, twin_node_s=sum(tracked.twins.values()))
+            if tracked.twins or tracked.status.twin_node_s:
+                tracked.status = replace(tracked.status, twin_node_s=sum(tracked.twins.values()))
         self._cancel_strays()
 
     def _freeze(self) -> None:
         for tracked in self._submissions.tracked.values():
             if self._is_open(tracked):
-                tracked.ending = Ending(Life.UNKNOWN, detail=self._questions.silence)
+                tracked.status = LaunchStatus(Liveness.UNKNOWN, detail=self._questions.silence)
 
     def _cancel_strays(self) -> None:
         """Jobs that live although their attempt has ended: a twin that came too late, or one put back after its end."""
-        ended = [tracked for tracked in self._submissions.named() if tracked.ending.life is Life.ENDED]
+        ended = [tracked for tracked in self._submissions.named() if tracked.status.liveness is Liveness.ENDED]
         jobs = [job for job in self._submissions.jobs_of(ended) if not job.state.is_ended]
         if strays := [job for job in jobs if job.state not in (JobState.COMPLETING, JobState.UNKNOWN)]:
             self._submissions.cancel(strays)
 
     def _is_open(self, tracked: Tracked) -> bool:
         """Whether the last answer, or silence, can say anything new of it: it has not ended, and was there by then."""
-        return tracked.ending.life is not Life.ENDED and self._questions.asked_at >= tracked.accepted_at
+        return tracked.status.liveness is not Liveness.ENDED and self._questions.asked_at >= tracked.accepted_at
 
     def _read(self, tracked: Tracked) -> bool:
         """Whether its job is in the answer, which is then what is known of it."""
@@ -75,7 +75,7 @@ class Watch:
             return False
         tracked.job_id, tracked.absent_since = job.job_id, None
         tracked.twins = self._node_s_of_twins(tracked, job)
-        tracked.ending = self._ending_of(tracked, job)
+        tracked.status = self._status_of(tracked, job)
         return True
 
     def _node_s_of_twins(self, tracked: Tracked, elder: JobSnapshot) -> dict[str, float]:
@@ -88,17 +88,17 @@ class Watch:
         }
         return {job_id: node_s for job_id, node_s in (tracked.twins | held).items() if job_id != elder.job_id}
 
-    def _ending_of(self, tracked: Tracked, job: JobSnapshot) -> Ending:
+    def _status_of(self, tracked: Tracked, job: JobSnapshot) -> LaunchStatus:
         if job.state is JobState.UNKNOWN:
-            return unknown_ending(job)
+            return unknown_status(job)
         if job.state.is_ended:
             described = self._questions.described(job)
             if described is None and job.state is JobState.FAILED:  # how it failed, only the controller can say
                 detail = f"Slurm does not tell how job {job.job_id} failed"
-                return Ending(Life.UNKNOWN, detail=detail, job_id=job.job_id)
+                return LaunchStatus(Liveness.UNKNOWN, detail=detail, job_id=job.job_id)
             return self._from_folder(tracked, partial(self._ended, tracked, described or job))
         is_put_back = self._note_restart(tracked, job)
-        return alive_ending(job, tracked.restart, is_put_back)
+        return alive_status(job, tracked.restart, is_put_back)
 
     def _note_restart(self, tracked: Tracked, job: JobSnapshot) -> bool:
         """A job that waits again, or started anew, was requeued; only its full description counts how often. Whether
@@ -119,16 +119,16 @@ class Watch:
         tracked.started_at = None if is_put_back else started_at
         return is_put_back
 
-    def _ended(self, tracked: Tracked, job: JobSnapshot) -> Ending:
+    def _ended(self, tracked: Tracked, job: JobSnapshot) -> LaunchStatus:
         """The end of a job; where only the trial can know why it failed, with the words its ranks left."""
         log = end_of(tracked.job.log)
-        ending = ended_ending(job, log, tracked.cancelled)
+        status = ended_status(job, log, tracked.cancelled)
         restart = last_restart(tracked.request.folder) if job.restarts is None else job.restarts
-        is_metered = ending.is_metered and self._can_have_lasted(tracked, job)
-        ending = replace(ending, restart=max(tracked.restart, restart), is_metered=is_metered)
-        if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
-            return replace(ending, detail=excerpt(tracked.request.folder, job_words(job), log))
-        return ending
+        is_metered = status.is_metered and self._can_have_lasted(tracked, job)
+        status = replace(status, restart=max(tracked.restart, restart), is_metered=is_metered)
+        if status.failed and status.reason in (None, FailureReason.LAUNCH_FAILURE):
+            return replace(status, detail=excerpt(tracked.request.folder, job_words(job), log))
+        return status
 
     def _can_have_lasted(self, tracked: Tracked, job: JobSnapshot) -> bool:
         """Whether the job's times are at most as far apart as its attempt is old: else a clock was set between them."""
@@ -143,12 +143,12 @@ class Watch:
             return math.inf
         return self._slurm.monotonic() - tracked.submitted_at + 1.0
 
-    def _from_folder(self, tracked: Tracked, read: Callable[[], Ending]) -> Ending:
+    def _from_folder(self, tracked: Tracked, read: Callable[[], LaunchStatus]) -> LaunchStatus:
         """What needs a look into the attempt's folder; while that hangs, only this attempt waits."""
         try:
             return self._folders.call(str(tracked.request.folder.path), read)
         except OSError as error:
-            return Ending(Life.UNKNOWN, detail=f"its folder does not answer: {error}")
+            return LaunchStatus(Liveness.UNKNOWN, detail=f"its folder does not answer: {error}")
 
     # -- jobs the controller has forgotten
 
@@ -157,25 +157,27 @@ class Watch:
         for tracked in missing.values():
             job = max((job for job in accounted if self._submissions.is_job_of(tracked, job)), key=age, default=None)
             if job is not None and job.state.is_ended and job.ended_at is not None:
-                tracked.ending = self._from_folder(tracked, partial(self._ended, tracked, job))
+                tracked.status = self._from_folder(tracked, partial(self._ended, tracked, job))
             else:
                 grace_s = self._questions.absence_grace_s()
-                tracked.ending = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
+                tracked.status = self._from_folder(tracked, partial(self._absent, tracked, grace_s))
 
-    def _absent(self, tracked: Tracked, grace_s: float) -> Ending:
+    def _absent(self, tracked: Tracked, grace_s: float) -> LaunchStatus:
         """Neither the controller nor accounting knows it: its outcome tells, or the time without any sign of life."""
         folder = tracked.request.folder
         restart = max(tracked.restart, last_restart(folder))
         if tracked.absent_since is None:
             tracked.absent_since = self._slurm.monotonic()
         if has_outcome(folder, restart):
-            return Ending(Life.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart)
+            return LaunchStatus(
+                Liveness.ENDED, started=True, detail="gone from Slurm", job_id=tracked.job_id, restart=restart
+            )
         silent_s = self._slurm.monotonic() - tracked.absent_since
         if (last_sign := last_sign_of_life(folder, None)) is not None:
             silent_s = min(silent_s, max(0.0, self._slurm.now() - last_sign))
         if silent_s >= grace_s:
             words = f"neither Slurm nor its accounting knows job {tracked.job_id} for {grace_s:.0f} s"
             ran, lost = tracked.job.log.exists(), FailureReason.LOST
-            return Ending(Life.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
+            return LaunchStatus(Liveness.ENDED, ran, reason=lost, detail=words, job_id=tracked.job_id, restart=restart)
         words = f"job {tracked.job_id} is gone from Slurm{self._questions.accounting_words}; waiting for its outcome"
-        return Ending(Life.UNKNOWN, detail=words)
+        return LaunchStatus(Liveness.UNKNOWN, detail=words)

@@ -20,7 +20,7 @@ from slurm.hostlist import compress
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder
 
 SETTLE_S = 60.0
@@ -76,7 +76,7 @@ class Tracked:
     started_at: float | None = None
     restart: int = 0
     twins: dict[str, float] = field(default_factory=dict)
-    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+    status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
 
 
 class Submissions:
@@ -179,7 +179,7 @@ class Submissions:
         tracked.job_id = job_id
         tracked.accepted_at = self._slurm.monotonic()
         tracked.doubtful_since = None
-        tracked.ending = Ending(Life.ALIVE)
+        tracked.status = LaunchStatus(Liveness.ALIVE)
         return job_id
 
     def _postpone(self, words: str) -> LaunchPostponed:
@@ -222,7 +222,9 @@ class Submissions:
 
     def leave(self) -> None:
         """Tell the next driver what is known of attempts that have not ended, as far as this one knows."""
-        open_ones = {key: tracked for key, tracked in self.tracked.items() if tracked.ending.life is not Life.ENDED}
+        open_ones = {
+            key: tracked for key, tracked in self.tracked.items() if tracked.status.liveness is not Liveness.ENDED
+        }
         self._memory.leave({key: self._remembered(tracked) for key, tracked in open_ones.items()})
 
     def _remembered(self, tracked: Tracked) -> Remembered:

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm.job_files import write_setup_copy
 from orchestrator.launchers.slurm_pilot.sizing import STARTUP_S, TAIL_S
 from slurm.request import JobOptions, JobRequest
 from slurm.script import render_pilot_script
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, write_text
 from trials.files.text import counted
 from trials.pilot.files import PilotFolder, PilotPlan, StepEnd, StepSign
@@ -39,7 +39,7 @@ class PilotRequest:
 
 @dataclass(eq=False)
 class Pilot:
-    """What is known of one. `ending` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
+    """What is known of one. `status` is what Slurm says of its job, `nodes` and `started_at` what it last said of one
     that ran; `signs` are the files of its steps, as last listed. `beat_at` is when its agent was last seen to live
     (`Slurm.monotonic`), None before it ever was; `hints` is how often its folder told more than Slurm had. `shares` is
     what attempts pay of it that waited for it in vain, in seconds times nodes by their labels. It `was_given_up` when
@@ -49,7 +49,7 @@ class Pilot:
     plan: PilotPlan
     key: str
     job_id: str | None = None
-    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+    status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
     nodes: tuple[str, ...] = ()
     started_at: float | None = None
     signs: dict[str, set[StepSign]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Pilot:
 
     @property
     def is_over(self) -> bool:
-        return self.ending.life is Life.ENDED
+        return self.status.liveness is Liveness.ENDED
 
     @property
     def serves(self) -> bool:
@@ -104,12 +104,12 @@ class Pilot:
     def held_node_s(self) -> float | None:
         """What one that is over held by Slurm's own clock, in seconds times nodes; None where that does not tell, or
         only of its last run."""
-        ending = self.ending
-        if not (ending.started and ending.is_metered) or ending.restart > 0:
-            return None if ending.started else 0.0
-        assert ending.started_at is not None, "what is metered has a start"
-        assert ending.ended_at is not None, "and an end"
-        return self.plan.num_nodes * max(0.0, ending.ended_at - ending.started_at)
+        status = self.status
+        if not (status.started and status.is_metered) or status.restart > 0:
+            return None if status.started else 0.0
+        assert status.started_at is not None, "what is metered has a start"
+        assert status.ended_at is not None, "and an end"
+        return self.plan.num_nodes * max(0.0, status.ended_at - status.started_at)
 
     def rest_node_s(self, ends: Iterable[StepEnd]) -> float:
         """What it held and none of these steps paid, nor those that waited for it; 0.0 where nobody knows what it
@@ -158,12 +158,12 @@ def seen_in(folder: PilotFolder) -> tuple[dict[str, set[StepSign]], float | None
     return folder.signs(), beat, folder.closed.exists()
 
 
-def over_json(ending: Ending) -> dict[str, Any]:
+def status_to_json(status: LaunchStatus) -> dict[str, Any]:
     times = ("started_at", "ended_at", "is_metered", "restart", "nodes_were_silent")
     kept = ("started", "failed", "detail", "nodes", "job_id", *times)
-    return {name: getattr(ending, name) for name in kept} | {"reason": ending.reason}
+    return {name: getattr(status, name) for name in kept} | {"reason": status.reason}
 
 
-def ending_from(data: dict[str, Any]) -> Ending:
+def status_from_json(data: dict[str, Any]) -> LaunchStatus:
     reason = None if data["reason"] is None else FailureReason(data["reason"])
-    return Ending(Life.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})
+    return LaunchStatus(Liveness.ENDED, **{**data, "nodes": tuple(data["nodes"]), "reason": reason})

@@ -21,18 +21,18 @@ from orchestrator.launchers.slurm.queries import Questions
 from orchestrator.launchers.slurm.submissions import Submissions
 from orchestrator.launchers.slurm_pilot.allocation import (
     Pilot,
-    ending_from,
     job_of_pilot,
-    over_json,
     request_of,
     seen_in,
     startup_timeout_reason,
+    status_from_json,
+    status_to_json,
     write_pilot_files,
 )
 from orchestrator.launchers.slurm_pilot.sizing import IDLE_S, STARTUP_S, PilotRules, WorkLeft, least_s, planned_s
 from slurm.interface import Slurm, SlurmUnreachable, SubmitStatus
 from slurm.request import JobOptions, JobRequest, limit_min
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, write_json
 from trials.files.text import counted
 from trials.pilot.files import PILOT_SCHEMA, PilotFolder, PilotPlan, read, write
@@ -110,7 +110,7 @@ class Pilots:
         pilot.is_let_go = folder.let_go.exists()
         pilot.shares = {} if shares is None else shares["node_s"]
         if over is not None:
-            pilot.ending = ending_from(over)
+            pilot.status = status_from_json(over)
             self._list(pilot)
         return pilot
 
@@ -119,12 +119,12 @@ class Pilots:
     def look(self) -> None:
         """Take what Slurm says of their jobs and what lies in their folders."""
         alive = [pilot for pilot in self.known if not pilot.is_over]
-        endings = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
+        statuses = self._watch.poll([pilot.key for pilot in alive if pilot.job_id is not None])
         for pilot in alive:
             self._find(pilot)
-            pilot.ending = endings.get(pilot.key, pilot.ending)
-            if pilot.ending.started and pilot.ending.nodes:
-                pilot.nodes, pilot.started_at = pilot.ending.nodes, pilot.ending.started_at
+            pilot.status = statuses.get(pilot.key, pilot.status)
+            if pilot.status.started and pilot.status.nodes:
+                pilot.nodes, pilot.started_at = pilot.status.nodes, pilot.status.started_at
             with suppress(OSError):
                 self._list(pilot)
                 self._give_up_late(pilot)
@@ -167,9 +167,9 @@ class Pilots:
 
     def _note_the_end(self, pilot: Pilot) -> None:
         with suppress(OSError):
-            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **over_json(pilot.ending)})
-        if pilot.ending.failed and not (pilot.is_let_go or pilot.was_given_up):
-            self._note(f"pilot {pilot.folder.name} has ended: {pilot.ending.detail}")
+            write_json(pilot.folder.over, {"schema": PILOT_SCHEMA, **status_to_json(pilot.status)})
+        if pilot.status.failed and not (pilot.is_let_go or pilot.was_given_up):
+            self._note(f"pilot {pilot.folder.name} has ended: {pilot.status.detail}")
 
     def is_silent(self, pilot: Pilot) -> bool:
         """Whether its agent has shown no sign of life for long, although its job runs."""
@@ -184,7 +184,7 @@ class Pilots:
         try:
             pilot.job_id = self._submissions.launch(request_of(pilot))
         except LaunchRefused:
-            pilot.ending = Ending(Life.ENDED, detail=_NEVER_SUBMITTED)
+            pilot.status = LaunchStatus(Liveness.ENDED, detail=_NEVER_SUBMITTED)
             self._note_the_end(pilot)
             raise
         self._remember_job(pilot)
@@ -290,7 +290,7 @@ class Pilots:
                 pilot.folder.name, pilot.job_id or "", pilot.held_node_s if pilot.is_over else None, pilot.tail_node_s
             )
             for pilot in over
-            if pilot.ending.started or pilot.nodes
+            if pilot.status.started or pilot.nodes
         ]
 
     # -- the end of one

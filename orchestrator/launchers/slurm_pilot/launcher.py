@@ -36,7 +36,7 @@ from slurm.interface import Slurm
 from slurm.poll_backoff import PollPace
 from slurm.request import JobOptions
 from slurm.squeue_cache import Answer
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.pilot.agent import number_script_path
 from trials.pilot.files import StepRequest, StepSign, write
@@ -106,7 +106,7 @@ class SlurmPilotLauncher(Launcher):
                 step.nodes = self._watch.request_in(step.pilot, request.label).nodes
                 self._watch.read(step)
             pilot = step.pilot or waits_for
-            adopted[key] = step.ending.job_id or (pilot and pilot.job_id) or request.job_id or ""
+            adopted[key] = step.status.job_id or (pilot and pilot.job_id) or request.job_id or ""
         return adopted
 
     def _waits_for(self, request: LaunchRequest) -> Pilot | None:
@@ -160,13 +160,13 @@ class SlurmPilotLauncher(Launcher):
         for step in [step for step in waiting if step not in in_vain]:
             try:
                 pilot = step.waits_for = self._pilot_of(step)
-                step.ending = Ending(Life.ALIVE, detail=self._wait_reason(pilot), job_id=pilot.job_id)
+                step.status = LaunchStatus(Liveness.ALIVE, detail=self._wait_reason(pilot), job_id=pilot.job_id)
                 if pilot.serves and pilot.key not in full and not self._hand_over(step, pilot):
                     full.add(pilot.key)
             except LaunchRefused as refusal:
-                step.ending = Ending(Life.ENDED, reason=FailureReason.LAUNCH_FAILURE, detail=str(refusal))
+                step.status = LaunchStatus(Liveness.ENDED, reason=FailureReason.LAUNCH_FAILURE, detail=str(refusal))
             except (LaunchPostponed, OutsideRefused, OSError) as error:
-                step.ending = Ending(Life.ALIVE, detail=str(error))
+                step.status = LaunchStatus(Liveness.ALIVE, detail=str(error))
 
     def _end_in_vain(self, steps: Collection[Step]) -> None:
         """Attempts that waited for a pilot which is over before anything was begun in it end, and pay what it held. The
@@ -178,10 +178,10 @@ class SlurmPilotLauncher(Launcher):
                 self._pilots.charge(pilot, [step.request.label for step in those])
             except OSError as error:
                 for step in those:
-                    step.ending = Ending(Life.ALIVE, detail=str(error), job_id=pilot.job_id)
+                    step.status = LaunchStatus(Liveness.ALIVE, detail=str(error), job_id=pilot.job_id)
                 continue
             for step in those:
-                step.ending = ended_in_vain(pilot, pilot.shares[step.request.label])
+                step.status = ended_in_vain(pilot, pilot.shares[step.request.label])
 
     def _was_in_vain(self, pilot: Pilot) -> bool:
         """Whether those that wait for it end with it. One that never had nodes, and was let go, cost nobody a thing."""
@@ -210,7 +210,7 @@ class SlurmPilotLauncher(Launcher):
         if pilot.is_let_go:
             return f"pilot {pilot.folder.name} ends first"
         if not pilot.nodes:
-            return pilot.ending.detail
+            return pilot.status.detail
         if pilot.beat_at is None and self._slurm.now() - (pilot.started_at or self._slurm.now()) > SLOW_START_S:
             return (
                 f"pilot {pilot.folder.name} runs, and its agent does not come to life: see {pilot.folder.path}/job.log"
@@ -242,7 +242,7 @@ class SlurmPilotLauncher(Launcher):
         step.pilot, step.nodes = pilot, nodes  # from here on it may run, whatever the next line says
         pilot.signs.setdefault(label, set()).add(StepSign.REQUESTED)
         self._watch.in_time(pilot, partial(write, pilot.folder.sign(label, StepSign.REQUESTED), asked))
-        step.ending = alive_step(pilot.job_id, nodes, None)
+        step.status = alive_step(pilot.job_id, nodes, None)
         return True
 
     def _nodes_of_strangers(self, pilot: Pilot) -> set[str]:
@@ -252,11 +252,11 @@ class SlurmPilotLauncher(Launcher):
 
     # -- watching
 
-    def poll(self, keys: Iterable[str]) -> dict[str, Ending]:
+    def poll(self, keys: Iterable[str]) -> dict[str, LaunchStatus]:
         self._look()
         self._end_unbegun()
         self._serve()
-        return {key: self._steps[key].ending if key in self._steps else Ending(Life.UNKNOWN) for key in keys}
+        return {key: self._steps[key].status if key in self._steps else LaunchStatus(Liveness.UNKNOWN) for key in keys}
 
     def _look(self) -> None:
         self._pilots.look()
@@ -306,18 +306,18 @@ class SlurmPilotLauncher(Launcher):
         """Cancelled attempts that no agent has begun end, but those that were the last to want their pilot: it is over
         first, and they share what it held."""
         for step in self._unbegun(None):
-            step.ending = never_began(step.ending.job_id)
+            step.status = never_began(step.status.job_id)
         for pilot in self._pilots.known:
             steps = self._unbegun(pilot)
             if not steps or pilot.job_id is None or not self._is_deserted(pilot):
                 for step in steps:
-                    step.ending = never_began(pilot.job_id)
+                    step.status = never_began(pilot.job_id)
             elif pilot.is_over:
                 with suppress(OSError):  # tried again with the next look
                     self._pilots.charge(pilot, [step.request.label for step in steps])
                     for step in steps:
                         share = pilot.shares[step.request.label]
-                        step.ending = replace(never_began(pilot.job_id), twin_node_s=share)
+                        step.status = replace(never_began(pilot.job_id), twin_node_s=share)
 
     def _unbegun(self, pilot: Pilot | None) -> list[Step]:
         """Cancelled attempts that wait for this pilot, or for none."""

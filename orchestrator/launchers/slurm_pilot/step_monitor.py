@@ -15,7 +15,7 @@ from orchestrator.launchers.slurm_pilot.allocations import Pilots
 from orchestrator.launchers.slurm_pilot.sizing import PilotRules
 from orchestrator.launchers.slurm_pilot.step_status import alive_step, ended_step, lost_step, sick_nodes
 from slurm.interface import Slurm
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.pilot.files import StepFate, StepRequest, StepSign, StepStart
 
@@ -38,11 +38,11 @@ class Step:
     start: StepStart | None = None
     cancelled: bool = False
     lost_since: float | None = None
-    ending: Ending = field(default_factory=lambda: Ending(Life.ALIVE))
+    status: LaunchStatus = field(default_factory=lambda: LaunchStatus(Liveness.ALIVE))
 
     @property
     def is_over(self) -> bool:
-        return self.ending.life is Life.ENDED
+        return self.status.liveness is Liveness.ENDED
 
     @property
     def signs(self) -> set[StepSign]:
@@ -77,13 +77,13 @@ class StepWatch:
         """Take what its pilot's files say of a step that was handed over."""
         try:
             if step.pilot is not None:
-                step.ending = self._ending_of(step, step.pilot)
+                step.status = self._status_of(step, step.pilot)
         except (OSError, ValueError, TypeError) as error:
-            step.ending = Ending(Life.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
+            step.status = LaunchStatus(Liveness.UNKNOWN, detail=f"its pilot's folder does not answer: {error}")
         if step.is_over and step.nodes:
             self._doubt(step)
 
-    def _ending_of(self, step: Step, pilot: Pilot) -> Ending:
+    def _status_of(self, step: Step, pilot: Pilot) -> LaunchStatus:
         signs, label, request = step.signs, step.request.label, step.request
         if step.start is None and StepSign.STARTED in signs:
             step.start = self.in_time(pilot, partial(pilot.folder.start, label))
@@ -92,14 +92,14 @@ class StepWatch:
             if end.fate is not StepFate.INTERRUPTED:
                 return ended_step(request, pilot.job_id, step.nodes, end)
             if pilot.is_over:
-                return lost_step(request, step.nodes, step.start, pilot.ending, step.cancelled, end.node_s)
+                return lost_step(request, step.nodes, step.start, pilot.status, step.cancelled, end.node_s)
         elif pilot.is_over:
-            return self._ending_without_words(step, pilot)
-        elif self._pilots.is_silent(pilot) or (pilot.ending.life is Life.UNKNOWN and pilot.beat_at is None):
-            return Ending(Life.UNKNOWN, detail=pilot.ending.detail or f"pilot {pilot.folder.name} is silent")
+            return self._status_without_report(step, pilot)
+        elif self._pilots.is_silent(pilot) or (pilot.status.liveness is Liveness.UNKNOWN and pilot.beat_at is None):
+            return LaunchStatus(Liveness.UNKNOWN, detail=pilot.status.detail or f"pilot {pilot.folder.name} is silent")
         return alive_step(pilot.job_id, step.nodes, step.start)
 
-    def _ending_without_words(self, step: Step, pilot: Pilot) -> Ending:
+    def _status_without_report(self, step: Step, pilot: Pilot) -> LaunchStatus:
         """The pilot is over: what it never began is taken back, what it began has ended with it."""
         label = step.request.label
         if StepSign.CLAIMED not in step.signs and self.in_time(
@@ -107,13 +107,13 @@ class StepWatch:
         ):
             pilot.signs[label].add(StepSign.WITHDRAWN)
             step.pilot, step.nodes, step.waits_for = None, (), pilot
-            return Ending(Life.ALIVE, job_id=pilot.job_id)
+            return LaunchStatus(Liveness.ALIVE, job_id=pilot.job_id)
         now = self._slurm.monotonic()
         step.lost_since = now if step.lost_since is None else step.lost_since
         if now - step.lost_since < _LAST_FILES_S:
             return alive_step(pilot.job_id, step.nodes, step.start)
         share = self._pilots.rest_node_s(pilot) / max(1, len(pilot.lost))
-        return lost_step(step.request, step.nodes, step.start, pilot.ending, step.cancelled, share)
+        return lost_step(step.request, step.nodes, step.start, pilot.status, step.cancelled, share)
 
     def _doubt(self, step: Step) -> None:
         """Nodes that may be the cause of how the step ended are taken last from now on; those that are for certain are

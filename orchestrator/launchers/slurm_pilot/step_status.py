@@ -1,4 +1,4 @@
-"""From what a pilot's agent and Slurm say of a step to an Ending, in the words that an attempt's own job would have."""
+"""Launch status of a pilot step, from the reports of its agent and of Slurm, worded as for a job of its own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from orchestrator.launchers.base import LaunchRequest
 from orchestrator.launchers.slurm.attempt_logs import end_of, excerpt
 from orchestrator.launchers.slurm.job_files import job_request
-from orchestrator.launchers.slurm.job_status import ended_ending, job_words
+from orchestrator.launchers.slurm.job_status import ended_status, job_words
 from orchestrator.launchers.slurm_pilot.allocation import Pilot, startup_timeout_reason
 from slurm.job_state import JobSnapshot, JobState
 from slurm.request import JobOptions, JobRequest
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import AttemptFolder, read_json
 from trials.measurement.protocol import slow_ranks
 from trials.pilot.files import COULD_NOT_START, StepEnd, StepFate, StepStart
@@ -60,15 +60,15 @@ def step_job(request: LaunchRequest, options: JobOptions, nodes: tuple[str, ...]
     return replace(job, options=replace(options, launch=launch))
 
 
-def alive_step(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> Ending:
+def alive_step(job_id: str | None, nodes: tuple[str, ...], start: StepStart | None) -> LaunchStatus:
     """A step that was handed to its pilot, and has its nodes once `start` is there."""
     if start is None:
-        return Ending(Life.ALIVE, job_id=job_id)
+        return LaunchStatus(Liveness.ALIVE, job_id=job_id)
     step_id = f"{job_id}.{start.step}"
-    return Ending(Life.ALIVE, started=True, nodes=nodes, started_at=start.started_at, job_id=step_id)
+    return LaunchStatus(Liveness.ALIVE, started=True, nodes=nodes, started_at=start.started_at, job_id=step_id)
 
 
-def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> Ending:
+def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...], end: StepEnd) -> LaunchStatus:
     """A step that came to its end inside its pilot; it pays its share of the pilot."""
     log = end_of(Path(request.folder.path, "job.log"))
     state = _state(end, log)
@@ -85,13 +85,13 @@ def ended_step(request: LaunchRequest, job_id: str | None, nodes: tuple[str, ...
         exit_code=end.exit_code,
         signal=end.signal,
     )
-    ending = ended_ending(job, log, cancelled=end.fate is StepFate.CANCELLED)
+    status = ended_status(job, log, cancelled=end.fate is StepFate.CANCELLED)
     never_began = end.step is None and (end.exit_code == COULD_NOT_START or _NOT_CREATED.search(log) is not None)
-    if ending.reason is None and never_began:
-        ending = replace(ending, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
-    if ending.failed and ending.reason in (None, FailureReason.LAUNCH_FAILURE):
-        ending = replace(ending, detail=excerpt(request.folder, job_words(job), log))
-    return _with_share(ending, end.node_s)
+    if status.reason is None and never_began:
+        status = replace(status, reason=FailureReason.LAUNCH_FAILURE, nodes=nodes)
+    if status.failed and status.reason in (None, FailureReason.LAUNCH_FAILURE):
+        status = replace(status, detail=excerpt(request.folder, job_words(job), log))
+    return _with_share(status, end.node_s)
 
 
 def _state(end: StepEnd, log: str) -> JobState:
@@ -116,10 +116,10 @@ def lost_step(
     request: LaunchRequest,
     nodes: tuple[str, ...],
     start: StepStart | None,
-    pilot: Ending,
+    pilot: LaunchStatus,
     cancelled: bool,
     node_s: float,
-) -> Ending:
+) -> LaunchStatus:
     """A step that ended with its pilot, of which nobody told more. `node_s` is what it pays of the pilot."""
     log = end_of(Path(request.folder.path, "job.log"))
     reason = FailureReason.INTERRUPTED
@@ -129,8 +129,8 @@ def lost_step(
         reason = FailureReason.NODE_FAILURE
     elif pilot.reason in _WITH_THE_PILOT and pilot.restart == 0:
         reason = _WITH_THE_PILOT[pilot.reason]
-    ending = Ending(
-        Life.ENDED,
+    status = LaunchStatus(
+        Liveness.ENDED,
         started=start is not None,
         failed=True,
         reason=reason,
@@ -142,39 +142,39 @@ def lost_step(
         is_metered=start is not None and pilot.ended_at is not None and pilot.restart == 0,  # else it waited between
         nodes_were_silent=pilot.nodes_were_silent,
     )
-    return _with_share(ending, node_s)
+    return _with_share(status, node_s)
 
 
-def never_began(job_id: str | None) -> Ending:
+def never_began(job_id: str | None) -> LaunchStatus:
     reason = FailureReason.CANCELLED_BY_SEARCH
-    return Ending(Life.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
+    return LaunchStatus(Liveness.ENDED, reason=reason, detail="cancelled before it began", job_id=job_id)
 
 
-def ended_in_vain(pilot: Pilot, share_node_s: float) -> Ending:
+def ended_in_vain(pilot: Pilot, share_node_s: float) -> LaunchStatus:
     """Of an attempt that waited for a pilot in which nothing was begun. Where the pilot's agent never came to life the
     next one may fare no better; else nothing speaks against the attempt."""
-    reason, detail = pilot.ending.reason, pilot.ending.detail
+    reason, detail = pilot.status.reason, pilot.status.detail
     if not pilot.served_nobody:
         reason, detail = FailureReason.INTERRUPTED, f"pilot {pilot.folder.name} has ended before it began"
     elif reason not in _OF_AN_UNSERVED_PILOT:
         reason = FailureReason.LAUNCH_FAILURE
-    return Ending(
-        Life.ENDED,
+    return LaunchStatus(
+        Liveness.ENDED,
         failed=True,
         reason=reason,
         detail=startup_timeout_reason(pilot) if pilot.was_given_up else detail,
-        nodes=pilot.ending.nodes,
+        nodes=pilot.status.nodes,
         job_id=pilot.job_id,
         twin_node_s=share_node_s,
     )
 
 
-def _with_share(ending: Ending, node_s: float) -> Ending:
+def _with_share(status: LaunchStatus, node_s: float) -> LaunchStatus:
     """What the step pays beyond its own nodes while it ran is booked as another job's would be."""
     own = 0.0
-    if ending.started_at is not None and ending.ended_at is not None:
-        own = len(ending.nodes) * (ending.ended_at - ending.started_at)
-    return replace(ending, twin_node_s=max(0.0, node_s - own))
+    if status.started_at is not None and status.ended_at is not None:
+        own = len(status.nodes) * (status.ended_at - status.started_at)
+    return replace(status, twin_node_s=max(0.0, node_s - own))
 
 
 def sick_nodes(folder: AttemptFolder, nodes: tuple[str, ...], tasks_per_node: int) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from orchestrator.replay.machine_lock import MachineTurn
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import Script, ScriptedLauncher, in_turn
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 
 
 def signalled(*signals: signal.Signals) -> ScriptedLauncher:
@@ -33,7 +33,7 @@ def signalled(*signals: signal.Signals) -> ScriptedLauncher:
             os.kill(os.getpid(), left.pop(0))
         return set()
 
-    runs = Script(look=lambda request, number: Ending(Life.ALIVE, started=True))
+    runs = Script(look=lambda request, number: LaunchStatus(Liveness.ALIVE, started=True))
     launcher = ScriptedLauncher(lambda spec: runs, meets=[None], on_wait=send, on_cancel=send)
     return launcher
 

@@ -15,7 +15,7 @@ from orchestrator.launchers.base import LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.protocols.calibration import Measurements
 from trials.protocols.parity_cases import SHAPES
@@ -27,7 +27,7 @@ cluster: {accelerator: CARD, gpus_per_node: 4, num_nodes: NODES}
 global_batch_size: 64
 space: {tensor_parallel: [1, 2]}
 """
-ENDED = Ending(Life.ENDED, started=True)
+ENDED = LaunchStatus(Liveness.ENDED, started=True)
 FOUND = Measurements(memory_gb_per_s=8.0)
 
 
@@ -37,7 +37,9 @@ def spec_of(tmp_path: Path, *sets: str, card: str = "a100-80gb", nodes: int = 16
     return load_search_file(path, sets)
 
 
-def launcher_of(ending: Ending, found: Measurements | None = None, excerpt: str | None = None) -> ScriptedLauncher:
+def launcher_of(
+    status: LaunchStatus, found: Measurements | None = None, excerpt: str | None = None
+) -> ScriptedLauncher:
     """Its ranks leave `found`, or the words of rank 1's failure, before they end."""
 
     def leave(request: LaunchRequest, number: int) -> None:
@@ -46,7 +48,7 @@ def launcher_of(ending: Ending, found: Measurements | None = None, excerpt: str 
         if excerpt is not None:
             leave_words_of_a_rank(request, excerpt)
 
-    return one_job(ending, leave)
+    return one_job(status, leave)
 
 
 def run(tmp_path: Path, launcher: ScriptedLauncher, **watching) -> Measurements:
@@ -108,7 +110,7 @@ def test_the_attempt_runs_the_measuring_program_with_the_searchs_model(tmp_path)
 
 def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
     launcher = launcher_of(
-        Ending(Life.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
+        LaunchStatus(Liveness.ENDED, started=True, failed=True), excerpt="Traceback ...\nValueError: no such device\n"
     )
     with pytest.raises(NotMeasured) as caught:
         run(tmp_path, launcher)
@@ -117,7 +119,7 @@ def test_a_rank_that_failed_is_told_in_its_own_words_with_its_log(tmp_path):
 
 
 def test_ranks_that_were_killed_are_told_in_the_launchers_words_also_where_numbers_are_there(tmp_path):
-    launcher = launcher_of(Ending(Life.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
+    launcher = launcher_of(LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 0 was killed"), FOUND)
     with pytest.raises(NotMeasured) as caught:
         run(tmp_path, launcher)
     assert str(caught.value) == "rank 0 was killed"
@@ -132,7 +134,7 @@ def test_numbers_that_another_machine_wrote_are_waited_for(tmp_path):
 
 
 def test_measuring_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(Ending(Life.ALIVE))
+    launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["calibrate-abc123.t0001.a1"]

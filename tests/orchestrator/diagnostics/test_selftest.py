@@ -12,7 +12,7 @@ from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.errors import InputError
 from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from tests.orchestrator.scripted import ScriptedLauncher, one_job
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder, read_json
 from trials.protocols.parity_cases import named_case
 from trials.protocols.selftest import CaseResult, Results, read_cases
@@ -23,13 +23,13 @@ CASES = [named_case("one"), named_case("two", data_parallel=2)]
 GOOD = [CaseResult(case.name, case.layout.num_gpus, True, 1e-7, 1e-5, 1.0) for case in CASES]
 
 
-def launcher_of(results: list[CaseResult], ending: Ending) -> ScriptedLauncher:
-    """Its attempt has one more result at each look, until `ending` is all there is to say."""
+def launcher_of(results: list[CaseResult], status: LaunchStatus) -> ScriptedLauncher:
+    """Its attempt has one more result at each look, until `status` is all there is to say."""
 
     def leave(request: LaunchRequest, number: int) -> None:
         Results(tuple(results[:number]), {"torch": "2.13.0"}).write(request.folder.path)
 
-    return one_job(ending, leave, lasts=len(results))
+    return one_job(status, leave, lasts=len(results))
 
 
 def run(tmp_path: Path, launcher: Launcher, **watching) -> SelftestReport:
@@ -69,7 +69,7 @@ def test_a_case_that_there_is_not_is_refused_by_name():
 
 
 def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
-    launcher = launcher_of(GOOD, Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
     report = run(tmp_path, launcher)
     assert report.passed
     assert report.found == Results(tuple(GOOD), {"torch": "2.13.0"})
@@ -82,21 +82,23 @@ def test_the_attempt_finds_its_cases_and_runs_the_selftests_program(tmp_path):
 
 def test_each_result_is_told_once_as_it_comes_and_so_is_what_is_waited_for(tmp_path):
     told: list[str] = []
-    launcher = launcher_of(GOOD, Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED, started=True))
     run(tmp_path, launcher, result=lambda result: told.append(result.name), note=told.append)
     assert told == ["the queue is full", "one", "two"]
 
 
 def test_one_case_that_failed_fails_the_selftest(tmp_path):
     bad = CaseResult("two", 2, False, 0.5, 1e-5, 1.0, "differs")
-    report = run(tmp_path, launcher_of([GOOD[0], bad], Ending(Life.ENDED, started=True)))
+    report = run(tmp_path, launcher_of([GOOD[0], bad], LaunchStatus(Liveness.ENDED, started=True)))
     assert not report.passed
     assert report.failed == [bad]
     assert report.detail is None
 
 
 def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path):
-    launcher = launcher_of(GOOD[:1], Ending(Life.ENDED, started=True, failed=True, detail="rank 1 was killed"))
+    launcher = launcher_of(
+        GOOD[:1], LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 was killed")
+    )
     report = run(tmp_path, launcher)
     assert not report.passed
     assert report.detail == "1 of 2 cases were run: rank 1 was killed"
@@ -104,14 +106,14 @@ def test_ranks_that_died_on_the_way_are_told_and_nothing_is_waited_for(tmp_path)
 
 
 def test_results_that_another_machine_wrote_are_waited_for(tmp_path):
-    launcher = launcher_of(GOOD[:1], Ending(Life.ENDED, started=True))
+    launcher = launcher_of(GOOD[:1], LaunchStatus(Liveness.ENDED, started=True))
     report = run(tmp_path, launcher)
     assert report.detail == "1 of 2 cases were run: the ranks' logs may say why"
     assert launcher.clock > 90.0
 
 
 def test_a_selftest_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(GOOD, Ending(Life.ENDED))
+    launcher = launcher_of(GOOD, LaunchStatus(Liveness.ENDED))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["selftest-abc123.t0001.a1"]

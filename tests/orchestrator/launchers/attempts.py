@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.launchers.base import Launcher, LaunchRequest
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
-from trials.attempt_result import AttemptResult, Ending, Life, classify
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 
@@ -80,25 +80,25 @@ def with_spec(request: LaunchRequest, **changes: object) -> LaunchRequest:
     return written(replace(request, spec=replace(request.spec, **changes)))
 
 
-def poll_one(launcher: Launcher, request: LaunchRequest) -> Ending:
+def poll_one(launcher: Launcher, request: LaunchRequest) -> LaunchStatus:
     return launcher.poll([request.spec.attempt_key])[request.spec.attempt_key]
 
 
-def wait_until_started(launcher: Launcher, request: LaunchRequest) -> Ending:
-    while not (ending := poll_one(launcher, request)).started:
+def wait_until_started(launcher: Launcher, request: LaunchRequest) -> LaunchStatus:
+    while not (status := poll_one(launcher, request)).started:
         launcher.wait(30)
-    return ending
+    return status
 
 
-def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> Ending:
-    while (ending := poll_one(launcher, request)).life is not Life.ENDED:
+def wait_until_ended(launcher: Launcher, request: LaunchRequest) -> LaunchStatus:
+    while (status := poll_one(launcher, request)).liveness is not Liveness.ENDED:
         launcher.wait(30)
-    return ending
+    return status
 
 
-def result_of(request: LaunchRequest, ending: Ending) -> AttemptResult:
+def result_of(request: LaunchRequest, status: LaunchStatus) -> AttemptResult:
     data = read_json(request.folder.outcome())
-    return classify(request.spec, None if data is None else Outcome.from_json(data), ending)
+    return classify(request.spec, None if data is None else Outcome.from_json(data), status)
 
 
 def rank_pids(folder: AttemptFolder) -> list[int]:

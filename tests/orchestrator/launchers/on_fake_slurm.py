@@ -18,7 +18,7 @@ from slurm.poll_backoff import PollPace
 from slurm.request import Container, JobOptions
 from slurm.squeue_cache import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
-from trials.attempt_result import Ending
+from trials.attempt_result import LaunchStatus
 from trials.pilot.files import PilotFolder, StepEnd, StepFate, StepSign, StepStart, write
 
 POLL_S = 30.0
@@ -137,7 +137,7 @@ class PilotBench:
         self.cluster.advance(seconds)
         self.launcher.poll([])
 
-    def ending(self, request) -> Ending:
+    def status(self, request) -> LaunchStatus:
         return poll_one(self.launcher, request)
 
 

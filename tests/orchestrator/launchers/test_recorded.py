@@ -17,7 +17,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_ended,
     with_spec,
 )
-from trials.attempt_result import AttemptResult, Life
+from trials.attempt_result import AttemptResult, Liveness
 from trials.trial import FailureReason, Outcome, TrialState
 
 START = 1_000_000_000.0
@@ -106,8 +106,8 @@ def test_an_attempt_takes_a_minute_and_fifteen_steps_after_its_wait_in_the_queue
     assert (launcher.now(), poll_one(launcher, request).started) == (START + 30, True)
     assert not request.folder.outcome().exists()
     launcher.wait(0.5)
-    ending = poll_one(launcher, request)
-    assert (ending.life, ending.started_at, ending.ended_at) == (Life.ENDED, START + 30, START + 97.5)
+    status = poll_one(launcher, request)
+    assert (status.liveness, status.started_at, status.ended_at) == (Liveness.ENDED, START + 30, START + 97.5)
     assert launcher.now() == START + 97.5
 
 
@@ -115,8 +115,8 @@ def test_what_a_row_itself_recorded_counts_before_the_defaults(tmp_path: Path) -
     row = replace(ROW, recorded_duration_s=10.0, queue_wait_s=7.0)
     launcher, request = RecordedLauncher([row], queue_wait_s=30.0, now=START), request_for(tmp_path)
     launcher.launch(request)
-    ending = wait_until_ended(launcher, request)
-    assert (ending.started_at, ending.ended_at) == (START + 7, START + 17)
+    status = wait_until_ended(launcher, request)
+    assert (status.started_at, status.ended_at) == (START + 7, START + 17)
 
 
 def test_the_clock_stops_at_each_change_and_else_goes_on_as_asked(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from search_spaces.hardware.cluster import ACCELERATORS, Cluster
 from search_spaces.layouts.layout import Layout
 from tests.orchestrator.recipe.builders import LAYOUT, measured_trial, source_of
 from tests.orchestrator.scripted import ScriptedLauncher, in_turn
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.trial import FailureReason, utc_seconds
 
@@ -219,7 +219,7 @@ def test_an_interrupt_cancels_the_run_in_flight(loaded, tmp_path):
     assert stopped.value.result.comparison is None
 
 
-def waiting(*seen: Ending) -> ScriptedLauncher:
+def waiting(*seen: LaunchStatus) -> ScriptedLauncher:
     """Takes no job at first, and has the one it took seen like this before it is measured."""
     launcher = in_turn(0.1, seen=seen)
     launcher.meets[:0] = [LaunchPostponed("Slurm takes no more jobs just now")] * 3
@@ -228,10 +228,10 @@ def waiting(*seen: Ending) -> ScriptedLauncher:
 
 def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
     seen = [
-        *[Ending(Life.ALIVE, detail="Resources")] * 3,
-        Ending(Life.ALIVE, detail="PartitionDown"),
-        *[Ending(Life.UNKNOWN, detail="Slurm does not answer")] * 2,
-        *[Ending(Life.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
+        *[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 3,
+        LaunchStatus(Liveness.ALIVE, detail="PartitionDown"),
+        *[LaunchStatus(Liveness.UNKNOWN, detail="Slurm does not answer")] * 2,
+        *[LaunchStatus(Liveness.ALIVE, started=True, nodes=("n1", "n2"))] * 2,
     ]
     notes: list[str] = []
     result = replayed(loaded, waiting(*seen), tmp_path, ReplayRules(repeats=1), watcher=ReplayWatcher(notes.append))
@@ -247,7 +247,7 @@ def test_what_a_run_waits_for_is_said_once(loaded, tmp_path):
 
 @pytest.mark.parametrize("unreached", [False, True])
 def test_a_replay_that_is_told_to_stop_cancels_its_run_and_names_what_may_live_on(loaded, tmp_path, unreached):
-    launcher = waiting(*[Ending(Life.ALIVE, detail="Resources")] * 9)
+    launcher = waiting(*[LaunchStatus(Liveness.ALIVE, detail="Resources")] * 9)
     launcher.on_cancel = lambda keys: keys if unreached else set()
     notes: list[str] = []
     watcher = ReplayWatcher(notes.append, lambda: any(job.looks > 3 for job in launcher.jobs.values()))

@@ -20,7 +20,7 @@ from orchestrator.search.stopping import Limits
 from orchestrator.search.trial_program import OUTCOME_GRACE_S, SILENT_NODES_GRACE_S
 from tests.orchestrator.scripted import NODE, Script, ScriptedLauncher, measured_outcome
 from tests.orchestrator.search.rig import Rig
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files import folders
 from trials.files.folders import write_json
 from trials.ledger.events import EndReason, EventKind, SearchState
@@ -40,15 +40,15 @@ class LateLauncher(ScriptedLauncher):
     shown: bytes | None = None
     late_s: float = OUTCOME_GRACE_S / 2
 
-    def _ending(self, key: str) -> Ending:
-        ending, job = super()._ending(key), self.jobs[key]
-        if ending.life is Life.ENDED and job.request.spec.trial == "t0001":
+    def _status(self, key: str) -> LaunchStatus:
+        status, job = super()._status(key), self.jobs[key]
+        if status.liveness is Liveness.ENDED and job.request.spec.trial == "t0001":
             path = job.request.folder.outcome()
-            if self.clock - ending.ended_at < self.late_s:
+            if self.clock - status.ended_at < self.late_s:
                 path.unlink()
                 if self.shown is not None:
                     path.write_bytes(self.shown)
-        return replace(ending, nodes=(self.node,), nodes_were_silent=self.was_silent)
+        return replace(status, nodes=(self.node,), nodes_were_silent=self.was_silent)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, speed_by_layout
 from trials.analysis.early_stopping import read_rival
 from trials.analysis.ranking import Objective, upper_bound_of
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, SearchState
 from trials.ledger.reader import LedgerReader
 from trials.trial import FailureReason, TrialState
@@ -123,9 +123,9 @@ def test_a_cancel_ends_everything_in_flight_with_its_own_reason(rig):
 @pytest.mark.parametrize(
     ("ending", "job_id", "words"),
     [
-        (Ending(Life.UNKNOWN), None, "cancelled before it was launched"),
-        (Ending(Life.ENDED), None, "cancelled before it was launched"),
-        (Ending(Life.ENDED, job_id="7", detail="ended at once"), "7", "ended at once"),
+        (LaunchStatus(Liveness.UNKNOWN), None, "cancelled before it was launched"),
+        (LaunchStatus(Liveness.ENDED), None, "cancelled before it was launched"),
+        (LaunchStatus(Liveness.ENDED, job_id="7", detail="ended at once"), "7", "ended at once"),
     ],
 )
 def test_what_had_no_slot_yet_is_cancelled_without_a_launch_unless_it_had_a_job_all_the_same(
@@ -151,8 +151,8 @@ def test_a_layout_of_another_global_batch_is_measured_but_never_best(rig):
 class Steps(ScriptedLauncher):
     """Attempts are steps of a job: which one, nobody knows before they run."""
 
-    def _ending(self, key: str) -> Ending:
-        ending = super()._ending(key)
+    def _status(self, key: str) -> LaunchStatus:
+        ending = super()._status(key)
         return replace(ending, job_id="job-1.4") if ending.started else ending
 
 

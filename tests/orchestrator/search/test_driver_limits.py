@@ -14,7 +14,7 @@ from orchestrator.search.node_hours import longest_attempt_s
 from orchestrator.search.stopping import Limits
 from tests.orchestrator.scripted import Script, ScriptedLauncher
 from tests.orchestrator.search.rig import LAYOUTS, RULES, Killed, raise_killed
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.ledger.events import EndReason, EventKind, SearchState
 from trials.trial import FailureReason
 
@@ -47,7 +47,7 @@ def test_a_search_that_waits_too_long_for_its_queue_ends(rig):
 
 
 def test_what_a_job_waits_for_is_said_once_it_has_lasted_a_minute(rig):
-    held = Ending(Life.ALIVE, detail="PartitionDown")
+    held = LaunchStatus(Liveness.ALIVE, detail="PartitionDown")
     rig.launcher.script = lambda spec: Script(look=lambda request, number: held if number <= 200 else None)
     rig.limits, said = Limits(max_trials=1, parallel_trials=1), []
     rig.hooks = Hooks(note=lambda words: said.append((words, rig.launcher.now())))

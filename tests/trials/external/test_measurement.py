@@ -15,7 +15,7 @@ from search_spaces.model_shape import ModelShape
 from tests.trials.examples import SPEC
 from tests.trials.trainers.test_log_lines import MEGATRON_DEEPSPEED, MEGATRON_WORLD, NANOTRON, NEOX
 from trials.analysis.early_stopping import RIVALS_SCHEMA
-from trials.attempt_result import Ending, Life, classify
+from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.external import measurement as measuring
 from trials.external.measurement import LogMeasurement
 from trials.files.folders import AttemptFolder, write_json
@@ -85,7 +85,7 @@ def test_a_recorded_megatron_deepspeed_log_becomes_an_outcome(tmp_path):
     measurement = follow(tmp_path, spec, recorded_lines())
     assert measurement.measurement.stop is None  # it would have gone on
     outcome = measurement.outcome()
-    result = classify(spec, outcome, Ending(Life.ENDED))
+    result = classify(spec, outcome, LaunchStatus(Liveness.ENDED))
     assert result.state is TrialState.MEASURED
     measured = outcome.measured
     assert measured["step_time_s"] == pytest.approx(346.4305)

@@ -14,7 +14,7 @@ from typing import Any
 from search_spaces.layouts.layout import Layout
 from search_spaces.model_shape import ModelShape
 from tests.trials.train.ranks import WarmProcess, WarmRanks
-from trials.attempt_result import AttemptResult, Ending, Life, classify
+from trials.attempt_result import AttemptResult, LaunchStatus, Liveness, classify
 from trials.files.folders import AttemptFolder, SearchFolder, read_json, write_json
 from trials.trial import MeasureRules, Outcome, TrialKind, TrialSpec
 
@@ -70,7 +70,7 @@ class RunningTrial:
         return Outcome.from_json(data)
 
     def result(self) -> AttemptResult:
-        return classify(self.spec, self.outcome(), Ending(Life.ENDED))
+        return classify(self.spec, self.outcome(), LaunchStatus(Liveness.ENDED))
 
     def wait_for_steps(self, count: int, limit_s: float = LIMIT_S) -> None:
         """Until this many steps have been written."""

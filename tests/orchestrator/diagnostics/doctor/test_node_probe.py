@@ -16,16 +16,16 @@ from tests.orchestrator.cli.parlay import TINY_SEARCH, write_search
 from tests.orchestrator.diagnostics.doctor.test_nccl_log import TCP
 from tests.orchestrator.diagnostics.doctor.test_node_findings import sights
 from tests.orchestrator.scripted import ScriptedLauncher, leave_words_of_a_rank, one_job
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import SearchFolder
 from trials.protocols.node_probe import Sights
 
-ENDED = Ending(Life.ENDED, started=True)
-FAILED = Ending(Life.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
+ENDED = LaunchStatus(Liveness.ENDED, started=True)
+FAILED = LaunchStatus(Liveness.ENDED, started=True, failed=True, detail="rank 1 ended with 2")
 
 
 def launcher_of(
-    ending: Ending, found: Sights | None = None, excerpt: str | None = None, log: str = ""
+    status: LaunchStatus, found: Sights | None = None, excerpt: str | None = None, log: str = ""
 ) -> ScriptedLauncher:
     """Its ranks leave what they saw, or the words of rank 1's failure, before they end."""
 
@@ -36,7 +36,7 @@ def launcher_of(
         if excerpt is not None:
             leave_words_of_a_rank(request, excerpt)
 
-    return one_job(ending, leave)
+    return one_job(status, leave)
 
 
 def run(folder: Path, launcher: ScriptedLauncher, *changes: str, **watching) -> list[Finding]:
@@ -93,7 +93,7 @@ def test_ranks_that_find_no_spec_are_told_of_the_folder_they_do_not_share(tmp_pa
 
 
 def test_a_job_that_is_told_to_stop_is_cancelled(tmp_path):
-    launcher = launcher_of(Ending(Life.ALIVE))
+    launcher = launcher_of(LaunchStatus(Liveness.ALIVE))
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, launcher, is_told_to_stop=lambda: bool(launcher.requests))
     assert launcher.cancelled == ["doctor-abc123.t0001.a1"]

@@ -59,15 +59,15 @@ class TestLocalLauncher:
     def test_a_rank_killed_from_outside_is_a_node_failure(self, tmp_path: Path) -> None:
         launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, "kill_itself", rank=1, others="measure")
         launcher.launch(request)
-        ending = wait_until_ended(launcher, request)
-        assert ending.reason is FailureReason.NODE_FAILURE
-        assert "rank 1 was killed by signal 9" in str(ending.detail)
+        status = wait_until_ended(launcher, request)
+        assert status.reason is FailureReason.NODE_FAILURE
+        assert "rank 1 was killed by signal 9" in str(status.detail)
 
     def test_an_interpreter_that_is_not_there_is_a_launch_failure(self, tmp_path: Path) -> None:
         launcher, request = LocalLauncher([[]]), attempt_request(tmp_path, python="/no/such/python")
         launcher.launch(request)
-        ending = wait_until_ended(launcher, request)
-        assert (ending.reason, ending.started) == (FailureReason.LAUNCH_FAILURE, False)
+        status = wait_until_ended(launcher, request)
+        assert (status.reason, status.started) == (FailureReason.LAUNCH_FAILURE, False)
 
     def test_waiting_ends_when_an_attempt_does(self, tmp_path: Path) -> None:
         launcher, request = LocalLauncher([[]]), attempt_request(tmp_path)

@@ -9,17 +9,17 @@ import pytest
 from orchestrator.launchers.local.processes import GroupReport, RankExit, RankProcess
 from orchestrator.launchers.local.rank_groups import (
     Accepted,
-    ending_from,
     interrupted,
     last_sign_of_life,
     left_behind,
     node_plans,
     not_to_be_killed,
     read_ranks,
+    status_from_reports,
     write_ranks,
 )
 from tests.orchestrator.launchers.attempts import attempt_request, with_spec
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.files.folders import AttemptFolder, write_json
 from trials.ranks.program import FILES_FAILED
 from trials.trial import FailureReason
@@ -38,15 +38,15 @@ def with_exits(*exits: RankExit, **changes: object) -> GroupReport:
 
 
 def test_a_good_end_has_no_reason(folder: AttemptFolder) -> None:
-    ending = ending_from([REPORT], folder, cancelled=False)
-    assert (ending.life, ending.started, ending.failed, ending.reason) == (Life.ENDED, True, False, None)
-    assert (ending.nodes, ending.started_at, ending.ended_at) == (("node1",), 10.0, 20.0)
+    status = status_from_reports([REPORT], folder, cancelled=False)
+    assert (status.liveness, status.started, status.failed, status.reason) == (Liveness.ENDED, True, False, None)
+    assert (status.nodes, status.started_at, status.ended_at) == (("node1",), 10.0, 20.0)
 
 
 def test_the_nodes_together_ran_from_the_first_start_to_the_last_end(folder: AttemptFolder) -> None:
     other = replace(REPORT, host="node2", started_at=11.0, ended_at=25.0)
-    ending = ending_from([REPORT, other], folder, cancelled=False)
-    assert (ending.nodes, ending.started_at, ending.ended_at) == (("node1", "node2"), 10.0, 25.0)
+    status = status_from_reports([REPORT, other], folder, cancelled=False)
+    assert (status.nodes, status.started_at, status.ended_at) == (("node1", "node2"), 10.0, 25.0)
 
 
 @pytest.mark.fault(47)
@@ -54,32 +54,36 @@ def test_a_rank_that_could_not_reach_its_files_is_the_cause_whatever_the_others_
     folder: AttemptFolder,
 ) -> None:
     folder.rank_log(1).write_text("OSError: [Errno 116] Stale file handle\n")
-    ending = ending_from([with_exits(RankExit(0, 1, False), RankExit(1, FILES_FAILED, False))], folder, cancelled=False)
-    assert ending.reason is FailureReason.LAUNCH_FAILURE
-    assert ending.detail == "rank 1 exited with code 74\nOSError: [Errno 116] Stale file handle"
+    status = status_from_reports(
+        [with_exits(RankExit(0, 1, False), RankExit(1, FILES_FAILED, False))], folder, cancelled=False
+    )
+    assert status.reason is FailureReason.LAUNCH_FAILURE
+    assert status.detail == "rank 1 exited with code 74\nOSError: [Errno 116] Stale file handle"
 
 
 def test_a_rank_killed_by_nobody_we_know_is_a_node_failure(folder: AttemptFolder) -> None:
-    ending = ending_from([with_exits(RankExit(0, 1, False), SIGKILLED)], folder, cancelled=False)
-    assert (ending.reason, ending.failed) == (FailureReason.NODE_FAILURE, True)
-    assert ending.detail == "rank 1 was killed by signal 9 on node1"
+    status = status_from_reports([with_exits(RankExit(0, 1, False), SIGKILLED)], folder, cancelled=False)
+    assert (status.reason, status.failed) == (FailureReason.NODE_FAILURE, True)
+    assert status.detail == "rank 1 was killed by signal 9 on node1"
 
 
 def test_a_killed_rank_while_the_kernel_killed_for_memory_is_host_oom(folder: AttemptFolder) -> None:
-    ending = ending_from([REPORT, with_exits(SIGKILLED, host="node2", oom_kills=1)], folder, cancelled=False)
-    assert ending.reason is FailureReason.HOST_OOM
-    assert "node2" in str(ending.detail)
+    status = status_from_reports([REPORT, with_exits(SIGKILLED, host="node2", oom_kills=1)], folder, cancelled=False)
+    assert status.reason is FailureReason.HOST_OOM
+    assert "node2" in str(status.detail)
 
 
 def test_memory_kills_elsewhere_do_not_explain_a_killed_rank(folder: AttemptFolder) -> None:
-    ending = ending_from([replace(REPORT, oom_kills=1), with_exits(SIGKILLED, host="node2")], folder, cancelled=False)
-    assert ending.reason is FailureReason.NODE_FAILURE
+    status = status_from_reports(
+        [replace(REPORT, oom_kills=1), with_exits(SIGKILLED, host="node2")], folder, cancelled=False
+    )
+    assert status.reason is FailureReason.NODE_FAILURE
 
 
 def test_a_rank_we_killed_is_not_the_cause(folder: AttemptFolder) -> None:
     exits = (RankExit(1, 7, False), RankExit(0, -signal.SIGKILL, killed_by_us=True))
-    ending = ending_from([with_exits(*exits)], folder, cancelled=False)
-    assert (ending.reason, ending.failed, ending.detail) == (None, True, "rank 1 exited with code 7")
+    status = status_from_reports([with_exits(*exits)], folder, cancelled=False)
+    assert (status.reason, status.failed, status.detail) == (None, True, "rank 1 exited with code 7")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,8 @@ def test_the_first_rank_to_fail_is_named_with_the_end_of_its_log(
     folder: AttemptFolder, code: int | None, words: str
 ) -> None:
     folder.rank_log(1).write_text("first line\n" + "noise\n" * 2000 + "ValueError: broken\n")
-    ending = ending_from([with_exits(RankExit(1, code, False), RankExit(0, 1, False))], folder, cancelled=False)
-    detail = str(ending.detail)
+    status = status_from_reports([with_exits(RankExit(1, code, False), RankExit(0, 1, False))], folder, cancelled=False)
+    detail = str(status.detail)
     assert detail.startswith(words)
     assert detail.endswith("ValueError: broken")
     assert "first line" not in detail
@@ -99,30 +103,30 @@ def test_the_first_rank_to_fail_is_named_with_the_end_of_its_log(
 
 def test_ranks_that_could_not_be_started_are_a_launch_failure(folder: AttemptFolder) -> None:
     report = GroupReport("node1", None, 20.0, (), False, 0, error="python3 is not an executable on node1")
-    ending = ending_from([report], folder, cancelled=False)
-    assert (ending.reason, ending.started, ending.failed) == (FailureReason.LAUNCH_FAILURE, False, True)
-    assert ending.detail == report.error
+    status = status_from_reports([report], folder, cancelled=False)
+    assert (status.reason, status.started, status.failed) == (FailureReason.LAUNCH_FAILURE, False, True)
+    assert status.detail == report.error
 
 
 def test_a_passed_time_limit_is_the_reason_on_any_node(folder: AttemptFolder) -> None:
     reports = [REPORT, with_exits(RankExit(1, -signal.SIGTERM, False), timed_out=True)]
-    assert ending_from(reports, folder, cancelled=False).reason is FailureReason.TIME_LIMIT
+    assert status_from_reports(reports, folder, cancelled=False).reason is FailureReason.TIME_LIMIT
 
 
 def test_what_was_cancelled_ends_as_cancelled_whatever_its_ranks_did(folder: AttemptFolder) -> None:
     reports = [with_exits(SIGKILLED, oom_kills=1)]
-    assert ending_from(reports, folder, cancelled=True).reason is FailureReason.CANCELLED_BY_SEARCH
+    assert status_from_reports(reports, folder, cancelled=True).reason is FailureReason.CANCELLED_BY_SEARCH
 
 
 def test_what_never_started_anywhere_has_no_times(folder: AttemptFolder) -> None:
-    ending = ending_from([], folder, cancelled=True)
-    assert (ending.started, ending.started_at, ending.ended_at) == (False, None, None)
+    status = status_from_reports([], folder, cancelled=True)
+    assert (status.started, status.started_at, status.ended_at) == (False, None, None)
 
 
 def test_a_rank_that_will_not_die_leaves_its_attempt_unknown() -> None:
-    ending = not_to_be_killed([RankProcess(0, "node1", 77, 1, "boot", 10.0)])
-    assert ending.life is Life.UNKNOWN
-    assert "pid 77 on node1" in str(ending.detail)
+    status = not_to_be_killed([RankProcess(0, "node1", 77, 1, "boot", 10.0)])
+    assert status.liveness is Liveness.UNKNOWN
+    assert "pid 77 on node1" in str(status.detail)
 
 
 def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path: Path) -> None:
@@ -131,16 +135,16 @@ def test_what_an_earlier_driver_left_ended_with_its_last_sign_of_life(tmp_path: 
     for file, seconds in ((request.folder.ranks, 1_001), (request.folder.heartbeat, 1_300), (request.folder.spec, 9e5)):
         file.touch()
         os.utime(file, (seconds, seconds))
-    ending = left_behind({"key": request})["key"].ending()
-    assert (ending.reason, ending.started_at, ending.ended_at) == (FailureReason.INTERRUPTED, 1_000.0, 1_300.0)
+    status = left_behind({"key": request})["key"].status()
+    assert (status.reason, status.started_at, status.ended_at) == (FailureReason.INTERRUPTED, 1_000.0, 1_300.0)
 
 
 def test_what_never_started_before_its_driver_ended_has_no_start(tmp_path: Path) -> None:
     request = attempt_request(tmp_path)
     write_ranks(request, "job", ())
-    ending = left_behind({"key": request})["key"].ending()
-    assert (ending.life, ending.started, ending.started_at) == (Life.ENDED, False, None)
-    assert ending.ended_at is not None
+    status = left_behind({"key": request})["key"].status()
+    assert (status.liveness, status.started, status.started_at) == (Liveness.ENDED, False, None)
+    assert status.ended_at is not None
 
 
 @pytest.mark.parametrize("name", ["heartbeat", "ranks.json", "metrics.r0.jsonl", "metrics.r2.jsonl", "rank-00003.log"])

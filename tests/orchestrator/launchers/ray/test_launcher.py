@@ -35,7 +35,7 @@ from tests.orchestrator.launchers.attempts import (
     wait_until_started,
     with_spec,
 )
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.trial import FailureReason, MeasureRules, Rendezvous, TrialState
 
 GRACES = Graces(after_failure_s=0.3, after_term_s=0.3)
@@ -111,8 +111,8 @@ class TestOnLoopback:
         layout = replace(request.spec.layout, data_parallel=4, grad_accum_steps=1)
         request = with_spec(request, layout=layout, num_gpus=4, gpus_per_node=4)
         loopback.launch(request)
-        ending = wait_until_ended(loopback, request)
-        assert result_of(request, ending).state is TrialState.MEASURED
+        status = wait_until_ended(loopback, request)
+        assert result_of(request, status).state is TrialState.MEASURED
         assert len(rank_pids(request.folder)) == 4
 
     def test_an_attempt_without_room_waits_and_can_be_cancelled(self, loopback: RayLauncher, tmp_path: Path) -> None:
@@ -123,9 +123,9 @@ class TestOnLoopback:
         waiting = attempt_request(tmp_path, "hang", trial="t0003")
         loopback.launch(waiting)
         loopback.wait(0.5)
-        ending = poll_one(loopback, waiting)
-        assert (ending.life, ending.started) == (Life.ALIVE, False)
-        assert "parlay_rank_slots" in str(ending.detail)
+        status = poll_one(loopback, waiting)
+        assert (status.liveness, status.started) == (Liveness.ALIVE, False)
+        assert "parlay_rank_slots" in str(status.detail)
         assert loopback.cancel(r.spec.attempt_key for r in (*running, waiting)) == set()
         assert not poll_one(loopback, waiting).started
 
@@ -135,10 +135,10 @@ class TestOnLoopback:
         loopback.launch(request)
         wait_until_started(loopback, request)
         os.kill(supervisor_of(request), signal.SIGKILL)
-        ending = wait_until_ended(loopback, request)
-        assert (ending.reason, ending.started) == (FailureReason.NODE_FAILURE, True)
-        assert ending.started_at is not None
-        assert ending.ended_at == last_sign_of_life(request.folder, ending.started_at)
+        status = wait_until_ended(loopback, request)
+        assert (status.reason, status.started) == (FailureReason.NODE_FAILURE, True)
+        assert status.started_at is not None
+        assert status.ended_at == last_sign_of_life(request.folder, status.started_at)
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
     def test_what_cannot_be_ended_is_told_after_one_wait_for_all(
@@ -167,8 +167,8 @@ class TestOnLoopback:
         wait_until_started(loopback, request)
         [server] = [child for child in psutil.Process().children() if child.name() == "gcs_server"]
         server.kill()
-        ending = wait_until_ended(loopback, request)
-        assert ending.reason is FailureReason.NODE_FAILURE
+        status = wait_until_ended(loopback, request)
+        assert status.reason is FailureReason.NODE_FAILURE
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
         later = attempt_request(tmp_path, "measure", trial="t0002")
         loopback.launch(later)
@@ -186,9 +186,9 @@ class TestOnTwoNodes:
     def test_the_ranks_of_both_nodes_meet(self, launcher: RayLauncher, tmp_path: Path) -> None:
         request = on_two_nodes(attempt_request(tmp_path, "meet"), ranks_per_node=2)
         launcher.launch(request)
-        ending = wait_until_ended(launcher, request)
-        assert result_of(request, ending).state is TrialState.MEASURED
-        assert len(ending.nodes) == 2
+        status = wait_until_ended(launcher, request)
+        assert result_of(request, status).state is TrialState.MEASURED
+        assert len(status.nodes) == 2
         assert len(set(rank_pids(request.folder))) == 4
 
     def test_the_trial_program_trains_across_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ class TestOnTwoNodes:
     def test_the_time_limit_ends_the_ranks_of_both_nodes(self, launcher: RayLauncher, tmp_path: Path) -> None:
         request = on_two_nodes(attempt_request(tmp_path, "ignore_sigterm", time_limit_s=2.0), ranks_per_node=1)
         launcher.launch(request)
-        ending = wait_until_ended(launcher, request)
-        assert ending.reason is FailureReason.TIME_LIMIT
-        assert (ending.ended_at or 0) - (ending.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
+        status = wait_until_ended(launcher, request)
+        assert status.reason is FailureReason.TIME_LIMIT
+        assert (status.ended_at or 0) - (status.started_at or 0) < 2.0 + ENDING_ALLOWANCE_S
 
     @pytest.mark.security("ray")
     def test_leaving_the_cluster_does_not_end_it(self, launcher: RayLauncher, cluster: Any) -> None:
@@ -230,8 +230,8 @@ class TestOnTwoNodes:
         launcher.launch(request)
         wait_until_started(launcher, request)
         cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)
-        ending = wait_until_ended(launcher, request)
-        assert ending.reason is FailureReason.NODE_FAILURE
+        status = wait_until_ended(launcher, request)
+        assert status.reason is FailureReason.NODE_FAILURE
         assert not any(is_running(pid) for pid in rank_pids(request.folder))
 
 

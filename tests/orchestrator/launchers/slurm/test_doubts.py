@@ -19,7 +19,7 @@ from slurm.poll_backoff import LONGEST_INTERVAL_S, PollPace
 from slurm.request import JobOptions
 from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, SlurmBench, asking
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.trial import Attempt, FailureReason
 
 # -- asking
@@ -73,10 +73,10 @@ def test_a_silent_controller_is_asked_less_and_less_often_and_nothing_is_taken_f
     bench.asked["jobs"].clear()
     bench.cluster.controller_down(3600.0)
     bench.poll_for(3000.0, request)
-    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert poll_one(bench.launcher, request).liveness is Liveness.UNKNOWN
     assert len(bench.asked["jobs"]) <= 3000 / LONGEST_INTERVAL_S + 5
     bench.cluster.advance(600.0 + LONGEST_INTERVAL_S)
-    assert poll_one(bench.launcher, request).life is Life.ALIVE
+    assert poll_one(bench.launcher, request).liveness is Liveness.ALIVE
 
 
 def test_settings_that_cannot_be_had_are_not_asked_for_again_and_again(bench):
@@ -116,12 +116,12 @@ def test_a_controller_that_falls_silent_after_its_list_is_asked_about_one_ended_
 
     bench.slurm.jobs = then_silent
     keys, began = [request.spec.attempt_key for request in requests], bench.cluster.time
-    assert {ending.life for ending in bench.launcher.poll(keys).values()} == {Life.UNKNOWN}
+    assert {status.liveness for status in bench.launcher.poll(keys).values()} == {Liveness.UNKNOWN}
     assert bench.cluster.time - began == FAKE_SETTINGS.message_timeout_s
     bench.cluster.advance(60.0 + POLL_S)
-    endings = bench.launcher.poll(keys).values()
-    assert {(ending.life, ending.failed) for ending in endings} == {(Life.ENDED, True)}
-    assert all("exit code 1" in (ending.detail or "") for ending in endings)
+    statuses = bench.launcher.poll(keys).values()
+    assert {(status.liveness, status.failed) for status in statuses} == {(Liveness.ENDED, True)}
+    assert all("exit code 1" in (status.detail or "") for status in statuses)
 
 
 def test_a_clock_that_is_set_back_stops_no_questions(bench):
@@ -153,14 +153,14 @@ def test_what_is_reserved_where_jobs_may_run_on_for_ever_can_be_written_down(tmp
 def test_a_job_is_lost_only_after_a_long_time_without_any_sign_of_it(tmp_path, min_job_age_s, grace_s):
     bench = SlurmBench(tmp_path, has_accounting=False, min_job_age_s=min_job_age_s)
     request = bench.launched()
-    assert poll_one(bench.launcher, request).life is Life.ALIVE
+    assert poll_one(bench.launcher, request).liveness is Liveness.ALIVE
     bench.cluster.crash(loses_s=60.0)
     bench.poll_for(grace_s - POLL_S, request)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.reason) == (Life.UNKNOWN, None)
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.reason) == (Liveness.UNKNOWN, None)
     bench.poll_for(4 * POLL_S, request)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.reason, ending.started) == (Life.ENDED, FailureReason.LOST, True)
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.reason, status.started) == (Liveness.ENDED, FailureReason.LOST, True)
 
 
 def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):
@@ -169,8 +169,8 @@ def test_a_younger_twin_is_cancelled_and_the_elder_goes_on(bench):
     twin = bench.cluster.accept(bench.slurm.user, elder.request)
     bench.poll_for(2 * POLL_S, request)
     assert (elder.state, twin.state) == (JobState.RUNNING, JobState.CANCELLED)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.job_id) == (Life.ALIVE, elder.job_id)
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.job_id) == (Liveness.ALIVE, elder.job_id)
 
 
 def test_a_twin_that_runs_stays_whatever_still_waits(bench):
@@ -193,23 +193,23 @@ def test_what_a_twin_held_before_it_was_cancelled_is_told_with_the_end(bench):
     bench.poll_for(POLL_S, request)
     assert twin.state is JobState.CANCELLED
     bench.poll_for(200.0, request)
-    ending = poll_one(bench.launcher, request)
-    assert ending.life is Life.ENDED
-    assert ending.twin_node_s == pytest.approx(held_s, abs=2)
-    assert ending.is_metered
+    status = poll_one(bench.launcher, request)
+    assert status.liveness is Liveness.ENDED
+    assert status.twin_node_s == pytest.approx(held_s, abs=2)
+    assert status.is_metered
     attempt = Attempt("t0001", "a1", "0" * 32, 1, 7200.0)
-    assert node_hours_of(attempt, ending, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
+    assert node_hours_of(attempt, status, bench.slurm.now()) * 3600 == pytest.approx(200 + held_s, abs=2)
 
 
 def test_a_job_that_lives_although_its_attempt_has_ended_is_cancelled(bench):
     bench.cluster.on_start = lambda job: JobPlan(5.0 if "t0001" in job.name else None)
     ended, other = bench.launched("t0001"), bench.launched("t0002")
-    assert poll_one(bench.launcher, ended).life is Life.ENDED
+    assert poll_one(bench.launcher, ended).liveness is Liveness.ENDED
     bench.cluster.on_start = lambda job: JobPlan()
     twin = bench.cluster.accept(bench.slurm.user, bench.cluster.jobs()[0].request)
     bench.poll_for(2 * POLL_S, other)
     assert twin.state is JobState.CANCELLED
-    assert poll_one(bench.launcher, other).life is Life.ALIVE
+    assert poll_one(bench.launcher, other).liveness is Liveness.ALIVE
 
 
 def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(bench):
@@ -219,9 +219,9 @@ def test_what_the_run_before_a_requeue_left_in_the_log_is_no_reason_of_the_next(
     bench.cluster.requeue("1")
     assert "Terminated" in (request.folder.path / "job.log").read_text()
     bench.poll_for(bench.cluster.requeue_wait_s + 2 * POLL_S, request)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.restart, ending.failed, ending.reason) == (Life.ENDED, 1, True, None)
-    assert "Terminated" not in ending.detail
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.restart, status.failed, status.reason) == (Liveness.ENDED, 1, True, None)
+    assert "Terminated" not in status.detail
 
 
 # -- a clock that people set
@@ -249,7 +249,7 @@ def test_a_clock_set_forward_loses_no_job(tmp_path):
     bench.poll_for(POLL_S, request)
     bench.cluster.clock_ahead_s = 7200.0
     bench.poll_for(2 * POLL_S, request)
-    assert poll_one(bench.launcher, request).life is Life.UNKNOWN
+    assert poll_one(bench.launcher, request).liveness is Liveness.UNKNOWN
 
 
 def test_a_clock_set_forward_makes_no_metered_hours(bench):
@@ -257,9 +257,9 @@ def test_a_clock_set_forward_makes_no_metered_hours(bench):
     request = bench.launched()
     bench.cluster.clock_ahead_s = 7200.0
     bench.poll_for(2 * POLL_S, request)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.life, ending.is_metered) == (Life.ENDED, False)
-    assert ending.ended_at - ending.started_at > 7200
+    status = poll_one(bench.launcher, request)
+    assert (status.liveness, status.is_metered) == (Liveness.ENDED, False)
+    assert status.ended_at - status.started_at > 7200
 
 
 def test_whole_seconds_of_a_job_that_began_at_once_and_has_ended_just_now_are_metered(bench):
@@ -268,8 +268,8 @@ def test_whole_seconds_of_a_job_that_began_at_once_and_has_ended_just_now_are_me
     request = bench.request()
     bench.launcher.launch(request)
     bench.cluster.advance(30.3)
-    ending = poll_one(bench.launcher, request)
-    assert (ending.ended_at - ending.started_at, ending.is_metered) == (30.0, True)
+    status = poll_one(bench.launcher, request)
+    assert (status.ended_at - status.started_at, status.is_metered) == (30.0, True)
 
 
 # -- a doubt that only accounting could end

@@ -1,13 +1,13 @@
-"""What Slurm says of a job's end -> Ending: one row for everything that was seen on a real Slurm."""
+"""What Slurm says of a job's end -> LaunchStatus: one row for everything that was seen on a real Slurm."""
 
 from __future__ import annotations
 
 import pytest
 
-from orchestrator.launchers.slurm.job_status import alive_ending, ended_ending, job_words, unknown_ending
+from orchestrator.launchers.slurm.job_status import alive_status, ended_status, job_words, unknown_status
 from slurm.job_state import JobSnapshot, JobState
 from slurm.parse import parse_squeue
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.trial import FailureReason
 
 SUBMITTED, STARTED, ENDED = 1_800_000_000.0, 1_800_000_010.0, 1_800_000_070.0
@@ -106,17 +106,17 @@ def snapshot(state: str, reason: str | None = None, code: int | None = 0, signal
     ],
 )
 def test_what_slurm_says_of_an_end(job, log, reason, failed):
-    ending = ended_ending(job, log, cancelled=False)
-    assert (ending.life, ending.reason, ending.failed) == (Life.ENDED, reason, failed)
-    assert (ending.started, ending.started_at, ending.ended_at) == (True, STARTED, ENDED)
-    assert (ending.nodes, ending.job_id, ending.restart) == (("n1", "n2"), "7", 0)
-    assert ending.detail == job_words(job)
+    status = ended_status(job, log, cancelled=False)
+    assert (status.liveness, status.reason, status.failed) == (Liveness.ENDED, reason, failed)
+    assert (status.started, status.started_at, status.ended_at) == (True, STARTED, ENDED)
+    assert (status.nodes, status.job_id, status.restart) == (("n1", "n2"), "7", 0)
+    assert status.detail == job_words(job)
 
 
 @pytest.mark.parametrize(("code", "signal"), [(143, 0), (0, 0), (0, 15), (0, 9)])
 def test_a_cancelled_job_was_cancelled_by_the_search_where_we_asked_for_it(code, signal):
-    ending = ended_ending(snapshot("CANCELLED", None, code, signal), KILLED_FIRST, cancelled=True)
-    assert ending.reason is FailureReason.CANCELLED_BY_SEARCH
+    status = ended_status(snapshot("CANCELLED", None, code, signal), KILLED_FIRST, cancelled=True)
+    assert status.reason is FailureReason.CANCELLED_BY_SEARCH
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_a_cancelled_job_was_cancelled_by_the_search_where_we_asked_for_it(code,
     ],
 )
 def test_a_job_that_had_ended_before_our_scancel_ended_as_slurm_says(state, code, reason):
-    assert ended_ending(snapshot(state, None, code), "", cancelled=True).reason is reason
+    assert ended_status(snapshot(state, None, code), "", cancelled=True).reason is reason
 
 
 @pytest.mark.parametrize("held", [None, "JobHeldUser"])
 def test_a_job_cancelled_before_it_had_a_node_never_started(held):
     job = JobSnapshot("7", "n", "me", JobState.CANCELLED, "CANCELLED", held, (), SUBMITTED, None, ENDED, 0, 0, 0)
-    ending = ended_ending(job, "", cancelled=True)
-    assert (ending.started, ending.started_at, ending.nodes) == (False, None, ())
-    assert (ending.failed, ending.reason) == (True, FailureReason.CANCELLED_BY_SEARCH)
+    status = ended_status(job, "", cancelled=True)
+    assert (status.started, status.started_at, status.nodes) == (False, None, ())
+    assert (status.failed, status.reason) == (True, FailureReason.CANCELLED_BY_SEARCH)
 
 
 def test_every_ended_state_has_a_row_above():
@@ -181,14 +181,14 @@ def row(state: str, reason: str = "None", nodes: str = "") -> JobSnapshot:
     ],
 )
 def test_what_a_waiting_job_waits_for_is_told(state, reason):
-    ending = alive_ending(row(state, reason), restart=1)
-    assert (ending.life, ending.started, ending.detail, ending.restart) == (Life.ALIVE, False, reason, 1)
-    assert (ending.nodes, ending.started_at, ending.ended_at) == ((), None, None)
+    status = alive_status(row(state, reason), restart=1)
+    assert (status.liveness, status.started, status.detail, status.restart) == (Liveness.ALIVE, False, reason, 1)
+    assert (status.nodes, status.started_at, status.ended_at) == ((), None, None)
 
 
 def test_a_job_whose_nodes_still_boot_has_not_started():
-    ending = alive_ending(row("CONFIGURING", nodes="n[1-2]"), restart=0)
-    assert (ending.life, ending.started, ending.nodes, ending.started_at) == (Life.ALIVE, False, (), None)
+    status = alive_status(row("CONFIGURING", nodes="n[1-2]"), restart=0)
+    assert (status.liveness, status.started, status.nodes, status.started_at) == (Liveness.ALIVE, False, (), None)
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_a_job_whose_nodes_still_boot_has_not_started():
     ],
 )
 def test_a_job_with_processes_runs_and_one_that_stands_still_says_so(state, detail):
-    ending = alive_ending(row(state, nodes="n[1-2]"), restart=2)
-    assert (ending.life, ending.started, ending.nodes) == (Life.ALIVE, True, ("n1", "n2"))
-    assert (ending.started_at, ending.job_id, ending.restart, ending.detail) == (
+    status = alive_status(row(state, nodes="n[1-2]"), restart=2)
+    assert (status.liveness, status.started, status.nodes) == (Liveness.ALIVE, True, ("n1", "n2"))
+    assert (status.started_at, status.job_id, status.restart, status.detail) == (
         row(state, nodes="n1").started_at,
         "7",
         2,
@@ -211,6 +211,6 @@ def test_a_job_with_processes_runs_and_one_that_stands_still_says_so(state, deta
 
 @pytest.mark.parametrize("word", ["POWER_UP_NODE", "LAUNCH_FAILED", "COMPLETED_BUT_ODD", ""])
 def test_a_word_in_none_of_our_lists_is_unknown_and_kept(word):
-    ending = unknown_ending(row(word))
-    assert (ending.life, ending.reason, ending.job_id) == (Life.UNKNOWN, None, "7")
-    assert word in str(ending.detail)
+    status = unknown_status(row(word))
+    assert (status.liveness, status.reason, status.job_id) == (Liveness.UNKNOWN, None, "7")
+    assert word in str(status.detail)

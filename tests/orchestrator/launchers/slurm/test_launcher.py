@@ -21,7 +21,7 @@ from tests.orchestrator.launchers.attempts import poll_one
 from tests.orchestrator.launchers.on_fake_slurm import POLL_S, asking
 from tests.orchestrator.search.rig import RULES
 from tests.orchestrator.search.slurm_rig import slurm_rig
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.trial import FailureReason
 
 # -- submitting
@@ -165,7 +165,7 @@ def test_while_nobody_answers_a_cancel_names_what_may_still_run(bench):
     keys = {request.spec.attempt_key for request in requests}
     bench.cluster.controller_down(120.0)
     assert bench.launcher.cancel([*keys, never]) == keys
-    assert {poll_one(bench.launcher, request).life for request in requests} == {Life.UNKNOWN}
+    assert {poll_one(bench.launcher, request).liveness for request in requests} == {Liveness.UNKNOWN}
     bench.cluster.advance(120.0)
     assert bench.launcher.cancel(keys) == set()
     assert {job.state for job in bench.cluster.jobs()} == {JobState.CANCELLED}

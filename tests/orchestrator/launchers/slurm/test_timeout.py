@@ -14,7 +14,7 @@ from slurm.request import JobOptions
 from slurm.sandbox.sandbox import SlurmSandbox
 from slurm.squeue_cache import Answer
 from tests.orchestrator.launchers.attempts import attempt_request, poll_one
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.trial import FailureReason
 
 
@@ -32,8 +32,8 @@ def test_a_real_slurm_that_ends_a_job_at_its_limit_is_a_time_limit(tmp_path, slu
     while not (request.folder.path / "hanging-0").exists():
         launcher.wait(0.5)
     slurm_sandbox.ask("scontrol", "update", f"JobId={job_id}", "EndTime=now")  # Slurm looks every half minute
-    while (ending := poll_one(launcher, request)).life is not Life.ENDED:
+    while (status := poll_one(launcher, request)).liveness is not Liveness.ENDED:
         launcher.wait(0.5)
-    assert (ending.reason, ending.failed, ending.is_metered) == (FailureReason.TIME_LIMIT, True, True)
-    assert "TIMEOUT (TimeLimit)" in (ending.detail or "")
+    assert (status.reason, status.failed, status.is_metered) == (FailureReason.TIME_LIMIT, True, True)
+    assert "TIMEOUT (TimeLimit)" in (status.detail or "")
     assert "DUE TO TIME LIMIT" in (request.folder.path / "job.log").read_text()

@@ -12,7 +12,7 @@ from slurm.fake.jobs import JobPlan
 from slurm.job_state import JobState
 from slurm.request import Container, Runtime
 from tests.orchestrator.launchers.on_fake_slurm import LIMIT_S, PilotBench, finish, held_node_s, nodes_asked
-from trials.attempt_result import Life
+from trials.attempt_result import Liveness
 from trials.pilot.files import StepSign, StepStart, write
 from trials.trial import FailureReason
 
@@ -22,11 +22,11 @@ def test_one_pilot_for_all_and_each_attempt_on_nodes_of_its_own(rig):
     folder = rig.serve()
     assert [job.request.name for job in rig.cluster.jobs()] == ["demo-abc234.p0001"]
     assert [nodes_asked(folder, name) for name in ("t0001.a1", "t0002.a1")] == [("n1",), ("n2",)]
-    assert (rig.ending(third).started, rig.ending(third).detail) == (False, "Resources")
+    assert (rig.status(third).started, rig.status(third).detail) == (False, "Resources")
     finish(folder, "t0002.a1")
-    assert rig.ending(second).job_id == f"{rig.job().job_id}.0"
+    assert rig.status(second).job_id == f"{rig.job().job_id}.0"
     assert nodes_asked(folder, "t0003.a1") == ("n2",)
-    assert rig.ending(first).life is Life.ALIVE
+    assert rig.status(first).liveness is Liveness.ALIVE
 
 
 def test_while_slurm_is_silent_steps_go_on_and_end(rig):
@@ -36,9 +36,9 @@ def test_while_slurm_is_silent_steps_go_on_and_end(rig):
     rig.look(30.0)
     write(folder.sign("t0001.a1", StepSign.STARTED), StepStart(1e9, "0"))
     folder.heartbeat.write_text("again")
-    assert rig.ending(first).started
+    assert rig.status(first).started
     finish(folder, "t0001.a1")
-    assert rig.ending(first).life is Life.ENDED
+    assert rig.status(first).liveness is Liveness.ENDED
 
 
 @pytest.mark.slow
@@ -46,11 +46,11 @@ def test_a_pilot_whose_agent_gives_no_sign_of_life_leaves_its_steps_unknown(rig)
     first = rig.launch()
     rig.serve()
     rig.look(SILENT_S + 1)
-    assert rig.ending(first).life is Life.UNKNOWN
+    assert rig.status(first).liveness is Liveness.UNKNOWN
     assert rig.launcher.cancel([first.key]) == {first.key}  # and with its pilot it then ends
     rig.look()
     rig.look()
-    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_SEARCH
+    assert rig.status(first).reason is FailureReason.CANCELLED_BY_SEARCH
 
 
 def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
@@ -61,7 +61,7 @@ def test_an_attempt_that_would_outlast_its_pilot_waits_for_the_next(rig):
     folder.heartbeat.write_text("again")
     second = rig.launch("t0002")
     assert folder.let_go.exists()
-    assert rig.ending(second).job_id == rig.job(2).job_id
+    assert rig.status(second).job_id == rig.job(2).job_id
     assert "t0002.a1" not in folder.signs()
 
 
@@ -86,7 +86,7 @@ def test_a_pilot_that_never_serves_fails_those_that_wait_and_no_next_one_is_aske
     first = rig.launch()
     for _ in range(5):
         rig.look(10.0)
-    assert (rig.ending(first).life, rig.ending(first).reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert (rig.status(first).liveness, rig.status(first).reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
     assert len(rig.cluster.jobs()) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_pilot_that_the_user_cancels_before_it_runs_ends_what_waits_for_it(tmp
     rig.look()
     rig.cluster.cancel(rig.job().job_id)
     rig.look(30.0)
-    assert rig.ending(first).reason is FailureReason.CANCELLED_BY_USER
+    assert rig.status(first).reason is FailureReason.CANCELLED_BY_USER
 
 
 def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_another_has_begun_there(rig):
@@ -113,7 +113,7 @@ def test_what_was_asked_of_a_pilot_that_ended_first_runs_in_the_next_where_anoth
     rig.look()
     assert StepSign.WITHDRAWN in folder.signs()["t0002.a1"]
     assert nodes_asked(rig.serve(2), "t0002.a1") == ("n1",)
-    assert rig.ending(second).life is Life.ALIVE
+    assert rig.status(second).liveness is Liveness.ALIVE
 
 
 def test_it_asks_for_what_is_left_to_try(tmp_path):
@@ -125,9 +125,9 @@ def test_it_asks_for_what_is_left_to_try(tmp_path):
 def test_a_pilot_that_runs_and_does_not_serve_is_said(rig):
     first = rig.launch()
     rig.look()
-    assert rig.ending(first).detail == "Resources"
+    assert rig.status(first).detail == "Resources"
     rig.look(SLOW_START_S)
-    assert "p0001 runs, and its agent does not come to life" in (rig.ending(first).detail or "")
+    assert "p0001 runs, and its agent does not come to life" in (rig.status(first).detail or "")
 
 
 def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(rig):
@@ -138,11 +138,11 @@ def test_a_pilot_whose_agent_hangs_at_its_start_is_cancelled_and_that_is_said(ri
     for _ in range(3):
         rig.look(35.0)
     assert rig.job().state is JobState.CANCELLED
-    ending = rig.ending(first)
-    assert (ending.life, ending.reason) == (Life.ENDED, FailureReason.LAUNCH_FAILURE)
-    assert "its agent did not come to life within 5 minutes: see " in (ending.detail or "")
+    status = rig.status(first)
+    assert (status.liveness, status.reason) == (Liveness.ENDED, FailureReason.LAUNCH_FAILURE)
+    assert "its agent did not come to life within 5 minutes: see " in (status.detail or "")
     assert len([note for note in rig.notes if "pilot p0001 is cancelled: its agent did not come to life" in note]) == 1
-    assert 2 * STARTUP_S <= ending.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
+    assert 2 * STARTUP_S <= status.twin_node_s == held_node_s(rig.job()) <= 2 * reserved_s
 
 
 def test_one_that_comes_to_life_late_is_not(rig):

@@ -11,7 +11,7 @@ from orchestrator.launchers.slurm_pilot.step_status import ended_step, lost_step
 from slurm.request import JobOptions, Launch
 from slurm.script import render_script
 from tests.orchestrator.launchers.attempts import attempt_request
-from trials.attempt_result import Ending, Life
+from trials.attempt_result import LaunchStatus, Liveness
 from trials.files.folders import write_json
 from trials.pilot.files import StepEnd, StepFate, StepStart
 from trials.trial import FailureReason
@@ -29,14 +29,14 @@ def request_(tmp_path: Path):
     return attempt_request(tmp_path)
 
 
-def ending(request, log: str = "", **changes) -> Ending:
+def status(request, log: str = "", **changes) -> LaunchStatus:
     Path(request.folder.path, "job.log").write_text(log)
     return ended_step(request, "7", NODES, replace(END, **changes))
 
 
 def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(request_):
-    found = ending(request_)
-    assert (found.life, found.started, found.failed, found.reason) == (Life.ENDED, True, False, None)
+    found = status(request_)
+    assert (found.liveness, found.started, found.failed, found.reason) == (Liveness.ENDED, True, False, None)
     assert (found.job_id, found.nodes, found.started_at, found.ended_at) == ("7.3", NODES, 1000.0, 1010.0)
     assert found.is_metered
     assert found.twin_node_s == 50.0 - 2 * 10.0
@@ -59,17 +59,17 @@ def test_a_step_that_ended_well_is_known_by_job_and_step_and_pays_its_share(requ
     ],
 )
 def test_why_it_ended(request_, log, changes, reason):
-    assert ending(request_, log, **changes).reason == reason
+    assert status(request_, log, **changes).reason == reason
 
 
 def test_the_words_of_a_failure_are_kept(request_):
     assert "Exited with exit code 5" in (
-        ending(request_, "srun: error: n1: task 0: Exited with exit code 5", exit_code=5).detail or ""
+        status(request_, "srun: error: n1: task 0: Exited with exit code 5", exit_code=5).detail or ""
     )
 
 
 def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(request_):
-    found = ending(request_, exit_code=1, step=None, fate=StepFate.CANCELLED)
+    found = status(request_, exit_code=1, step=None, fate=StepFate.CANCELLED)
     assert (found.started, found.started_at, found.nodes, found.twin_node_s) == (False, None, (), 50.0)
 
 
@@ -86,7 +86,7 @@ def test_a_step_that_never_got_its_nodes_has_not_started_and_pays_all_the_same(r
 )
 def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(request_, pilot, log, reason):
     Path(request_.folder.path, "job.log").write_text(log)
-    of_pilot = Ending(Life.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
+    of_pilot = LaunchStatus(Liveness.ENDED, started=True, reason=pilot, started_at=900.0, ended_at=1020.0, job_id="7")
     found = lost_step(request_, NODES, START, of_pilot, cancelled=False, node_s=100.0)
     assert (found.reason, found.job_id, found.nodes, found.ended_at) == (reason, "7.3", NODES, 1020.0)
     assert found.twin_node_s == 100.0 - 2 * (1020.0 - 1001.0)
@@ -95,7 +95,7 @@ def test_what_ended_with_its_pilot_is_tried_again_unless_it_was_its_own_node(req
 
 
 def test_what_was_lost_before_its_pilot_was_put_back_is_not_charged_for_the_queue(request_):
-    again = Ending(Life.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
+    again = LaunchStatus(Liveness.ENDED, started=True, started_at=90_000.0, ended_at=90_002.0, job_id="7", restart=1)
     assert not lost_step(request_, NODES, START, again, cancelled=False, node_s=4.0).is_metered
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from search_spaces.layouts.layout import Layout
 from tests.trials.train.trial_processes import MODEL, make_spec
-from trials.attempt_result import Ending, Life, classify
+from trials.attempt_result import LaunchStatus, Liveness, classify
 from trials.measurement.protocol import ShortSteps
 from trials.train.parallel.gather import RankCount
 from trials.train.proof.layout_check import placement_fault, proof_of, samples_fault
@@ -41,7 +41,7 @@ def believed(counts: list[RankCount]) -> bool:
     names = (SPEC.search_id, SPEC.trial, SPEC.attempt, SPEC.nonce)
     outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof)
     fault = samples_fault(SPEC, proof, PLANNED)
-    return classify(SPEC, outcome, Ending(Life.ENDED)).state is TrialState.MEASURED and fault is None
+    return classify(SPEC, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
 
 def test_counts_that_are_the_specs_are_a_proof():
@@ -91,7 +91,7 @@ def believed_in_short_steps(counts: list[RankCount], planned: list[int]) -> bool
     names = (LONG.search_id, LONG.trial, LONG.attempt, LONG.nonce)
     outcome = Outcome(*names, OutcomeStatus.MEASURED, measured=measured, proof=proof, flags=("extrapolated",))
     fault = samples_fault(LONG, proof, planned)
-    return classify(LONG, outcome, Ending(Life.ENDED)).state is TrialState.MEASURED and fault is None
+    return classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.MEASURED and fault is None
 
 
 def test_short_steps_are_proven_by_the_counts_that_ran():
@@ -114,7 +114,7 @@ def test_full_steps_that_are_called_short_are_no_proof():
         proof=proof,
         flags=("extrapolated",),
     )
-    assert classify(LONG, outcome, Ending(Life.ENDED)).state is TrialState.FAILED
+    assert classify(LONG, outcome, LaunchStatus(Liveness.ENDED)).state is TrialState.FAILED
 
 
 def test_a_rank_too_few_spoils_it():
